@@ -11,7 +11,7 @@ DIST ?= dist
 # a test starts compiles all that it imports, four times as long as the start takes otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
+SOURCES := $(shell find virtualds virtualds_cli virtualds_server -name '*.py')
 
 .PHONY: help demo mutants test test-all soak fuzz lint types docs docs-versions notebooks packages dist clean
 

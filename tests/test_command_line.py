@@ -25,6 +25,7 @@ from transforms import assert_identical
 from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
+import virtualds_server
 from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
@@ -99,6 +100,11 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "compact": (virtualds.compact,),
     "clean-up": (virtualds.clean_up,),
     "rename-paths": (virtualds.rename_paths,),
+    "serve": (
+        virtualds_server.create_app,
+        virtualds.open_virtual_mfdataset,
+        virtualds.open_virtual_mfdatatree,
+    ),
     "demo": (run_demo,),
     "completion": (),
 }
@@ -114,6 +120,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
     "rename-paths": {"old": {"change"}, "new": {"change"}},
     "edit": {"target": {"url"}},
+    "serve": {"urls": {"paths", "url"}, "threads": {"limits"}, "timeout": {"limits"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 
@@ -146,6 +153,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
     "catalog": {"self": "the catalogue", "id": "the name of the folder"},
     "sync": {"preprocess": "a function"},
     "diagnose": {"preprocess": "a function"},
+    "serve": {"preprocess": "a function"},
     "demo": {"say": "a function"},
 }
 """Keywords that no option stands for, and why."""
@@ -155,6 +163,9 @@ ONLY_HERE = {
     "files_from": "a list of files is a list in Python",
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",
+    "host": "an ASGI server has its own address",
+    "port": "an ASGI server has its own address",
+    "check": "what opens need not be checked",
     "shell": "Python is none",
     "dry_run": "there is ds.virtual.cost",
 }

@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compact": ("refs.zarr",),
     "clean-up": ("refs.zarr", "--dry-run"),
     "rename-paths": ("refs.zarr", "file:///", "s3://bucket/", "--sample", "0"),
+    "serve": ("refs.zarr", "--check"),
     "demo": ("--folder", "demo"),
     "completion": ("bash",),
 }

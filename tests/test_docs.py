@@ -37,7 +37,7 @@ from virtualds_cli.program import main as program
 pytestmark = pytest.mark.every
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
+PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli", ROOT / "virtualds_server")
 LIBRARIES = {
     "docs/reference/formats/icechunk.md": "icechunk",
     "docs/how-to/from-virtualizarr.md": "icechunk",

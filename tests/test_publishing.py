@@ -85,7 +85,7 @@ def test_messages_know_the_packages_of_every_extra() -> None:
 def test_nothing_installs_a_name_that_is_on_no_index() -> None:
     """To be removed when virtualds is published."""
     texts = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-    for folder in ("virtualds", "virtualds_cli", "docs", "notebooks"):
+    for folder in ("virtualds", "virtualds_cli", "virtualds_server", "docs", "notebooks"):
         texts += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".ipynb")]
     named = re.compile(
         r"virtualds\[[a-z]|(?:pip|uv|conda|mamba)[\w ]* (?:install|add) [^\n`]*\bvirtualds\b"

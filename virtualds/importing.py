@@ -160,6 +160,7 @@ EXTRAS = {
     "plot": ("matplotlib",),
     "remote": ("aiohttp", "azure-identity", "botocore", "gcsfs", "obstore"),
     "s3": ("botocore", "obstore"),
+    "serve": ("starlette", "uvicorn", "zarr"),
     "zarr": ("zarr",),
 }
 """The packages of each extra, as in pyproject.toml.

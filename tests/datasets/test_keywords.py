@@ -115,8 +115,8 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         lambda _: virtualds.open_flat(NONE, shap=(2,)),
     ),
     "zarr_store": (
-        "zarr_store() has no argument 'decode'; it has ",
-        lambda _: virtualds.zarr_store(NONE, decode=True),
+        "zarr_store() has no argument 'decoded'; did you mean 'decode'?",
+        lambda _: virtualds.zarr_store(NONE, decoded=True),
     ),
 }
 
@@ -330,6 +330,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {
             **dict.fromkeys(("group", "drop_variables", "parser", "storage_options"), 5),
             **dict.fromkeys(("on_error", "allow", "snapshot"), 5),
+            **{"decode": "yes", "readers": "gdal", "zarr_format": 4},
         },
     ),
     "set_options": (

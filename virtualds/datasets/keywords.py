@@ -44,6 +44,7 @@ KINDS: dict[str, tuple[Any, str]] = {
     "coords": NAMES,
     "create_branch": FLAG,
     "data_vars": NAMES,
+    "decode": FLAG,
     "decode_cf": FLAG,
     "dry_run": FLAG,
     "keep_query": FLAG,

@@ -24,7 +24,7 @@ from zarr.storage import MemoryStore, StorePath
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr_export import DecodedArray, ZarrView
+from virtualds.formats.zarr_export import PLAIN, WHOLE_CHUNK, DecodedArray, ZarrForm, ZarrView
 from virtualds.source_file import StorageOptions
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class StoreOrigin(NamedTuple):
     url: str
     options: StorageOptions | None = None
     opening: OpenOptions = OPEN_DEFAULTS
+    form: ZarrForm = PLAIN
 
 
 class VirtualStore(Store):
@@ -50,7 +51,10 @@ class VirtualStore(Store):
 
     def __init__(self, view: ManifestGroup | ZarrView, origin: StoreOrigin) -> None:
         super().__init__(read_only=True)
-        self._view = view if isinstance(view, ZarrView) else ZarrView.of(view, find_objection)
+        if isinstance(view, ManifestGroup):
+            objection = None if origin.form.is_common else find_objection
+            view = ZarrView.of(view, objection, origin.form)
+        self._view = view
         self._origin = origin
 
     def __eq__(self, other: object) -> bool:
@@ -81,7 +85,22 @@ class VirtualStore(Store):
         """Paths of the arrays whose chunks are decoded here."""
         return tuple(p for p, found in self._view.arrays.items() if isinstance(found, DecodedArray))
 
+    @property
+    def count(self) -> int:
+        """The number of arrays."""
+        return len(self._view.arrays)
+
+    @property
+    def problems(self) -> dict[str, UnsupportedError]:
+        """The errors of arrays that Zarr cannot represent, by path."""
+        arrays = self._view.arrays.items()
+        return {path: found for path, found in arrays if isinstance(found, UnsupportedError)}
+
     # ------------------------------------------------------------------ reading
+
+    def read(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+        """Return the bytes of a key, or a slice of them, in this thread; as `get`, which awaits."""
+        return self._view.get(key, wanted)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -91,7 +110,7 @@ class VirtualStore(Store):
         Raises `ReadError` for a chunk that cannot be read, and `UnsupportedError` for the metadata
         of an array that Zarr cannot represent.
         """
-        data = await asyncio.to_thread(self._view.get, key, _to_slice(byte_range))
+        data = await asyncio.to_thread(self.read, key, _to_slice(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
 
     async def get_partial_values(

@@ -17,6 +17,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr_export import ZarrForm
 from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:
@@ -35,20 +36,23 @@ def zarr_store(
     parser: str | None = None,
     parser_options: Mapping[str, Any] | None = None,
     on_error: str = "raise",
+    decode: bool = False,
+    readers: str = "zarr-python",
+    zarr_format: int = 3,
 ) -> VirtualStore:
     """Show a source file, a reference set or a dataset as a read-only store for zarr-python 3.
 
-    Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed through: the
-    metadata describes how to decode them, the chunks are the bytes of the sources, and reading a
-    chunk is one request. All other arrays (several encodings, hidden elements, codecs or chunk
-    grids that the installed zarr-python does not know) are decoded here and served as uncompressed
-    chunks. The store can be pickled, for dask and its workers.
+    Arrays that plain Zarr can describe are passed through: the metadata describes how to decode
+    them, the chunks are the bytes of the sources, and reading a chunk is one request. All other
+    arrays (several encodings, hidden elements, codecs or chunk grids that the installed zarr-python
+    does not know) are decoded here and served as uncompressed chunks. The store can be pickled, for
+    dask and its workers.
 
     Parameters
     ----------
     url : str or path, or an object
         What `open_virtual_dataset` can open. Or a dataset or tree, which need not have been
-        written; it takes no other argument but ``group`` and ``drop_variables``.
+        written; of the arguments on how to open it takes ``group`` and ``drop_variables`` only.
     storage_options : dict, optional
         Access options, for fsspec.
     allow : str, path, or iterable of them, optional
@@ -63,6 +67,16 @@ def zarr_store(
         Name and options of the format, as in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
         What to do with variables that cannot be read, as in `open_virtual_dataset`.
+    decode : bool, default False
+        Whether to decode all arrays. Their chunks are then on regular grids, so that whoever reads
+        them needs no codec but that of ``readers``.
+    readers : {"zarr-python", "any"}
+        Who reads the arrays: the installed zarr-python, or any reader of Zarr. For any reader,
+        arrays are decoded if they are not on a regular grid, or if one of their codecs is not among
+        those that GDAL, tensorstore, zarrita and zarr-python know; decoded chunks are compressed by
+        zstd.
+    zarr_format : {3, 2}
+        Version of Zarr of the metadata and keys.
 
     Returns
     -------
@@ -76,6 +90,8 @@ def zarr_store(
         Zarr cannot represent, and names the array.
     FileNotFoundError, AccessError, FormatError
         As `open_virtual_dataset`.
+    ValueError
+        ``readers`` or ``zarr_format`` is unknown.
 
     Examples
     --------
@@ -84,6 +100,7 @@ def zarr_store(
     (12, 6, 8)
     """
     opening = select_fields(OpenOptions, locals() | {"below": True})
+    form = ZarrForm(zarr_format, decode, readers)
     try:
         adapter = import_module("virtualds.datasets.zarr_adapter")
     except ImportError as error:
@@ -91,9 +108,9 @@ def zarr_store(
             f"zarr_store: zarr-python 3 is required ({error}); pip install --upgrade zarr"
         ) from error
     if isinstance(url, xr.Dataset | xr.DataTree):
-        return _serve_dataset(adapter, url, opening, storage_options)
+        return _serve_dataset(adapter, url, opening, storage_options, form)
     location = Location.of(url, storage_options)
-    origin = adapter.StoreOrigin(location.url, location.options, opening)
+    origin = adapter.StoreOrigin(location.url, location.options, opening, form)
     store: VirtualStore = adapter.VirtualStore(
         make_independent_of_left_out(open_group(location, opening)), origin
     )
@@ -105,12 +122,14 @@ def _serve_dataset(
     shown: xr.Dataset | xr.DataTree,
     opening: OpenOptions,
     storage_options: Mapping[str, Any] | None,
+    form: ZarrForm,
 ) -> VirtualStore:
     """Return a store of a dataset or tree as it would be written."""
     if opening != OpenOptions(opening.group, opening.drop_variables, below=True) or storage_options:
         raise ValueError(
             f"zarr_store of a {type(shown).__name__}: it is open already, so of the other "
-            f"arguments only group= and drop_variables= have a meaning"
+            f"arguments only group=, drop_variables=, decode=, readers= and zarr_format= have a "
+            f"meaning"
         )
     if isinstance(shown, xr.Dataset):
         whole = group_from_dataset(shown.drop_vars(opening.skip, errors="ignore"))
@@ -119,6 +138,6 @@ def _serve_dataset(
         whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
     # stores of datasets have no url, and are never equal
     name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
-    origin = adapter.StoreOrigin(name, None, opening)
+    origin = adapter.StoreOrigin(name, None, opening, form)
     store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)
     return store

@@ -2,15 +2,15 @@
 
 A `StoredArray` can be described by plain Zarr: its metadata describes how to decode the chunks,
 which are the bytes of the sources. For a `DecodedArray`, our reader decodes the values, and
-presents them as uncompressed chunks. An array that Zarr cannot represent is replaced by the error
-that reading it raises.
+presents them as chunks of its own. An array that Zarr cannot represent is replaced by the error
+that reading it raises. A `ZarrForm` decides which array is which.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,6 +20,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.codec import OURS
@@ -28,6 +29,7 @@ from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import (
     RECORDS,
     data_type_from_v3,
+    dtype_to_zarr_v2,
     fill_to_attribute,
     fill_value_from_v3,
     fill_value_to_v3,
@@ -36,14 +38,20 @@ from virtualds.formats.zarr.data_types import (
     to_text_objects,
 )
 from virtualds.formats.zarr.document import (
+    DOTTED_KEYS,
     MARKER,
     PLAIN_KEYS,
+    ZARRAY,
+    ZGROUP,
+    ZMETADATA,
+    ChunkKeys,
     consolidate,
     describe_group,
     join_node_path,
     unravel_in_grid,
 )
-from virtualds.formats.zarr.v2_arrays import unsupported_reasons
+from virtualds.formats.zarr.strings import TEXT as V2_TEXT
+from virtualds.formats.zarr.v2_arrays import build_zarr_v2, unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,
     ManifestPart,
@@ -54,6 +62,7 @@ from virtualds.formats.zarr.v3_arrays import (
     is_extended,
     values_to_v3,
 )
+from virtualds.formats.zarr.write_plan import complete_for_v2, describe_for_v2
 from virtualds.json_values import to_json
 from virtualds.reading.stored_chunks import ChunkIndex, StoredChunks
 
@@ -69,22 +78,109 @@ CHUNK_BYTES = 2**24
 """The maximum size in bytes of a decoded chunk, if its array has no regular chunks."""
 OVERSIZED_BYTES = 2**26
 """The size in bytes above which uncompressed chunks are split."""
+ZATTRS = ".zattrs"
+LEVEL = 1
+"""The level of zstd for decoded chunks: they are compressed whenever a reader asks for them."""
+COMMON_CODECS = {
+    3: frozenset({"bytes", "transpose", "gzip", "zstd", "blosc", "vlen-utf8"}),
+    2: frozenset({"zlib", "gzip", "zstd", "blosc", "shuffle", "vlen-utf8"}),
+}
+"""Codecs that readers of each version of Zarr have in common.
+
+In Zarr v3, those of the specification and its registry, which GDAL, tensorstore, zarrita and
+zarr-python know; ``numcodecs.shuffle`` and ``numcodecs.zlib`` are of zarr-python alone. In Zarr v2,
+GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
+"""
+
+# ---------------------------------------------------------------------- in which form
+
+
+@dataclass(frozen=True)
+class ZarrForm:
+    """In which form readers get arrays.
+
+    Parameters
+    ----------
+    zarr_format : {3, 2}
+        The version of Zarr.
+    decode : bool
+        Whether all chunks are decoded. If not, those are that readers cannot decode.
+    readers : {"zarr-python", "any"}
+        Who reads. For any reader, chunks that are not of `COMMON_CODECS` or not on a regular grid
+        are decoded, and decoded chunks are compressed.
+    """
+
+    zarr_format: int = 3
+    decode: bool = False
+    readers: str = "zarr-python"
+
+    def __post_init__(self) -> None:
+        if self.zarr_format not in COMMON_CODECS or isinstance(self.zarr_format, bool):
+            raise ValueError(f"zarr_format={self.zarr_format!r}: give 3 or 2")
+        if self.readers not in ("zarr-python", "any"):
+            raise ValueError(f"readers={self.readers!r}: give 'zarr-python' or 'any'")
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether decoded chunks are on a regular grid."""
+        return self.decode or self.is_common or self.zarr_format == 2
+
+    @property
+    def is_common(self) -> bool:
+        """Whether any reader must be able to read the arrays."""
+        return self.readers == "any"
+
+    def find_objection(self, metadata: Mapping[str, Any]) -> str | None:
+        """Return what in the metadata of an array is not known to every reader, or None."""
+        if self.zarr_format == 3:
+            names = [codec["name"] for codec in metadata["codecs"]]
+            if metadata["chunk_grid"]["name"] != "regular":
+                return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
+        else:
+            steps = (*(metadata["filters"] or ()), metadata["compressor"])
+            names = [step["id"] for step in steps if step is not None]
+        odd = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
+        return f"few readers know its codec {odd[0]!r}" if odd else None
+
+
+PLAIN = ZarrForm()
+"""Zarr v3 for zarr-python, with as few decoded chunks as possible."""
 
 # ---------------------------------------------------------------------- as they are stored
 
 
 @dataclass(frozen=True)
-class StoredArray:
-    """An array of plain Zarr with the stored chunks: its ``zarr.json``, and its references."""
+class DescribedArray:
+    """The metadata of an array in plain Zarr: ``zarr.json``, or ``.zarray`` and ``.zattrs``."""
 
     path: str
     metadata: dict[str, Any]
+    attributes: dict[str, Any] | None
+    """Those of Zarr v2; in Zarr v3 they are in ``metadata``."""
+
+    @property
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """The metadata by file name."""
+        if self.attributes is None:
+            return {MARKER: self.metadata}
+        return {ZARRAY: self.metadata, ZATTRS: self.attributes}
+
+    @property
+    def keys(self) -> ChunkKeys:
+        """The keys of its chunks."""
+        return PLAIN_KEYS if self.attributes is None else DOTTED_KEYS
+
+
+@dataclass(frozen=True)
+class StoredArray(DescribedArray):
+    """An array in plain Zarr with its stored chunks: metadata and references."""
+
     parts: tuple[ManifestPart, ...]
 
     @property
     def token(self) -> Any:
         """What identifies it, for dask."""
-        return self.metadata, [(p.origin, p.manifest) for p in self.parts]
+        return self.documents, [(p.origin, p.manifest) for p in self.parts]
 
     def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, or None if it is missing."""
@@ -138,17 +234,15 @@ class StoredArray:
 
 
 @dataclass(frozen=True)
-class DecodedArray:
-    """An array of plain Zarr with decoded chunks: plain numbers or strings."""
+class DecodedArray(DescribedArray):
+    """An array in plain Zarr with decoded chunks: plain numbers or strings."""
 
-    path: str
-    metadata: dict[str, Any]
     data: Data
 
     @property
     def token(self) -> Any:
         """What identifies it, for dask."""
-        return self.metadata, self.data
+        return self.documents, self.data
 
     def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk; chunks at the edges are padded."""
@@ -162,11 +256,11 @@ class DecodedArray:
         except VirtualdsError as error:
             error.add_note(f"variable {self.path}, decoded chunk {chunk_id}")
             raise
-        is_text = self.metadata["data_type"] == TEXT
-        values = to_text_objects(values) if is_text else pack_members(values)
+        values = to_text_objects(values) if self._is_text else pack_members(values)
         little = values.astype(values.dtype.newbyteorder("<"), copy=False)
         shape = tuple(int(s.encoded[0]) for s in slabs)
-        return encode_chunk(little, shape)[wanted]
+        found = encode_chunk(little, shape)
+        return (_compress(found) if self._is_compressed else found)[wanted]
 
     def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk is in the grid; no chunk is missing, since gaps are filled."""
@@ -182,8 +276,30 @@ class DecodedArray:
         yield from np.ndindex(*(axis.nchunks for axis in self._axes))
 
     @property
-    def _axes(self) -> Any:
-        return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
+    def _is_text(self) -> bool:
+        if self.attributes is None:
+            return bool(self.metadata["data_type"] == TEXT)
+        return bool(self.metadata["dtype"] == "|O")
+
+    @property
+    def _is_compressed(self) -> bool:
+        if self.attributes is None:
+            return bool(self.metadata["codecs"][-1]["name"] == "zstd")
+        return self.metadata["compressor"] is not None
+
+    @property
+    def _axes(self) -> tuple[ChunkAxis, ...]:
+        if self.attributes is None:
+            return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
+        pairs = zip(self.metadata["shape"], self.metadata["chunks"], strict=True)
+        return tuple(ChunkAxis.regular(size, length) for size, length in pairs)
+
+
+def _compress(data: bytes) -> bytes:
+    # its frames say how long their content is, which some readers need
+    import numcodecs
+
+    return bytes(numcodecs.Zstd(level=LEVEL).encode(data))
 
 
 def _describe_decoded(data: Data) -> dict[str, Any]:
@@ -274,23 +390,14 @@ ServedArray = StoredArray | DecodedArray
 
 
 def _serve_array(
-    path: str, variable: ManifestVariable, objection: Objection
+    path: str, variable: ManifestVariable, form: ZarrForm, objection: Objection
 ) -> ServedArray | UnsupportedError:
     """Return the first representation of an array that the reader supports, or an error."""
     reason: str | None = None
+    iterate = _iterate_in_v3 if form.zarr_format == 3 else _iterate_in_v2
     try:
-        attributes, dtype = dict(variable.attributes), variable.data.dtype
-        fill = attributes.get("_FillValue")
-        if fill is not None and np.size(fill) == 1 and dtype.kind in "biufcS":
-            # the form that xarray gives it in Zarr v3
-            attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], dtype)
-        array_metadata = {
-            "attributes": to_json(attributes)[0],
-            "dimension_names": list(variable.dims),
-            "storage_transformers": [],
-        }
-        for served in _iterate_served_arrays(path, variable.data, array_metadata):
-            for found in (served, _find_former_form(served)):
+        for candidate in iterate(path, variable, form):
+            for found in (candidate, _find_former_form(candidate)):
                 reason = reason if found is None else objection(found.metadata)
                 if found is not None and reason is None:
                     return found
@@ -299,16 +406,54 @@ def _serve_array(
     return UnsupportedError(f"variable {path}: {reason}")
 
 
-def _iterate_served_arrays(path: str, data: Data, extra: dict[str, Any]) -> Iterator[ServedArray]:
-    if isinstance(data, ManifestArray):
+def _iterate_in_v3(path: str, variable: ManifestVariable, form: ZarrForm) -> Iterator[ServedArray]:
+    """Yield an array in forms of Zarr v3, best first."""
+    attributes, data = dict(variable.attributes), variable.data
+    fill = attributes.get("_FillValue")
+    if fill is not None and np.size(fill) == 1 and data.dtype.kind in "biufcS":
+        # the form that xarray gives it in Zarr v3
+        attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], data.dtype)
+    extra = {
+        "attributes": to_json(attributes)[0],
+        "dimension_names": list(variable.dims),
+        "storage_transformers": [],
+    }
+    if isinstance(data, ManifestArray) and not form.decode:
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
             is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(stored, data))
             if not is_odd and not _has_oversized_chunks(data):
-                yield StoredArray(path, stored | extra, tuple(parts))
+                yield StoredArray(path, stored | extra, None, tuple(parts))
     metadata = _describe_decoded(data)
+    if form.is_common:
+        metadata["codecs"] = [
+            *metadata["codecs"],
+            {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
+        ]
     for grid in _iterate_decoded_grids(data):
-        yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, data)
+        if grid["name"] == "regular" or not form.is_regular:
+            yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, None, data)
+
+
+def _iterate_in_v2(path: str, variable: ManifestVariable, form: ZarrForm) -> Iterator[ServedArray]:
+    """Yield an array in forms of Zarr v2, best first."""
+    data = variable.data
+    if isinstance(data, ManifestArray) and not form.decode and not _has_oversized_chunks(data):
+        with suppress(UnsupportedError):
+            changed, metadata, manifest = describe_for_v2(variable)
+            if not any(_iterate_uneven_shuffles_of(metadata["chunks"], data)):
+                found = complete_for_v2(changed, metadata)
+                parts = (ManifestPart(0, (0,) * len(data.shape), manifest),)
+                yield StoredArray(path, found.metadata, found.attributes, parts)
+    *_, grid = _iterate_decoded_grids(data)
+    chunks = grid["configuration"]["chunk_shape"]
+    is_text = _is_text(data)
+    dtype = "|O" if is_text else dtype_to_zarr_v2(to_packed(data.dtype).newbyteorder("<"))
+    metadata = build_zarr_v2(data.shape, chunks, dtype, [{"id": V2_TEXT}] if is_text else ())
+    if form.is_common:
+        metadata["compressor"] = {"id": "zstd", "level": LEVEL}
+    found = complete_for_v2(variable, metadata)
+    yield DecodedArray(path, found.metadata, found.attributes, data)
 
 
 def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:
@@ -328,6 +473,10 @@ def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterato
     """Yield the reason if numcodecs, unlike HDF5, cannot unshuffle chunks of partial elements."""
     # if chunks differ in shape, check one element: bytes that codecs add are the same for all
     shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
+    yield from _iterate_uneven_shuffles_of(shape, data)
+
+
+def _iterate_uneven_shuffles_of(shape: Sequence[int], data: Data) -> Iterator[str]:
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
         for codec, size in zip(pipeline.codecs, sizes, strict=False):
@@ -344,7 +493,7 @@ def _find_former_form(array: ServedArray) -> ServedArray | None:
     Fields were pairs, and a fill value was the base64 encoding of an element, little-endian. Values
     are little-endian as well, since these readers ignore the byte order in the metadata.
     """
-    kind = array.metadata["data_type"]
+    kind = array.metadata.get("data_type")
     if (
         isinstance(array, StoredArray)
         or not isinstance(kind, Mapping)
@@ -388,17 +537,25 @@ class ZarrView:
 
     groups: Mapping[str, dict[str, Any]]
     arrays: Mapping[str, ServedArray | UnsupportedError]
+    zarr_format: int = 3
 
     @classmethod
-    def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
-        """Create the hierarchy of a group; ``objection`` is why the reader cannot read an array."""
+    def of(
+        cls, group: ManifestGroup, objection: Objection | None = None, form: ZarrForm = PLAIN
+    ) -> ZarrView:
+        """Create the hierarchy of a group.
+
+        ``objection`` is why the reader cannot read an array; by default, what is not known to every
+        reader.
+        """
         groups, arrays = {}, {}
         for path, part in group.walk():
             groups[path] = to_json(part.attributes)[0]
             for name, variable in part.variables.items():
                 below = join_node_path(path, name)
-                arrays[below] = _serve_array(below, variable, objection)
-        return cls(groups, arrays)
+                found = _serve_array(below, variable, form, objection or form.find_objection)
+                arrays[below] = found
+        return cls(groups, arrays, form.zarr_format)
 
     @property
     def token(self) -> Any:
@@ -413,8 +570,8 @@ class ZarrView:
 
     def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return the bytes of a key, or None if there is no such key."""
-        if (path := self._find_documented_node(key)) is not None:
-            return self._build_document(path)[wanted]
+        if (document := self._find_document(key)) is not None:
+            return _encode(document)[wanted]
         if (found := self._find_chunk(key)) is not None:
             array, chunk_id = found
             return array.read_chunk(chunk_id, wanted)
@@ -422,76 +579,96 @@ class ZarrView:
 
     def get_size(self, key: str) -> int | None:
         """Return the number of bytes of a key, or None if there is no such key."""
-        if (path := self._find_documented_node(key)) is not None:
-            return len(self._build_document(path))
+        if (document := self._find_document(key)) is not None:
+            return len(_encode(document))
         found = self._find_chunk(key)
         return None if found is None else found[0].get_nbytes(found[1])
 
-    def _find_documented_node(self, key: str) -> str | None:
-        """Return the path of the node whose metadata has this key."""
+    def _find_document(self, key: str) -> Any:
+        """Return the metadata that has a key, or None; raise the error of an array."""
         path, _, name = key.rpartition("/")
-        known = name == MARKER and (path in self.groups or path in self.arrays)
-        return path if known else None
-
-    def _build_document(self, path: str) -> bytes:
-        if (array := self.arrays.get(path)) is None:
-            found = describe_group(self.groups[path]) | self._consolidate(path)
-        elif isinstance(array, UnsupportedError):
+        if path in self.groups and name in self._group_names:
+            return self._describe_group(path).get(name)
+        if path not in self.arrays or name not in self._array_names:
+            return None
+        array = self.arrays[path]
+        if isinstance(array, UnsupportedError):
             raise array
-        else:
-            found = array.metadata
-        return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+        return array.documents[name]
 
-    def _consolidate(self, path: str) -> dict[str, Any]:
-        """Return the metadata of all nodes below a group, unless one of its arrays raises an error.
+    @property
+    def _group_names(self) -> tuple[str, ...]:
+        return (MARKER,) if self.zarr_format == 3 else (ZGROUP, ZATTRS, ZMETADATA)
 
-        Then readers look for each array, and only the broken array raises its error.
+    @property
+    def _array_names(self) -> tuple[str, ...]:
+        return (MARKER,) if self.zarr_format == 3 else (ZARRAY, ZATTRS)
+
+    def _describe_group(self, path: str) -> dict[str, Any]:
+        """Return the documents of a group by file name, with the metadata of all nodes below.
+
+        If one of its arrays raises an error, the metadata are not consolidated: readers look for
+        each array, and only that array raises it.
         """
         prefix = f"{path}/" if path else ""
-        nodes = {key: describe_group(found) for key, found in self.groups.items() if key}
-        for key, array in self.arrays.items():
-            if not isinstance(array, UnsupportedError):
-                nodes[key] = array.metadata
-            elif key.startswith(prefix):
-                return {}
-        return consolidate(
-            {key[len(prefix) :]: node for key, node in nodes.items() if key.startswith(prefix)}
-        )
+        below = {key: found for key, found in self.groups.items() if key.startswith(prefix) and key}
+        arrays = {key: found for key, found in self.arrays.items() if key.startswith(prefix)}
+        known = {k: array for k, array in arrays.items() if not isinstance(array, UnsupportedError)}
+        is_whole = len(known) == len(arrays)
+        if self.zarr_format == 3:
+            nodes = {key: describe_group(found) for key, found in below.items()}
+            nodes |= {key: array.metadata for key, array in known.items()}
+            cut = {key.removeprefix(prefix): node for key, node in nodes.items()}
+            return {
+                MARKER: describe_group(self.groups[path]) | (consolidate(cut) if is_whole else {})
+            }
+        own = {ZGROUP: {"zarr_format": 2}, ZATTRS: self.groups[path]}
+        documents: dict[str, Any] = dict(own)
+        for key, found in below.items():
+            documents[join_node_path(key.removeprefix(prefix), ZGROUP)] = {"zarr_format": 2}
+            documents[join_node_path(key.removeprefix(prefix), ZATTRS)] = found
+        for key, array in known.items():
+            for name, document in array.documents.items():
+                documents[join_node_path(key.removeprefix(prefix), name)] = document
+        whole = {"zarr_consolidated_format": 1, "metadata": documents}
+        return own | ({ZMETADATA: whole} if is_whole else {})
 
     def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
         """Return the array and the index of a chunk from its key."""
         parts = key.split("/")
-        for at in (i for i, part in enumerate(parts) if part == CHUNKS):
+        starts = [i for i, part in enumerate(parts) if part == CHUNKS]
+        for at in starts if self.zarr_format == 3 else [len(parts) - 1]:
             array = self.arrays.get("/".join(parts[:at]))
             if array is not None and not isinstance(array, UnsupportedError):
                 ndim = len(array.metadata["shape"])
-                if (chunk_id := PLAIN_KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
-                    return array, chunk_id
+                if (place := array.keys.parse_key("/".join(parts[at:]), ndim)) is not None:
+                    return array, place
         return None
 
     # ------------------------------------------------------------------ keys
 
     def exists(self, key: str) -> bool:
         """Return whether a key exists; all chunks of decoded arrays do."""
-        if self._find_documented_node(key) is not None:
+        path, _, name = key.rpartition("/")
+        if path in self.groups and name in self._group_names:
+            return name in self._describe_group(path)
+        if path in self.arrays and name in self._array_names:
             return True
         found = self._find_chunk(key)
         return found is not None and found[0].has(found[1])
 
     def iterate_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix, except for those of missing chunks."""
-        for path in (*self.groups, *self.arrays):
-            key = join_node_path(path, MARKER)
-            if key.startswith(prefix):
-                yield key
+        for nodes, names in ((self.groups, self._group_names), (self.arrays, self._array_names)):
+            for path in nodes:
+                keys = (join_node_path(path, name) for name in names)
+                yield from (key for key in keys if key.startswith(prefix))
         for path, array in self.arrays.items():
-            begin = join_node_path(path, CHUNKS)
+            begin = join_node_path(path, CHUNKS if self.zarr_format == 3 else "")
             is_nested = begin.startswith(prefix) or prefix.startswith(begin)
             if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            keys = (
-                join_node_path(path, PLAIN_KEYS(chunk_id)) for chunk_id in array.iterate_chunks()
-            )
+            keys = (join_node_path(path, array.keys(place)) for place in array.iterate_chunks())
             yield from (key for key in keys if key.startswith(prefix))
 
     def iterate_names(self, folder: str) -> Iterator[str]:
@@ -501,9 +678,14 @@ class ZarrView:
         if path in self.groups:
             nodes = [key for key in (*self.groups, *self.arrays) if key]
             below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
-            yield from dict.fromkeys([MARKER, *(key.partition("/")[0] for key in below)])
-        elif path in self.arrays:
+            names = [key.partition("/")[0] for key in below]
+            yield from dict.fromkeys([*self._group_names, *names])
+        elif path in self.arrays and self.zarr_format == 3:
             yield from (MARKER, CHUNKS)
         else:
             found = (key.removeprefix(prefix) for key in self.iterate_keys(prefix))
             yield from dict.fromkeys(key.partition("/")[0] for key in found)
+
+
+def _encode(document: Any) -> bytes:
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()

@@ -12,6 +12,7 @@ from virtualds_cli.commands.keep import (
     rename_paths,
     snapshots,
 )
+from virtualds_cli.commands.serve import serve
 from virtualds_cli.commands.start import completion, demo
 
 COMMANDS: tuple[Command, ...] = (
@@ -30,6 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     compact,
     clean_up,
     rename_paths,
+    serve,
     demo,
     completion,
 )

@@ -489,18 +489,11 @@ class Hierarchy:
             )
 
     def _add_variable(self, path: str, variable: ManifestVariable) -> ChunkManifest:
-        if isinstance(variable.data, ManifestArray):
-            metadata, manifest, array = _describe_array(variable)
-            variable = replace(variable, data=array)
-        else:
-            metadata, manifest = _describe_values(variable.read())
-        dtype = dtype_from_zarr_v2(metadata["dtype"])
-        # xarray uses the fill value of Zarr v2; readers that convert to v3 use the attribute
-        plain, notes, fill = _encode_attributes(variable, dtype, _to_stored(variable))
-        if fill is not None:
-            metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
-        self.metadata[f"{path}/.zarray"] = metadata
-        self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
+        variable, metadata, manifest = describe_for_v2(variable)
+        described = complete_for_v2(variable, metadata, _to_stored(variable))
+        self.metadata[f"{path}/.zarray"] = described.metadata
+        self.metadata[f"{path}/.zattrs"] = described.attributes
+        notes = described.notes
         self.manifests[path] = manifest
         if notes:
             self.notes["arrays"][path] = notes
@@ -514,6 +507,39 @@ class Hierarchy:
         """Return the notes to write, without empty ones."""
         filled = {name: part for name, part in self.notes.items() if part}
         return {"files": {}} | filled | ({} if self.base is None else {RELATIVE: True})
+
+
+class DescribedArray(NamedTuple):
+    """An array in Zarr v2: ``.zarray``, ``.zattrs``, and notes on what they cannot express."""
+
+    metadata: dict[str, Any]
+    attributes: dict[str, Any]
+    notes: dict[str, Any]
+
+
+def describe_for_v2(
+    variable: ManifestVariable,
+) -> tuple[ManifestVariable, dict[str, Any], ChunkManifest]:
+    """Return a variable as Zarr v2 stores it, its ``.zarray`` without a fill value, and its chunks.
+
+    Raises `UnsupportedError` for an array that Zarr v2 cannot describe.
+    """
+    if isinstance(variable.data, ManifestArray):
+        metadata, manifest, array = _describe_array(variable)
+        return replace(variable, data=array), metadata, manifest
+    return variable, *_describe_values(variable.read())
+
+
+def complete_for_v2(
+    variable: ManifestVariable, metadata: dict[str, Any], stored: ManifestArray | None = None
+) -> DescribedArray:
+    """Return the documents of an array, given its ``.zarray`` without a fill value."""
+    dtype = dtype_from_zarr_v2(metadata["dtype"])
+    # xarray uses the fill value of Zarr v2; readers that convert to v3 use the attribute
+    plain, notes, fill = _encode_attributes(variable, dtype, stored)
+    if fill is not None:
+        metadata = metadata | {"fill_value": fill_to_zarr_v2(fill, dtype)}
+    return DescribedArray(metadata, plain | {DIMENSIONS: list(variable.dims)}, notes)
 
 
 def _describe_array(

@@ -1,0 +1,41 @@
+"""A server of `virtualds_server` on a free port of loopback, in a thread of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from virtualds_server import create_app
+from virtualds_server.run import bind, find_url
+
+
+@contextmanager
+def serving(what: Any, **how: Any) -> Iterator[str]:
+    """Serve something, as `create_app` takes it; give the url, which ends with a slash."""
+    with running(create_app(what, **how)) as url:
+        yield url
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Run an application."""
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    until = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < until, "the server does not start"
+        time.sleep(0.01)
+    try:
+        yield find_url(listening)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+        listening.close()

@@ -1,0 +1,126 @@
+"""``serve``: sets and files as plain Zarr over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from virtualds_cli.command import command
+from virtualds_cli.commands.build import TREE, open_files
+from virtualds_cli.options import (
+    MANY_FILES,
+    READING,
+    files,
+    given,
+    list_paths,
+    select_given,
+)
+from virtualds_cli.output import report
+
+if TYPE_CHECKING:
+    from virtualds_server import Served
+
+OPENING = ("group", "drop_variables", "snapshot", "on_error", *READING)
+"""The options of `virtualds_server.create_app`."""
+
+
+@command(
+    "serve",
+    examples=(
+        ("Serve a set on this machine", "virtualds serve refs.zarr"),
+        (
+            "Serve it to other machines; the set may refer to one folder only",
+            "virtualds serve refs.zarr --host 0.0.0.0 --allow /archive",
+        ),
+        ("Serve files without a set", "virtualds serve 'data/*.nc' --concat-dim time"),
+        ("Look whether it can be served, and end", "virtualds serve refs.zarr --check"),
+    ),
+)
+@files
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen at; 0 takes a free one.",
+)
+@click.option("--threads", type=click.IntRange(1), help="Chunks to read at once. [default: 8]")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds until a request that is not yet read fails. [default: 60]",
+)
+@click.option("--check", is_flag=True, help="Open what would be served, report it, and end.")
+@TREE
+@given("snapshot", *MANY_FILES)
+def serve(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    host: str,
+    port: int,
+    threads: int | None,
+    timeout: float | None,
+    check: bool,
+    tree: str | None,
+    **options: Any,
+) -> None:
+    """Serve a set or files as plain Zarr over HTTP, read only.
+
+    URLS are a set, a file, or files and patterns, which are combined as by scan. Any reader of Zarr
+    opens /zarr/ (Zarr v3) or /zarr2/ (Zarr v2), without virtualds. Chunks are passed on as they are
+    stored where readers know their encoding, otherwise they are decoded. A set is opened again when
+    it changes. Only this machine can connect unless --host says otherwise; there are no logins and
+    no TLS, for which a proxy stands in front.
+    """
+    from virtualds_server.app import create_app
+    from virtualds_server.limits import Limits
+    from virtualds_server.run import bind, find_url, make_server, run
+
+    served = find_served(urls, files_from, tree, options)
+    chosen = {"threads": threads, "timeout": timeout}
+    limits = Limits(**select_given(chosen, chosen))
+    app = create_app(served, limits=limits)
+    # what cannot be opened is an error now, not of the first request
+    store = app.state.server.follower.get().open_store(3)
+    said = {"served": served.name, "arrays": store.count, "decoded": len(store.decoded)}
+    if check:
+        report(said, said)
+        return
+    server = make_server(app)
+    listening = bind(host, port)
+    url = find_url(listening)
+    shown = {"url": url, **said, "Zarr v3": f"{url}zarr/", "Zarr v2": f"{url}zarr2/"}
+    report({"url": url, **said, "zarr": f"{url}zarr/", "zarr2": f"{url}zarr2/"}, shown)
+    run(server, listening)
+
+
+def find_served(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    tree: str | None,
+    options: Mapping[str, Any],
+) -> Served:
+    """Return one set or file as it is, or else files that are combined."""
+    from virtualds.stores.listing import names_files
+    from virtualds_server.versions import Served
+
+    found = list_paths(urls, files_from, options["storage_options"])
+    combining = select_given(options, (name for name in options if name not in OPENING))
+    if isinstance(found, str) and not (names_files(found) or combining or tree):
+        return Served.of(found, select_given(options, OPENING))
+    if options["snapshot"] is not None:
+        raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")
+    listed = [found] if isinstance(found, str) else found
+    # files that appear later belong to a pattern, too
+    given = list(urls) if files_from is None else listed
+    opening = {name: value for name, value in options.items() if name != "snapshot"}
+    open_again = partial(list_paths, urls, None, options["storage_options"])
+    return Served.of_files(
+        given,
+        lambda: open_files(open_again() if files_from is None else listed, None, opening, tree),
+        options["storage_options"],
+    )

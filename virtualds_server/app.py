@@ -1,0 +1,262 @@
+"""The ASGI application: its routes, and errors as answers."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from html import escape
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
+from virtualds_server.bodies import Bodies, OverloadedError
+from virtualds_server.limits import Limits
+from virtualds_server.versions import FORMATS, Follower, Served, Version, describe_error
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+NEEDED = "pip install starlette uvicorn zarr"
+log = logging.getLogger("virtualds.server")
+
+LOCAL_FOLDER = re.compile(r"""file://[^:;'"\n]*/|(?<![\w:/.])/[^:;'"\n]*/""")
+"""The folder in a path of this machine."""
+QUERY = re.compile(r"""(?<=[\w/])\?[^\s'";]*""")
+"""The query of a url."""
+SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
+"""What reading raises if a source, or the set itself, is broken; not what is a mistake of ours."""
+
+
+def create_app(
+    url: Any,
+    *,
+    group: str | None = None,
+    drop_variables: str | Iterable[str] | None = None,
+    snapshot: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    allow: Any = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
+    limits: Limits | None = None,
+) -> Starlette:
+    """Return an ASGI application that serves a set or a file as plain Zarr, read only.
+
+    ``/zarr/`` is the hierarchy as Zarr v3, ``/zarr2/`` the same as Zarr v2. ``/health`` says
+    whether it can be read. Nothing is opened before the first request. When the set changes, its
+    new version is served.
+
+    Parameters
+    ----------
+    url : str or path, Dataset or DataTree, or Served
+        What to serve; `Served` says how to open it again.
+    group, drop_variables, snapshot, storage_options, allow, parser, parser_options, on_error
+        How to open it, as in `virtualds.zarr_store`.
+    limits : Limits, optional
+        Threads, memory and seconds that it may use.
+
+    Returns
+    -------
+    starlette.applications.Starlette
+
+    Raises
+    ------
+    ImportError
+        Starlette is not installed.
+
+    Examples
+    --------
+    >>> app = create_app("refs.zarr", allow="/archive")
+    >>> [route.path for route in app.routes]
+    ['/', '/health', '/zarr/{key:path}', '/zarr2/{key:path}']
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+    except ImportError as error:
+        raise ImportError(f"serving needs starlette ({error}); {NEEDED}") from error
+    opening = {
+        "group": group,
+        "drop_variables": drop_variables,
+        "snapshot": snapshot,
+        "storage_options": storage_options,
+        "allow": allow,
+        "parser": parser,
+        "parser_options": parser_options,
+        "on_error": on_error,
+    }
+    given = {key: value for key, value in opening.items() if value is not None and value != "raise"}
+    if isinstance(url, Served):
+        if given:
+            raise TypeError(f"{min(given)}= of a Served: give it to the function that opens it")
+        served = url
+    else:
+        served = Served.of(url, given)
+    limits = limits or Limits()
+    server = Server(Follower(served, limits.check_every), Bodies(limits))
+    app = Starlette(
+        routes=[
+            Route("/", server.show_page),
+            Route("/health", server.tell_health),
+            *(
+                Route(f"/{name}/{{key:path}}", partial(server.serve_key, kind))
+                for name, kind in FORMATS.items()
+            ),
+        ],
+        exception_handlers={404: answer_unknown, 405: answer_method},
+        lifespan=server.live,
+    )
+    app.state.server = server
+    return app
+
+
+class Server:
+    """The functions behind the routes."""
+
+    def __init__(self, follower: Follower, bodies: Bodies) -> None:
+        self.follower, self.bodies = follower, bodies
+
+    @asynccontextmanager
+    async def live(self, app: Starlette) -> AsyncIterator[None]:
+        """Let the threads end with the application."""
+        yield
+        self.bodies.close()
+
+    # ------------------------------------------------------------------ Zarr
+
+    async def serve_key(self, kind: int, request: Request) -> Response:
+        """Answer with the value of a key, or a part of it; 404 if Zarr has no such key.
+
+        ``kind`` is the version of Zarr.
+        """
+        key = request.path_params["key"]
+        is_metadata = key.rpartition("/")[2] in METADATA_NAMES
+        try:
+            # the whole answer comes from this version
+            current = await self._find_version(at_once=is_metadata)
+            body = await self.bodies.get(
+                (current.number, kind, key), lambda: current.open_store(kind).read(key)
+            )
+        except (*SOURCE_ERRORS, OverloadedError) as error:
+            return answer_error(error, request)
+        if body is None:
+            return answer_text(404, "no such key\n", request)
+        media = "application/json" if is_metadata else "application/octet-stream"
+        found = answer_request(body, request.headers, media)
+        return make_response(found.status, found.headers, found.content, request)
+
+    async def _find_version(self, at_once: bool = False) -> Version:
+        if not at_once and (recent := self.follower.peek()) is not None:
+            return recent
+        return await self.bodies.run(lambda: self.follower.get(at_once))
+
+    # ------------------------------------------------------------------ for people
+
+    async def tell_health(self, request: Request) -> Response:
+        """Answer whether what is served can be opened."""
+        from starlette.responses import JSONResponse
+
+        said: dict[str, Any] = {"status": "ok", "virtualds": version("virtualds")}
+        status = 200
+        try:
+            said["version"] = (await self._find_version(at_once=True)).number
+        except (*SOURCE_ERRORS, OverloadedError) as error:
+            status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
+        return JSONResponse(said, status, headers={**EXPOSED, "cache-control": "no-store"})
+
+    async def show_page(self, request: Request) -> Response:
+        """Answer with a page that says what is served, and how to open it."""
+        base = str(request.base_url)
+        lines = {
+            "xarray": f'xr.open_zarr("{base}zarr")',
+            "zarr-python": f'zarr.open_group("{base}zarr", mode="r")',
+            "GDAL": f"gdalmdiminfo 'ZARR:\"/vsicurl/{base}zarr\"'",
+        }
+        name = escape(self.follower.served.name)
+        shown = "".join(f"<dt>{k}<dd><code>{escape(v)}</code>" for k, v in lines.items())
+        page = (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
+            f"<h1>{name}</h1><p>Served as Zarr v3 at <code>zarr/</code> and as Zarr v2 at "
+            f"<code>zarr2/</code>.<dl>{shown}</dl>"
+        )
+        headers = {**EXPOSED, "content-type": "text/html; charset=utf-8"}
+        headers["content-security-policy"] = "default-src 'none'"
+        return make_response(200, headers, page.encode(), request)
+
+
+# ---------------------------------------------------------------------- answers
+
+
+def make_response(
+    status: int, headers: Mapping[str, str], content: bytes, request: Request
+) -> Response:
+    """Return a response; to HEAD one without content, with the length that GET has."""
+    from starlette.responses import Response
+
+    if request.method == "HEAD":
+        headers = {**headers, "content-length": str(len(content))}
+        content = b""
+    return Response(content, status, headers=dict(headers))
+
+
+def answer_text(
+    status: int, text: str, request: Request, more: Mapping[str, str] | None = None
+) -> Response:
+    """Return a short answer for people."""
+    headers = {
+        **EXPOSED,
+        "content-type": "text/plain; charset=utf-8",
+        "cache-control": "no-cache" if status == 404 else "no-store",
+        "x-content-type-options": "nosniff",
+        **(more or {}),
+    }
+    return make_response(status, headers, text.encode(), request)
+
+
+async def answer_unknown(request: Request, error: Exception) -> Response:
+    """Answer a path that no route has."""
+    return answer_text(404, "nothing is here; see / and /zarr/zarr.json\n", request)
+
+
+async def answer_method(request: Request, error: Exception) -> Response:
+    """Answer a browser that asks whether it may ask, and refuse other methods."""
+    if request.method == "OPTIONS":
+        return make_response(204, PREFLIGHT, b"", request)
+    return answer_text(405, "read only: GET or HEAD\n", request, {"allow": "GET, HEAD, OPTIONS"})
+
+
+def answer_error(error: Exception, request: Request) -> Response:
+    """Answer a request that failed; never with 404, which readers take for missing values."""
+    if isinstance(error, TimeoutError):
+        log.warning("%s: no answer of the source in time", request.url.path)
+        return answer_text(504, "the source did not answer in time\n", request)
+    if isinstance(error, OverloadedError):
+        return answer_text(
+            503, "too many requests wait; try again\n", request, {"retry-after": "1"}
+        )
+    log.warning("%s: %s", request.url.path, describe_error(error))
+    status = 501 if isinstance(error, NotImplementedError) else 502
+    return answer_text(status, f"{give_reason(error)}\n", request)
+
+
+def give_reason(error: BaseException) -> str:
+    """Return what an error says, without secrets, queries of urls, and folders of this machine.
+
+    Examples
+    --------
+    >>> give_reason(OSError("file:///home/me/my data/a.nc: it is gone; /tmp/b has it"))
+    'OSError: a.nc: it is gone; b has it'
+    >>> give_reason(OSError("https://me:pw@example.org/a.nc?token=abc&n=1: it is gone"))
+    'OSError: https://me:...@example.org/a.nc: it is gone'
+    """
+    text = QUERY.sub(_keep_colon, describe_error(error))
+    return LOCAL_FOLDER.sub("", text)
+
+
+def _keep_colon(found: re.Match[str]) -> str:
+    return ":" if found[0].endswith(":") else ""
