@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -19,6 +23,26 @@ def serving(what: Any, **how: Any) -> Iterator[str]:
     """Serve something, as `create_app` takes it; give the url, which ends with a slash."""
     with running(create_app(what, **how)) as url:
         yield url
+
+
+@contextmanager
+def serving_apart(target: Path) -> Iterator[str]:
+    """Serve a set by the command in a process of its own, for readers that hold the GIL."""
+    command = [sys.executable, "-m", "virtualds_cli", "serve", str(target), "--port", "0", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            text = ""
+            while not text.endswith("}\n"):
+                line = process.stdout.readline()
+                assert line, f"the command ended: {text}"
+                text += line
+            yield json.loads(text)["url"]
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 @contextmanager

@@ -28,6 +28,10 @@ LOCAL_FOLDER = re.compile(r"""file://[^:;'"\n]*/|(?<![\w:/.])/[^:;'"\n]*/""")
 """The folder in a path of this machine."""
 QUERY = re.compile(r"""(?<=[\w/])\?[^\s'";]*""")
 """The query of a url."""
+NO_CHUNK = "!"
+"""What GDAL gets for a chunk that cannot be read: it takes every status of an error for a missing
+chunk, and fills it. This is too short for any chunk (`virtualds.zarr_store` with
+``readers="any"`` has none of one byte), so that GDAL raises an error."""
 SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
 """What reading raises if a source, or the set itself, is broken; not what is a mistake of ours."""
 
@@ -143,7 +147,9 @@ class Server:
                 (current.number, kind, key), lambda: current.open_store(kind).read(key)
             )
         except (*SOURCE_ERRORS, OverloadedError) as error:
-            return answer_error(error, request)
+            answer = answer_error(error, request)
+            is_gdal = request.headers.get("user-agent", "").startswith("GDAL")
+            return answer_text(200, NO_CHUNK, request) if is_gdal and not is_metadata else answer
         if body is None:
             return answer_text(404, "no such key\n", request)
         media = "application/json" if is_metadata else "application/octet-stream"

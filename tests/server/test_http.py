@@ -265,6 +265,38 @@ def test_a_broken_source_is_502_and_never_fill(damage: str, tmp_path: Path) -> N
                     array[...]
 
 
+def test_gdal_which_fills_after_every_error_gets_what_is_no_chunk(tmp_path: Path) -> None:
+    target = make_set(tmp_path)
+    with serving(target) as url, httpx.Client(headers={"User-Agent": "GDAL/3.11"}) as gdal:
+        assert gdal.get(f"{url}zarr/t/c/0/0").content == CHUNK
+        (tmp_path / "source.h5").unlink()
+        for key in ("zarr/t/c/1/0", "zarr2/t/1.0"):
+            found = gdal.get(url + key)
+            assert (found.status_code, found.content) == (200, b"!")
+            assert found.headers["cache-control"] == "no-store" and "etag" not in found.headers
+            assert httpx.get(url + key).status_code == 502
+        # a missing chunk it may fill, and missing metadata are an error for it, too
+        assert gdal.get(f"{url}zarr/t/c/9/9").status_code == 404
+    with serving(tmp_path / "gone.zarr") as url:
+        assert gdal_status(url) == 502
+
+
+def gdal_status(url: str) -> int:
+    return httpx.get(f"{url}zarr/zarr.json", headers={"User-Agent": "GDAL/3.11"}).status_code
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_no_chunk_is_a_single_byte(shape: tuple[int, ...], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset("t", shape, "u1", chunks=(1,) if shape else None)
+        made[...] = 7
+    with serving(tmp_path / "a.h5") as url:
+        for version, key in (("zarr", "c/0" if shape else "c"), ("zarr2", "0")):
+            assert len(httpx.get(f"{url}{version}/t/{key}").content) > 1
+            found = zarr.open_array(f"{url}{version}/t", mode="r")
+            assert np.asarray(found[...]).tolist() == np.full(shape, 7).tolist()
+
+
 def test_a_broken_source_that_is_mended_serves_again(tmp_path: Path) -> None:
     target, source = make_set(tmp_path), tmp_path / "source.h5"
     with serving(target) as url:

@@ -134,13 +134,30 @@ class ZarrForm:
         """Return what in the metadata of an array is not known to every reader, or None."""
         if self.zarr_format == 3:
             names = [codec["name"] for codec in metadata["codecs"]]
+            kind = metadata["data_type"]
+            if isinstance(kind, Mapping) and kind["name"] == RECORDS[0]:
+                # it has a former form, which newer versions read as well
+                return f"zarr-python before 3.2 does not know its data type {kind['name']!r}"
             if metadata["chunk_grid"]["name"] != "regular":
                 return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
         else:
             steps = (*(metadata["filters"] or ()), metadata["compressor"])
             names = [step["id"] for step in steps if step is not None]
+            if isinstance(metadata["dtype"], list) and ">" in repr(metadata["dtype"]):
+                return f"xarray does not read its big-endian data type {metadata['dtype']}"
+        if self._has_chunks_of_a_byte(metadata, names):
+            return "a server could not tell GDAL that a chunk of one byte cannot be read"
         odd = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
         return f"few readers know its codec {odd[0]!r}" if odd else None
+
+    def _has_chunks_of_a_byte(self, metadata: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """Return whether chunks as they are read are a single byte."""
+        if self.zarr_format == 3:
+            shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+            is_byte = metadata["data_type"] in ("bool", "int8", "uint8")
+            return is_byte and prod(shape) == 1 and set(names) <= {"bytes", "transpose"}
+        is_byte = metadata["dtype"] in ("|b1", "|i1", "|u1", "|S1", "|V1")
+        return is_byte and prod(metadata["chunks"]) == 1 and not names
 
 
 PLAIN = ZarrForm()
