@@ -44,6 +44,7 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> Forest:
     return Forest(tmp_path_factory.mktemp("trees"))
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", few_quick([n for n in KINDS if n not in SETS_DIFFER], QUICK))
 def test_xarray_finds_in_both_versions_what_the_set_holds(name: str, archives: Archives) -> None:
     target = archives.folder / f"{name}.zarr"
@@ -56,6 +57,7 @@ def test_xarray_finds_in_both_versions_what_the_set_holds(name: str, archives: A
             xr.testing.assert_identical(found.load(), expected)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", few_quick(TREES, {"parts_of_a_model", "strings_and_attributes"}))
 @pytest.mark.parametrize("version", ["zarr", "zarr2"])
 def test_xarray_finds_all_groups(name: str, version: str, forest: Forest) -> None:

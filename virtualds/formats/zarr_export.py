@@ -647,7 +647,12 @@ class ZarrView:
         for key, array in known.items():
             for name, document in array.documents.items():
                 documents[join_node_path(key.removeprefix(prefix), name)] = document
-        whole = {"zarr_consolidated_format": 1, "metadata": documents}
+        # zarr-python can only build a tree if the members of every group are contiguous
+        together = sorted(documents, key=lambda key: key.rpartition("/")[0].rpartition("/")[0])
+        whole = {
+            "zarr_consolidated_format": 1,
+            "metadata": {key: documents[key] for key in together},
+        }
         return own | ({ZMETADATA: whole} if is_whole else {})
 
     def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
