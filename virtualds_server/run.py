@@ -22,7 +22,8 @@ def bind(host: str, port: int) -> socket.socket:
         The address is not of this machine, or the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
+    # asyncio lets Nagle's algorithm delay every answer by 40 ms if the protocol is not named
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))

@@ -48,7 +48,7 @@ from virtualds import (
 from virtualds import set_options as set_virtualds_options
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.axes import make_regular_axes
-from virtualds.chunks.columns import INLINE, Table
+from virtualds.chunks.columns import INLINE, ReferenceTable
 from virtualds.codecs.cf import Packing
 from virtualds.reading import fetch
 from virtualds.reading import threads as pool
@@ -632,7 +632,7 @@ def test_a_truncated_file_is_an_error(folder: Path) -> None:
     assert "chunk (3, 0, 1)" in caught.value.__notes__[0]
 
 
-class Counted(Table):
+class Counted(ReferenceTable):
     """A table of a set that notes which rows are loaded."""
 
     def __init__(self, rows: ChunkManifest) -> None:

@@ -6,6 +6,7 @@ import http.client
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -559,6 +560,12 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the program
+
+
+def test_answers_are_sent_at_once() -> None:
+    """Only of such a socket asyncio turns off Nagle's algorithm, which delays answers by 40 ms."""
+    with running_module.bind("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) -> None:
