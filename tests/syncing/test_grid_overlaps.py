@@ -231,6 +231,66 @@ def test_files_of_different_lengths_change_at_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.sel(member=2).values[1:], [[6, 6, np.nan]] * 2)
 
 
+def write_alone(path: Path, days: Iterable[int], value: float | None, member: int = 1) -> None:
+    """Write a file with one chunk of each day, or without any; ``valid`` lies in memory."""
+    import h5py
+
+    days = list(days)
+    ds = xr.Dataset(
+        coords={
+            "member": [member],
+            "time": days,
+            "x": range(WIDTH),
+            "valid": (("member", "time"), [[100.0 + day for day in days]]),
+        }
+    )
+    ds.to_netcdf(path, engine="h5netcdf", mode="w")
+    with h5py.File(path, "a") as file:
+        shape, fill = (1, len(days), WIDTH), np.float32(np.nan)
+        made = file.create_dataset("t", shape, "f4", chunks=(1, 1, WIDTH), fillvalue=fill)
+        for axis, dim in enumerate(("member", "time", "x")):
+            made.dims[axis].attach_scale(file[dim])
+        made.attrs["_FillValue"] = fill
+        made.attrs["coordinates"] = "valid"
+        if value is not None:
+            made[:] = value
+    date(path)
+
+
+@pytest.mark.parametrize("overlap", ["error", "last"])
+def test_a_file_may_lose_all_its_chunks(overlap: str, tmp_path: Path) -> None:
+    def sync() -> xr.Dataset:
+        how: Any = {"loadable_variables": ["member", "time", "x", "valid"], "overlap": overlap}
+        how |= {"concat_dim": ["member", "time"], "settle": 0}
+        assert virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", **how).failed == ()
+        return xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
+
+    shared = overlap == "last"
+    write_alone(tmp_path / "run1.nc", range(4 if shared else 2), 1)
+    write_alone(tmp_path / "run2.nc", range(2, 6), 2)
+    sync()
+    write_alone(tmp_path / "run2.nc", range(2, 6), None)
+    found = sync()
+    days = [1, 1, 1, 1] if shared else [1, 1, np.nan, np.nan]
+    np.testing.assert_array_equal(found["t"].values[0, :, 0], [*days, np.nan, np.nan])
+    assert found["valid"].values.tolist() == [[100, 101, 102, 103, 104, 105]]
+
+
+def test_what_a_file_without_chunks_has_in_memory_is_kept(tmp_path: Path) -> None:
+    how: Any = {"loadable_variables": ["member", "time", "x", "valid"], "overlap": "last"}
+    how |= {"concat_dim": ["member", "time"], "settle": 0}
+    for name, days, value, member in (("a", (0, 1), 1, 1), ("b", (2, 3), 2, 2)):
+        write_alone(tmp_path / f"{name}.nc", days, value, member)
+    virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", **how)
+    write_alone(tmp_path / "c.nc", (2, 3), None)
+    virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", **how)
+    found = xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
+    np.testing.assert_array_equal(
+        found["valid"].values, [[100, 101, 102, 103], [np.nan, np.nan, 102, 103]]
+    )
+    np.testing.assert_array_equal(found["t"].values[:, 2:, 0], [[np.nan] * 2, [2, 2]])
+
+
 def spoil(path: Path) -> Any:
     """Make a file unreadable without a change of its state; return what mends it."""
     whole, state = path.read_bytes(), path.stat()

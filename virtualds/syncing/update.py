@@ -330,15 +330,17 @@ class Update:
         grid: CellGrid,
         group: ManifestGroup,
         urls: Urls,
-        layers: Iterable[xr.Dataset],
+        layers: Sequence[xr.Dataset],
         contested: list[LostCells],
         replaced: Collection[str] = (),
     ) -> ManifestGroup:
         """Return a group with files in their cells; complete the ``contested`` ones."""
-        for layer in layers:
+        each = [urls_of(layer) for layer in layers]
+        for layer, own in zip(layers, each, strict=True):
+            others = set[str]().union(*each) - own
             with self._name_mismatch(group, urls):
                 # those of other layers are as they should be, or will be
-                found = grid.put(group, layer, urls_of(layer) & {*replaced}, contested)
+                found = grid.put(group, layer, {*replaced} - others, contested)
                 group = group if found is group else as_read(found)
         return group
 

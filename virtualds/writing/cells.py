@@ -77,9 +77,13 @@ class LostCells(NamedTuple):
 
 
 class ChosenCells(NamedTuple):
-    """The cells of new files that a set takes, as a mask, and the files that lose cells."""
+    """The cells of new files that a set takes, those that nobody has, and files that lose cells.
+
+    The first two are masks of the new positions along the dimensions of the grid.
+    """
 
     taken: Mask
+    free: Mask
     lost: Sequence[LostCells]
 
 
@@ -135,7 +139,7 @@ class CellGrid:
             grown = self._grow(group, present, new, dim)
             if grown is not group:
                 group, present = grown, self._open(grown, new)
-        chosen = self._choose(present, new) if self.prefers else None
+        chosen = self._choose(present, new, replaced) if self.prefers else None
         if chosen is not None and lost is not None:
             lost += chosen.lost
         return self._fill(group, present, new, replaced, chosen)
@@ -229,7 +233,7 @@ class CellGrid:
                 if shares and get_virtual_array(there) is not None:
                     data = _put_shared(there, variable, places, taken)
                 elif chosen is not None and not shares:
-                    data = _put_chosen(there, variable, places, chosen.taken)
+                    data = _put_chosen(there, variable, places, chosen)
                 else:
                     data = _put(there, variable, places, replaced)
             except CombineError as error:
@@ -240,11 +244,15 @@ class CellGrid:
             return group
         return to_stored(group, replace_variables(present, changed), changed)
 
-    def _choose(self, present: xr.Dataset, new: xr.Dataset) -> ChosenCells | None:
+    def _choose(
+        self, present: xr.Dataset, new: xr.Dataset, replaced: Collection[str]
+    ) -> ChosenCells | None:
         """Return which cells of new files a set takes: those that it has from no better file.
 
         A file that has any chunk of a cell has the whole cell, so that its missing chunks are not
-        taken from a worse file. A cell of which it has no chunk at all yields to all others.
+        taken from a worse file. A cell of which it has no chunk at all yields to all others. What
+        the set has of files in ``replaced`` goes in any case. Nothing is chosen between data that
+        are all in memory.
         """
         at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
         box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
@@ -255,7 +263,9 @@ class CellGrid:
         urls = urls if self.prefers == "last" else urls[::-1]
         urls = sorted(urls, key=lambda url: url not in self.yielding)
         before, now = self._find_owners(there, urls)[inside], self._find_owners(added, urls)
-        taken = (now >= 0) & (now >= before)
+        old = np.isin(before, [number for number, url in enumerate(urls) if url in replaced])
+        nobody = old | (before == NOBODY)
+        taken = (now >= 0) & (now >= before) | old | nobody & (now == HELD)
         unknown = np.zeros([there.sizes[dim] for dim in self.dims], bool)
         unknown[inside] = taken & (before == HELD)
         if count := self._count_held(there, unknown):
@@ -265,10 +275,12 @@ class CellGrid:
                 f"choose; write the set anew without inline_threshold=, and with fewer "
                 f"loadable_variables="
             )
-        loser = np.where(before == now, NOBODY, np.where(taken, before, now))
+        loser = np.where((before == now) | old, NOBODY, np.where(taken, before, now))
         numbers = np.unique(loser[loser >= 0]).tolist()
         lost = [LostCells(urls[n], self._find_values(new, loser == n)) for n in numbers]
-        return ChosenCells(taken, lost) if urls_of(added) else None
+        is_virtual = any(get_virtual_array(v) is not None for v in added.variables.values())
+        free = nobody & (now == NOBODY)
+        return ChosenCells(taken, free, lost) if is_virtual else None
 
     def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the last of some files that has any chunk of each cell, for any variable."""
@@ -576,15 +588,17 @@ def _put(
 
 
 def _put_chosen(
-    there: xr.Variable, new: xr.Variable, places: CellPlaces, taken: Mask
+    there: xr.Variable, new: xr.Variable, places: CellPlaces, chosen: ChosenCells
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable of a set with the ``taken`` cells of new files, None if it has them.
+    """Return a variable of a set with the chosen cells of new files, None if it has them.
 
-    The cells are replaced as a whole, also where chunks of the new files are missing.
+    The cells are replaced as a whole, also where chunks of the new files are missing. In cells that
+    nobody has, values in memory are added to those that are there.
     """
-    orders = {dim: np.argsort(at) for dim, at in places.items()}
+    taken, free, orders = chosen.taken, chosen.free, {d: np.argsort(a) for d, a in places.items()}
     if any((np.diff(order) != 1).any() for order in orders.values()):
-        new, taken = new.isel(orders), taken[np.ix_(*orders.values())]
+        new = new.isel(orders)
+        taken, free = (mask[np.ix_(*orders.values())] for mask in (taken, free))
     array = before = get_virtual_array(there)
     values = np.array(there.values) if array is None else None
     whole = tuple((0, n) for n in taken.shape)
@@ -605,6 +619,11 @@ def _put_chosen(
                 if not known.same_references(added):
                     array = put_region(array, starts, added, replaces=True, cuts=True)
     if values is not None:
+        inside = np.ix_(*(np.sort(places.get(str(d), np.arange(n))) for d, n in new.sizes.items()))
+        lacks = xr.Variable(new.dims, values[inside]).isnull()
+        wide = xr.Variable([*places], free).set_dims(new.sizes)  # type: ignore[no-untyped-call]
+        adds = wide.transpose(*new.dims) & lacks
+        values[inside] = np.where(adds.values, new.values, values[inside])
         same = xr.Variable(there.dims, values).equals(there)  # type: ignore[no-untyped-call]
         return None if same else values
     return None if array is before else array
