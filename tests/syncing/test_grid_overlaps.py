@@ -282,13 +282,13 @@ def test_what_a_file_without_chunks_has_in_memory_is_kept(tmp_path: Path) -> Non
     for name, days, value, member in (("a", (0, 1), 1, 1), ("b", (2, 3), 2, 2)):
         write_alone(tmp_path / f"{name}.nc", days, value, member)
     virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", **how)
+    # it comes beside a file that has chunks
     write_alone(tmp_path / "c.nc", (2, 3), None)
+    write_alone(tmp_path / "d.nc", (0, 1), 4, member=2)
     virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", **how)
     found = xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
-    np.testing.assert_array_equal(
-        found["valid"].values, [[100, 101, 102, 103], [np.nan, np.nan, 102, 103]]
-    )
-    np.testing.assert_array_equal(found["t"].values[:, 2:, 0], [[np.nan] * 2, [2, 2]])
+    assert found["valid"].values.tolist() == [[100, 101, 102, 103]] * 2
+    np.testing.assert_array_equal(found["t"].values[..., 0], [[1, 1, *[np.nan] * 2], [4, 4, 2, 2]])
 
 
 def spoil(path: Path) -> Any:
