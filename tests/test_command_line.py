@@ -102,6 +102,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "rename-paths": (virtualds.rename_paths,),
     "serve": (
         virtualds_server.create_app,
+        virtualds_server.Limits,
         virtualds.open_virtual_mfdataset,
         virtualds.open_virtual_mfdatatree,
     ),
@@ -120,7 +121,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
     "rename-paths": {"old": {"change"}, "new": {"change"}},
     "edit": {"target": {"url"}},
-    "serve": {"urls": {"paths", "url"}, "threads": {"limits"}, "timeout": {"limits"}},
+    "serve": {"urls": {"paths", "url"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 
@@ -153,7 +154,17 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
     "catalog": {"self": "the catalogue", "id": "the name of the folder"},
     "sync": {"preprocess": "a function"},
     "diagnose": {"preprocess": "a function"},
-    "serve": {"preprocess": "a function"},
+    "serve": {
+        "preprocess": "a function",
+        "to": "scan writes sets",
+        "mode": "scan writes sets",
+        "keep_query": "scan writes sets",
+        "target_options": "scan writes sets",
+        "limits": "those that a person may want are options",
+        "waiting": "a program that serves many may know better",
+        "cache_bytes": "a program that serves many may know better",
+        "check_every": "a program that serves many may know better",
+    },
     "demo": {"say": "a function"},
 }
 """Keywords that no option stands for, and why."""

@@ -52,7 +52,7 @@ OPENING = ("group", "drop_variables", "snapshot", "on_error", *READING)
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help="Seconds until a request that is not yet read fails. [default: 60]",
+    help="Seconds until a request that is not yet read fails. [default: 60.0]",
 )
 @click.option("--check", is_flag=True, help="Open what would be served, report it, and end.")
 @TREE
