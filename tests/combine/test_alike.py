@@ -73,7 +73,7 @@ def open_numbered(number: int, path: Path) -> Any:
 
 def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any]:
     """What comes of files that another process opens, so many at a time."""
-    job = BatchJob(partial(open_stored, opening=OPEN_DEFAULTS), alike=alike)
+    job = BatchJob(partial(open_stored, opening=OPEN_DEFAULTS), concatenator=alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
     return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
@@ -504,4 +504,6 @@ def test_files_that_all_differ_are_not_compared_in_pairs(
         raise AssertionError("two files were compared")
 
     monkeypatch.setattr(concat_stored, "has_same_attributes", compared)
-    assert [batch.numbers for batch in alike.join_alike(files)] == [(n,) for n in range(FILES)]
+    assert [batch.numbers for batch in alike.join_by_structure(files)] == [
+        (n,) for n in range(FILES)
+    ]

@@ -49,7 +49,7 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
     files: list[Any] = [replace(b, numbers=(n,)) for n, b in enumerate(batches) if b is not None]
     found: list[Any] = []
     for start in range(0, len(files), size):
-        found += pickle.loads(pickle.dumps(alike.join_alike(files[start : start + size])))
+        found += pickle.loads(pickle.dumps(alike.join_by_structure(files[start : start + size])))
     return alike.join(found)
 
 

@@ -4,7 +4,7 @@ A source format is one module with one `Parser`, and one line in the table of
 `virtualds.datasets.registry`. The checks compare values with what the native readers of the
 `Parser` read.
 
-Files of the same structure are joined as columns (`AlikeFiles`).
+Files of the same structure are joined as columns (`SameStructureFiles`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PerFile = Mapping[tuple[str, str], Sequence[Any]]
 """The value in each file, by variable ("" for the group itself) and name."""
 
 
-class AlikeFiles(Protocol):
+class SameStructureFiles(Protocol):
     """Files with the same variables, but different values.
 
     They differ in the values of variables, the references of chunks, and the lengths of dimensions.
@@ -61,7 +61,7 @@ class AlikeFiles(Protocol):
 
     @property
     def group(self) -> ManifestGroup:
-        """The group of the first of the files."""
+        """The group of the first file."""
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -80,10 +80,13 @@ class AlikeFiles(Protocol):
         """The encoding entries that differ, in the same form."""
 
     @property
-    def below(self) -> Mapping[str, AlikeFiles]:
-        """The groups below the group, by path, if they were requested."""
+    def below(self) -> Mapping[str, SameStructureFiles]:
+        """The groups below this one, by path, if they were requested.
 
-    def take(self, indexes: Ints) -> AlikeFiles:
+        All files must have the same ones.
+        """
+
+    def take(self, indexes: Ints) -> SameStructureFiles:
         """Return some of the files, in the given order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
@@ -115,19 +118,19 @@ class ReadTogether(Protocol):
         skip: Iterable[str],
         must_be_equal: MustBeEqual,
         below: bool = False,
-    ) -> AbstractContextManager[Sequence[AlikeFiles]]:
+    ) -> AbstractContextManager[Sequence[SameStructureFiles]]:
         """Yield the files of each structure, open until the end of the block.
 
-        Files that are in none have to be read one by one. With ``below``, the groups below the
-        requested one are read as well. Attributes for which ``must_be_equal`` returns true are
-        equal in all files of a structure. No error is raised for a file: one that cannot be read is
-        left to be read by itself.
+        Files that are not among those yielded must be read one by one. With ``below``, the groups
+        below the requested one are read as well. Attributes for which ``must_be_equal`` returns
+        true are equal in all files of a structure. A file that cannot be read raises no error: it
+        is not yielded, so the caller reads it by itself, which raises the error.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class ListedFiles:
-    """Files that were read one by one (`AlikeFiles`): at least one, all with the same variables."""
+    """`SameStructureFiles` that were read one by one: at least one, all with the same variables."""
 
     groups: Sequence[ManifestGroup]
     numbers: Sequence[int] = field(default=())
@@ -170,7 +173,7 @@ class ListedFiles:
 
     @cached_property
     def below(self) -> Mapping[str, ListedFiles]:
-        """The groups below the group, by path, if all files have the same ones."""
+        """The groups below this one, by path; all files must have the same ones."""
         trees = [dict(group.walk()) for group in self.groups]
         paths = [path for path in trees[0] if path]
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
@@ -183,7 +186,7 @@ class ListedFiles:
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, concatenated along a dimension."""
         axis = self.group.variables[name].dims.index(dim)
-        joined: ManifestArray | Array = concatenate_alike(self._list_data(name), axis)
+        joined: ManifestArray | Array = concatenate_keeping_byte_order(self._list_data(name), axis)
         return joined
 
     def get_values(self, name: str) -> Sequence[Array] | None:
@@ -193,7 +196,7 @@ class ListedFiles:
 
     def stack(self, name: str) -> ManifestArray:
         """Return a virtual variable of all files, stacked along a new first axis."""
-        stacked: Any = concatenate_alike(
+        stacked: Any = concatenate_keeping_byte_order(
             [array.insert_axis(0) for array in self._list_data(name)], 0
         )
         return stacked  # type: ignore[no-any-return]
@@ -202,7 +205,7 @@ class ListedFiles:
         return [group.variables[name].data for group in self.groups]
 
 
-def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
+def concatenate_keeping_byte_order(data: Sequence[Any], axis: int) -> Any:
     """Concatenate the data of files, keeping their byte order if it is the same in all."""
     joined: Any = np.concatenate(data, axis=axis)
     first = data[0]
@@ -233,10 +236,10 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 def select_for_file(owner: str, columns: PerFile, index: int, known: Mapping[str, Any]) -> Any:
-    """Return the attributes or the encoding of one of several files, given ``known`` of another.
+    """Return the attributes or the encoding of one of several files.
 
-    ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
-    the files.
+    ``owner`` is the variable, or "" for the group. ``columns`` has the entries that differ between
+    the files, and ``known`` all entries of another file.
     """
     own = {name: values[index] for (of, name), values in columns.items() if of == owner}
     if not own:

@@ -395,23 +395,23 @@ class JpegXlChunk(ShapedCodec):
         super().__post_init__()
         if self.dtype not in EXPONENTS:
             raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENTS)}")
-        sound = len(self.shape) in (2, 3, 4) and prod(self._channels) in EXTRA
+        sound = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA
         # chunks have no axes for a single frame or channel
-        if not sound or 1 in self._frames + self._channels:
+        if not sound or 1 in self._frame_shape + self._channel_shape:
             raise ValueError(f"jpegxl: chunks of {self.shape} are not images")
         if unknown := self.parameters.keys() - JPEGXL_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
 
     @property
-    def _channels(self) -> tuple[int, ...]:
+    def _channel_shape(self) -> tuple[int, ...]:
         """The length of the axis of channels, if there is one."""
         named = len(self.shape) == 4 or (len(self.shape) == 3 and self.shape[-1] <= max(EXTRA))
         return self.shape[-1:] if named else ()
 
     @property
-    def _frames(self) -> tuple[int, ...]:
+    def _frame_shape(self) -> tuple[int, ...]:
         """The length of the axis of frames, if there is one."""
-        return self.shape[: len(self.shape) - len(self._channels) - 2]
+        return self.shape[: len(self.shape) - len(self._channel_shape) - 2]
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegxl")
@@ -430,10 +430,10 @@ class JpegXlChunk(ShapedCodec):
 
     def _check(self, head: JpegXlHeader) -> None:
         """Raise an error for an image that does not fit the chunk, before allocating memory."""
-        first = len(self._frames)
+        first = len(self._frame_shape)
         found, expected = head[:2], self.shape[first : first + 2]
-        extra = EXTRA[prod(self._channels)]
-        if found != expected or head.extra != extra or (self._frames and not head.frames):
+        extra = EXTRA[prod(self._channel_shape)]
+        if found != expected or head.extra != extra or (self._frame_shape and not head.frames):
             raise ValueError(
                 f"an image of {found} pixels, {head.extra} channels besides colours and "
                 f"{'several frames' if head.frames else 'one frame'}, not of {self.shape}"

@@ -179,10 +179,10 @@ class _Predictor(SingleTypeCodec):
     @classmethod
     def names(cls) -> Iterator[CodecName]:
         yield from super().names()
-        yield CodecName("tiff_predictor", cls.tiff_predictor, cls.from_predictor)
+        yield CodecName("tiff_predictor", cls.tiff_predictor, cls.for_chunks)
 
     @classmethod
-    def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
+    def for_chunks(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
         """Build the codec for chunks of a shape, with samples in the byte order of the file."""
         return cls(shape, dtype.str)
 
@@ -242,7 +242,7 @@ class FloatDifferences(_Predictor):
     tiff_predictor = 3
 
     @classmethod
-    def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
+    def for_chunks(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
         """Build the codec for chunks of a shape; it decodes to little-endian floats."""
         return cls(shape, dtype.newbyteorder("<").str)
 

@@ -58,7 +58,7 @@ from virtualds.datasets.keywords import check_arguments, select_fields, to_names
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
-from virtualds.datasets.structure import Systems, check_one_crs, find_crs_by_variable
+from virtualds.datasets.structure import CRSByVariable, check_one_crs, find_crs_by_variable
 from virtualds.errors import CombineError, format_count, format_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
@@ -512,7 +512,7 @@ class Build:
         """Open the files; the workers join those of the same structure, and write references."""
         few = len(self.files.flat) < MIN_FILES
         together = None if few else self.job.together
-        job = replace(self.job, alike=alike, together=together)
+        job = replace(self.job, concatenator=alike, together=together)
         return replace(self, job=job).open_files()
 
     def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
@@ -573,7 +573,7 @@ class Build:
         combination.check_dims(list(found.values()))
         found = combination.pad_datasets(found, names)
         dims = combination.dims
-        groups: dict[str, dict[str, Systems]] = defaultdict(dict)
+        groups: dict[str, dict[str, CRSByVariable]] = defaultdict(dict)
         for number, each in found.items():
             for path, part in list_groups(each).items():
                 groups[path][without_secrets(str(names[number]))] = find_crs_by_variable(part)

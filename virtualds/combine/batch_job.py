@@ -25,7 +25,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
-from virtualds.arrays.parser import AlikeFiles, Parser, ReadTogether
+from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import (
@@ -58,7 +58,7 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import PARSERS
-from virtualds.datasets.structure import SYSTEM_ATTRIBUTES
+from virtualds.datasets.structure import CRS_ATTRIBUTES
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
@@ -282,7 +282,7 @@ class BatchJob:
     stores files as they were opened, before the first step. With ``stops``, the first failure ends
     the job.
 
-    ``alike`` joins files as they are stored, ``together`` opens files of the same structure
+    ``concatenator`` joins files as they are stored, ``together`` opens files of the same structure
     together, and ``target`` is the set to which references are written; each may be None. With
     ``datasets``, the datasets of files are joined as well. ``dims`` are the dimensions along which
     all files are joined, empty if coordinates decide. A worker adopts ``options``. ``process`` is
@@ -294,11 +294,11 @@ class BatchJob:
     retries: int = 0
     cache: FileCache | None = None
     stops: bool = True
-    alike: Concatenator | None = None
+    concatenator: Concatenator | None = None
     target: BuildTarget | None = None
     datasets: bool = False
     dims: tuple[Any, ...] = ()
-    together: AlikeOpener | None = None
+    together: SameStructureOpener | None = None
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
 
@@ -319,7 +319,7 @@ class BatchJob:
         if building.cache is not None:
             cache = FileCache(normalise_url(building.cache), opening, options)
         open_file = partial(open_stored, opening=opening, storage_options=options)
-        together = AlikeOpener(opening, options)
+        together = SameStructureOpener(opening, options)
         return cls(open_file, steps, building.retries, cache, building.stops, together=together)
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
@@ -373,11 +373,11 @@ class BatchJob:
         found = list[FileBatch]()
         if self.together is None:
             return found
-        compares_all = self.alike is not None and self.alike.compares_attributes
+        compares_all = self.concatenator is not None and self.concatenator.compares_attributes
 
         begun = time.perf_counter()
         try:
-            with self.together.open_alike(items, compares_all) as listed:
+            with self.together.open_by_structure(items, compares_all) as listed:
                 for files in listed:
                     try:
                         found += self._make_batches(self.together.make_joinable(files, items))
@@ -402,9 +402,9 @@ class BatchJob:
         """
         found = list[FileBatch]()
         # what is cached must suit any way of combining the files
-        if self.alike is not None and not self.steps and self.cache is None:
+        if self.concatenator is not None and not self.steps and self.cache is None:
             with suppress(NeedsFullCombineError):
-                found = [self.alike.join_files(files)]
+                found = [self.concatenator.join_files(files)]
         if not found or not (self.stops or found[0].is_whole):
             found = collect_files(files)
         if not self.stops:
@@ -550,10 +550,12 @@ class BatchJob:
         """Join the files of a batch where possible, and yield the outcomes."""
         opened = {outcome.number: outcome for outcome in outcomes if outcome.found is not None}
         alone, joined = dict(opened), list[FileBatch]()
-        if self.alike is not None:
+        if self.concatenator is not None:
             found = [self._to_batch(files[n], o) for n, o in opened.items()]
             stored = [file for file in found if file is not None]
-            joined = [batch for batch in self.alike.join_alike(stored) if len(batch) > 1]
+            joined = [
+                batch for batch in self.concatenator.join_by_structure(stored) if len(batch) > 1
+            ]
         for batch in joined:
             members = [alone.pop(number) for number in batch.numbers]
             [relieved] = self._move_references_to_set([batch])
@@ -652,7 +654,7 @@ DECODING_ATTRIBUTES = frozenset(
         *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables"),
         *("cell_measures", "formula_terms", "geometry", "node_coordinates", "node_count"),
         *("part_node_count", "interior_ring", "dimensions", "axis", "standard_name"),
-        *SYSTEM_ATTRIBUTES,
+        *CRS_ATTRIBUTES,
     }
 )
 """Attributes that may determine how xarray decodes a variable, besides its values (CF conventions
@@ -664,16 +666,16 @@ PLAIN_SEPARATOR = "::"
 
 
 @dataclass(frozen=True)
-class AlikeOpener:
+class SameStructureOpener:
     """Opens files of the same structure together, if their parser can."""
 
     opening: OpenOptions
     options: StorageOptions | None = None
 
     @contextmanager
-    def open_alike(
+    def open_by_structure(
         self, items: Sequence[tuple[int, Any]], compares_all: bool
-    ) -> Iterator[Sequence[AlikeFiles]]:
+    ) -> Iterator[Sequence[SameStructureFiles]]:
         """Yield the files of each structure, open until the end of the block.
 
         With ``compares_all``, files of the same structure agree in all attributes, not only in
@@ -708,7 +710,9 @@ class AlikeOpener:
             with read(urls, self.options, *wanted) as found:
                 yield [alike for alike in found if len(alike.numbers) > 1]
 
-    def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
+    def make_joinable(
+        self, alike: SameStructureFiles, items: Sequence[tuple[int, Any]]
+    ) -> JoinableFiles:
         """Return files of the same structure in a form that can be joined.
 
         Raises `NeedsFullCombineError` if they have to be decoded one by one.

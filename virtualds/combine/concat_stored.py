@@ -41,7 +41,7 @@ from virtualds.datasets.decoding import (
     has_same_attributes,
 )
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.structure import select_system
+from virtualds.datasets.structure import select_crs_attributes
 
 Array = npt.NDArray[Any]
 
@@ -121,7 +121,7 @@ class Concatenator:
         except (*COMBINE_ERRORS, MisfitError, OverflowError, KeyError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
-    def join_alike(self, files: Sequence[FileBatch]) -> list[FileBatch]:
+    def join_by_structure(self, files: Sequence[FileBatch]) -> list[FileBatch]:
         """Join files that were opened one by one: those of the same structure become one batch."""
         found: list[FileBatch] = []
         for alike in self._group_by_structure(files):
@@ -150,7 +150,7 @@ class Concatenator:
 
     def _make_key(self, plan: DecodingPlan) -> Any:
         """Return a key that is equal for plans that decode alike, as far as attributes matter."""
-        choose = dict if self.compares_attributes else select_system
+        choose = dict if self.compares_attributes else select_crs_attributes
         described = [
             (
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
@@ -290,7 +290,7 @@ class Concatenator:
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
             given = part.attributes, other.parts[name].attributes
             if not self.compares_attributes:
-                given = select_system(given[0]), select_system(given[1])
+                given = select_crs_attributes(given[0]), select_crs_attributes(given[1])
             if not has_same_attributes(*given):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 

@@ -25,10 +25,10 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.parser import (
-    AlikeFiles,
     ListedFiles,
     PerFile,
-    concatenate_alike,
+    SameStructureFiles,
+    concatenate_keeping_byte_order,
     is_same_value,
     select_for_file,
 )
@@ -75,10 +75,10 @@ class FileBatch:
     files, in ``lengths`` the number of each, and everything else is that of the first file. The
     stored values of loaded variables are in memory.
 
-    What else differs between the files is in ``attributes`` and ``encodings``, as in `AlikeFiles`,
-    and in ``stacked``: variables without the dimension that are virtual, or whose values differ, of
-    all files along a new first axis. ``same`` are variables without the dimension whose values are
-    equal in all files.
+    What else differs between the files is in ``attributes`` and ``encodings``, as in
+    `SameStructureFiles`, and in ``stacked``: variables without the dimension that are virtual, or
+    whose values differ, of all files along a new first axis. ``same`` are variables without the
+    dimension whose values are equal in all files.
 
     ``is_whole`` is true if each file can be taken out as it was read, and false if some variables
     were loaded from the first file only. ``is_cut`` is true for a file taken out of a batch, for
@@ -510,7 +510,7 @@ class JoinableFiles:
     raise `NeedsFullCombineError` if joining a variable might change the result.
     """
 
-    alike: AlikeFiles
+    alike: SameStructureFiles
     urls: Sequence[Any]
     numbers: Sequence[int]
     plan: DecodingPlan
@@ -582,7 +582,9 @@ class JoinableFiles:
             data: Any = stored.data
             if dim is not None and dim in stored.dims:
                 if part.is_loaded:
-                    data = concatenate_alike(self.load(name, dim), stored.dims.index(dim))
+                    data = concatenate_keeping_byte_order(
+                        self.load(name, dim), stored.dims.index(dim)
+                    )
                 else:
                     data = self.join(name, dim)
                     self._check_dates(name, data, dim)

@@ -268,7 +268,7 @@ def to_natural(text: str) -> list[tuple[bool, int, str]]:
 
 # ---------------------------------------------------------------------- along one dimension
 
-ORDERED = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
+COMPARABLE = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
 """Dtype kinds of ordered values."""
 
 
@@ -352,7 +352,7 @@ class DimensionIndexes:
     @cached_property
     def _direction(self) -> int | None:
         """1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
-        if not self._is_ordered or (self._codes < 0).any():
+        if not self._is_comparable or (self._codes < 0).any():
             return None
         steps = np.diff(self._codes)[np.diff(self._files) == 0]
         rises, falls = bool((steps >= 0).all()), bool((steps <= 0).all())
@@ -362,7 +362,7 @@ class DimensionIndexes:
     def _codes(self) -> Ints:
         """A number for every element: equal for equal values, -1 for missing ones."""
         values = self.indexes[0].append(list(self.indexes[1:]))
-        codes: Ints = pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
+        codes: Ints = pd.factorize(values, sort=self._is_comparable)[0].astype(np.int64)
         return codes
 
     @cached_property
@@ -385,12 +385,12 @@ class DimensionIndexes:
         return self._codes[self._begins[self._sizes > 0]]
 
     @cached_property
-    def _is_ordered(self) -> bool:
+    def _is_comparable(self) -> bool:
         """Whether the values of all files can be compared."""
         kinds = {
             f"times of the calendar {index.calendar}"
             if isinstance(index, xr.CFTimeIndex)
-            else ORDERED.get(index.dtype.kind)
+            else COMPARABLE.get(index.dtype.kind)
             for index in self.indexes
             if index.size
         }

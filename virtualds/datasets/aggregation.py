@@ -24,9 +24,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import (
     AGGREGATED_DATA,
     AGGREGATED_DIMENSIONS,
-    AlikeFiles,
     ListedFiles,
     ReadTogether,
+    SameStructureFiles,
     is_aggregation,
     select_for_file,
 )
@@ -157,7 +157,7 @@ def _replace_variables(
 class OpenedFile(NamedTuple):
     """The files that were read together with a file, by path of group, and its place there."""
 
-    groups: Mapping[str, AlikeFiles]
+    groups: Mapping[str, SameStructureFiles]
     place: int
 
 
@@ -209,7 +209,7 @@ class FragmentAssembler:
             # opening them one by one shows which of them fails, and why
             return
         for batch in batches:
-            groups: dict[str, AlikeFiles] = {"": batch, **batch.below}
+            groups: dict[str, SameStructureFiles] = {"": batch, **batch.below}
             for place, number in enumerate(batch.numbers):
                 self._opened[files[number]] = OpenedFile(groups, place)
 
@@ -503,7 +503,7 @@ class FoundFragment:
     """
 
     place_of: FragmentPlace
-    group: AlikeFiles
+    group: SameStructureFiles
     name: str
     place: int
     shape: tuple[int, ...]

@@ -187,8 +187,8 @@ def find_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
             found[Fact(subject, CALENDAR)] = str(calendar)
         if get_virtual_array(variable) is None and not is_lazy(variable):
             found[Fact(subject, VALUES)] = digest_values(variable.values)
-    for name, system in iterate_crs_names(dataset):
-        found[Fact(f"{within}{name}", SYSTEM)] = shorten(system)
+    for name, crs in iterate_crs_names(dataset):
+        found[Fact(f"{within}{name}", SYSTEM)] = shorten(crs)
     return found
 
 
@@ -378,7 +378,7 @@ TEXTS = ("crs_wkt", "spatial_ref", "proj4", "proj4_params")
 """Attributes with the whole CRS as text: those of the CF conventions, GDAL and PROJ."""
 CODES = ("epsg_code", "srid")
 """Attributes with the code of the whole CRS."""
-SYSTEM_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS, *CODES))
+CRS_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS, *CODES))
 """Attributes of a grid mapping that identify the CRS."""
 
 TOLERANCE = 1e-10
@@ -396,13 +396,14 @@ PLAIN_CODE = re.compile(r"(?:urn:ogc:def:crs:)?([A-Za-z]+):(?:[\d.]*:)?(\w+)")
 """A code without text, or as a URN."""
 TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
 
-System = Mapping[str, Any]
-"""The attributes of a grid mapping."""
-Systems = Mapping[tuple[str, int], System]
-"""CRSs by the variable that names them, or that holds them; a variable may name several."""
+CRS = Mapping[str, Any]
+"""The attributes of a grid mapping, which define a coordinate reference system (CRS)."""
+CRSByVariable = Mapping[tuple[str, int], CRS]
+"""CRSs by the name of the variable that names or holds them, and their number there: a variable may
+name several."""
 
 
-def find_crs_by_variable(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
+def find_crs_by_variable(dataset: xr.Dataset) -> dict[tuple[str, int], CRS]:
     """Return the CRSs of the variables of a dataset.
 
     Examples
@@ -418,11 +419,11 @@ def find_crs_by_variable(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
     )
 
 
-def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], System]:
+def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], CRS]:
     """Return the CRSs of variables, given the attributes of all."""
-    found: dict[tuple[str, int], System] = {}
+    found: dict[tuple[str, int], CRS] = {}
     for name, given in attributes.items():
-        if not given.keys().isdisjoint(SYSTEM_ATTRIBUTES):
+        if not given.keys().isdisjoint(CRS_ATTRIBUTES):
             found[str(name), 0] = given
         for number, mapping in enumerate(_list_mappings(given.get("grid_mapping"))):
             if mapping in attributes:
@@ -430,9 +431,9 @@ def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int
     return found
 
 
-def select_system(attributes: System) -> System:
-    """Return the attributes that identify the CRS of a variable."""
-    return {name: v for name, v in attributes.items() if name in SYSTEM_ATTRIBUTES}
+def select_crs_attributes(attributes: CRS) -> CRS:
+    """Return those attributes of a variable that identify a CRS."""
+    return {name: v for name, v in attributes.items() if name in CRS_ATTRIBUTES}
 
 
 def _list_mappings(text: Any) -> list[str]:
@@ -446,13 +447,13 @@ def _list_mappings(text: Any) -> list[str]:
     return named or words[:1]
 
 
-def check_one_crs(files: Mapping[str, Systems]) -> None:
+def check_one_crs(files: Mapping[str, CRSByVariable]) -> None:
     """Raise an error if the CRS differs between files."""
-    first: dict[tuple[str, int], tuple[str, System]] = {}
-    for file, systems in files.items():
-        for key, system in systems.items():
-            known, before = first.setdefault(key, (file, system))
-            if before is not system and (difference := describe_difference(before, system)):
+    first: dict[tuple[str, int], tuple[str, CRS]] = {}
+    for file, crs_by_variable in files.items():
+        for key, crs in crs_by_variable.items():
+            known, before = first.setdefault(key, (file, crs))
+            if before is not crs and (difference := describe_difference(before, crs)):
                 one, other = difference
                 raise CombineError(
                     f"{file}: the coordinate reference system of {key[0]!r} is {other}, and "
@@ -461,18 +462,22 @@ def check_one_crs(files: Mapping[str, Systems]) -> None:
                 )
 
 
-def check_crs_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
+def check_crs_of_set(
+    known: CRSByVariable, new: xr.Dataset, crs_by_variable: CRSByVariable | None = None
+) -> None:
     """Raise an error if the CRS of a dataset differs from the ``known`` ones of a set.
 
-    ``systems`` are the CRSs that the set would have once the dataset is added; by default the CRSs
-    of the dataset.
+    ``crs_by_variable`` are the CRSs that the set would have once the dataset is added; by default
+    they are those of the dataset.
     """
-    for key, system in (find_crs_by_variable(new) if systems is None else systems).items():
-        difference = describe_difference(known.get(key, {}), system)
+    for key, crs in (
+        find_crs_by_variable(new) if crs_by_variable is None else crs_by_variable
+    ).items():
+        difference = describe_difference(known.get(key, {}), crs)
         if difference is not None:
             one, other = difference
             file = next(iter(sorted(urls_of(new))), "the new dataset")
-            too = "" if systems is None else f"replace {key[0]!r} too, "
+            too = "" if crs_by_variable is None else f"replace {key[0]!r} too, "
             raise CombineError(
                 f"{file}: the coordinate reference system of {key[0]!r} is {other}, and {one} in "
                 f"the set; {too}write the file to a set or a group of its own, or reproject it "
@@ -480,7 +485,7 @@ def check_crs_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = 
             )
 
 
-def describe_difference(one: System, other: System) -> tuple[str, str] | None:
+def describe_difference(one: CRS, other: CRS) -> tuple[str, str] | None:
     """Describe both CRSs, or return None if no attribute shows that they differ.
 
     Numbers and kinds are compared where both have them. Codes decide about names and WKT, which
@@ -490,7 +495,7 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
     return (_describe(one, other, names), _describe(other, one, names)) if names else None
 
 
-def list_differing(one: System, other: System) -> list[str]:
+def list_differing(one: CRS, other: CRS) -> list[str]:
     """Return the attributes by which two CRSs differ, numbers and kinds first.
 
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
@@ -506,28 +511,28 @@ def list_differing(one: System, other: System) -> list[str]:
     return names
 
 
-def find_code(system: System) -> str | None:
+def find_code(crs: CRS) -> str | None:
     """Return the code of a CRS, or None if it has none.
 
     >>> find_code({"crs_wkt": 'PROJCRS["UTM 32", UNIT["m",1], ID["EPSG",32632]]'})
     'EPSG:32632'
     """
     for name in (*TEXTS, *CODES):
-        text = _format_code(system, name) or ""
+        text = _format_code(crs, name) or ""
         if found := CODE.search(text) or PLAIN_CODE.fullmatch(text):
             return ":".join(found.groups()).upper()
     return None
 
 
-def _format_code(system: System, name: str) -> str | None:
+def _format_code(crs: CRS, name: str) -> str | None:
     """Format an attribute as a code, or return None; bare numbers are EPSG codes.
 
     >>> [_format_code({"srid": given}, "srid") for given in (4326, "EPSG:4326", "-1")]
     ['EPSG:4326', 'EPSG:4326', '-1']
     """
-    if name not in system:
+    if name not in crs:
         return None
-    text = _join_items(system[name]).strip()
+    text = _join_items(crs[name]).strip()
     if name not in CODES:
         return text
     found = PLAIN_CODE.fullmatch(text)
@@ -536,24 +541,24 @@ def _format_code(system: System, name: str) -> str | None:
     return ":".join(found.groups()) if found else text
 
 
-def describe_crs(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
+def describe_crs(crs: CRS, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
     """Return the name of a CRS, or else its attributes of the given names."""
-    code = find_code(system)
-    of_texts = (TITLE.match(str(system.get(name, ""))) for name in TEXTS)
-    titles = [*(match[1] for match in of_texts if match), *(system.get(n) for n in TITLES[:2])]
+    code = find_code(crs)
+    of_texts = (TITLE.match(str(crs.get(name, ""))) for name in TEXTS)
+    titles = [*(match[1] for match in of_texts if match), *(crs.get(n) for n in TITLES[:2])]
     title = next((str(title) for title in titles if title), None)
     if code or title:
         return " ".join(filter(None, (code, f"({title})" if code and title else title)))
-    found = [f"{n}={_shorten(system[n])}" for n in names if n in system]
+    found = [f"{n}={_shorten(crs[n])}" for n in names if n in crs]
     return ", ".join(found) or "not described"
 
 
-def _describe(system: System, other: System, names: Sequence[str]) -> str:
+def _describe(crs: CRS, other: CRS, names: Sequence[str]) -> str:
     """Return the name of a CRS, or what differs if both have the same name."""
-    shown = describe_crs(system, names)
+    shown = describe_crs(crs, names)
     if shown != describe_crs(other, names):
         return shown
-    found = [f"{n}={_shorten(system[n])}" for n in names if n in system]
+    found = [f"{n}={_shorten(crs[n])}" for n in names if n in crs]
     return f"{shown} with {', '.join(found)}"
 
 
@@ -609,5 +614,5 @@ def iterate_crs_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
         for name in _list_mappings(v.attrs.get("grid_mapping", v.encoding.get("grid_mapping")))
     }
     for name, variable in dataset.variables.items():
-        if name in mappings or not variable.attrs.keys().isdisjoint(SYSTEM_ATTRIBUTES):
+        if name in mappings or not variable.attrs.keys().isdisjoint(CRS_ATTRIBUTES):
             yield name, describe_crs(variable.attrs)

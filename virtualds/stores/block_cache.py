@@ -102,7 +102,7 @@ def make_options(held: HeldObject) -> StorageOptions:
     return StorageOptions({OBJECT: held})
 
 
-class MemoryStore(Store):
+class HeldObjectStore(Store):
     """The objects of this process, each accessed through its own access options."""
 
     refusal = "virtualds does not write into objects; give a path or url"

@@ -135,7 +135,7 @@ class Request(NamedTuple):
         return f"{self.method} {self.url}{part}".lstrip()
 
 
-def retry_request(request: Callable[[], T], asked: Request) -> T:
+def retry_request(send: Callable[[], T], request: Request) -> T:
     """Return the result of a request; repeat the request while its failures are temporary.
 
     If the last attempt fails, this is `RetriesExhausted`, whose cause is the error.
@@ -147,35 +147,35 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
             )
         begun = time.monotonic()
         try:
-            answer = request()
+            answer = send()
         except list_store_errors() as error:
             again = is_temporary(error) or (attempt == 0 and is_stale_redirect(error))
             if attempt >= get_options().retries or not again:
-                log_failure(asked, error)
+                log_failure(request, error)
                 raise RetriesExhausted(attempt + 1) from error
             wait = choose_wait(attempt + 1, error)
-            log_failure(asked, error, wait)
+            log_failure(request, error, wait)
             pause(wait)
             if process_ends():
                 raise RetriesExhausted(attempt + 1) from error
         else:
-            if asked.method and is_logged(DEBUG):
+            if request.method and is_logged(DEBUG):
                 seconds = time.monotonic() - begun
                 data: object = getattr(answer, "data", answer)
                 if isinstance(data, bytes | bytearray | memoryview):
-                    log(DEBUG, f"{asked}: {len(data):,} bytes in {seconds:.3f} s")
+                    log(DEBUG, f"{request}: {len(data):,} bytes in {seconds:.3f} s")
                 else:
-                    log(DEBUG, f"{asked}: {seconds:.3f} s")
+                    log(DEBUG, f"{request}: {seconds:.3f} s")
             return answer
     raise RetriesExhausted(0)
 
 
-def log_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
+def log_failure(request: object, error: BaseException, wait: float | None = None) -> None:
     """Log a failure, and after how many seconds the request is retried, if so."""
     if is_logged(INFO):
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
-        log(INFO, f"{asked}: {why}; {then}")
+        log(INFO, f"{request}: {why}; {then}")
 
 
 def pause(seconds: float) -> None:

@@ -181,7 +181,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> Man
     padded, new = pad_to_set(present, new, how.padding, (dim,))
     is_longer, present = padded is not present, padded
     present, new = how.complete(present, new)
-    new = _select_comparable(present, _load_index_alike(present, new, dim), how)
+    new = _select_comparable(present, _load_index_as_in(present, new, dim), how)
     if not grows:
         is_changed = is_longer or len(present.variables) != len(old.variables)
         return to_stored(old, present) if is_changed else old
@@ -260,7 +260,7 @@ def replace_sources(
     present, new = pad_to_set(present, new, padding, (dim,))
     # variables without the dimension may come from one of the changed sources
     static = find_replaced_static(present, new, dim)
-    new = _load_index_alike(present, new.drop_vars(list(static)), dim)
+    new = _load_index_as_in(present, new.drop_vars(list(static)), dim)
     new = _select_comparable(present, new, AppendOptions(dim))
     places = pair_stretches(present, new, dim)
     return to_stored(old, _put(present, new, places, dim, root).assign(static))
@@ -296,7 +296,7 @@ def remove_sources(
         )
     rest = drop_positions(present, dim, met & ~left, root)
     if left.any():
-        gapped = _leave_gaps(rest, wanted, _find_grid(present, dim, others, left), root)
+        gapped = _leave_gaps(rest, wanted, _find_grid_dims(present, dim, others, left), root)
         if gapped is rest and not gone:
             return old
         rest = gapped
@@ -332,7 +332,7 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
     return met
 
 
-def _find_grid(
+def _find_grid_dims(
     present: xr.Dataset, dim: str, others: set[str], left: npt.NDArray[np.bool_]
 ) -> set[str]:
     """Return the dimensions of the grid of other sources that share positions with removed ones."""
@@ -450,7 +450,7 @@ def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
     return element  # type: ignore[no-any-return]
 
 
-def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+def _load_index_as_in(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     """Load the coordinate of the new dataset along the dimension if that of the set is loaded."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
@@ -559,7 +559,7 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool
         raise
 
 
-def load_alike(
+def load_as_in(
     present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
 ) -> xr.Dataset:
     """Load those variables of the set that are loaded in the new dataset.
@@ -599,7 +599,7 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
             check_loading(str(name), variable)
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
-    present = load_alike(present, new, root)
+    present = load_as_in(present, new, root)
     pieces = insert_pieces(present.sizes[dim], places)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     both = {False: present, True: new}

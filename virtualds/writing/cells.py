@@ -59,7 +59,7 @@ from virtualds.writing.append import (
     append_along,
     drop_positions,
     list_problems,
-    load_alike,
+    load_as_in,
     make_missing,
     open_set,
     pad_to_set,
@@ -203,7 +203,7 @@ class CellGrid:
         chosen: ChosenCells | None = None,
     ) -> ManifestGroup:
         """Return a group with the data of files at their coordinates, all of which it has."""
-        present = load_alike(present, new, self.root, only_own=True)
+        present = load_as_in(present, new, self.root, only_own=True)
         places = {
             dim: present.indexes[dim].get_indexer(new.indexes[dim])
             for dim in self.dims

@@ -28,7 +28,7 @@ from virtualds.datasets.keywords import check_arguments, format_suggestion, sele
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.structure import (
-    Systems,
+    CRSByVariable,
     check_crs_of_set,
     find_crs,
     find_crs_by_variable,
@@ -41,7 +41,7 @@ from virtualds.writing.append import (
     append_along,
     join_coordinates,
     list_mismatches,
-    load_alike,
+    load_as_in,
     replace_sources,
     to_stored,
 )
@@ -81,7 +81,7 @@ def write_variables(
                 f"dataset; select the same elements, or append along it (append_dim)"
             )
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
-    check_crs_of_set(_find_systems_besides(old, replaced), new)
+    check_crs_of_set(_find_crs_besides(old, replaced), new)
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
     there = _decode_some(old, names).variables
     shared = {n for n in names if there[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
@@ -107,8 +107,8 @@ def write_variables(
     result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
     # keep the grid mapping of the variables that stay
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
-    known_systems, found = (_find_systems_besides(group, differing) for group in (old, result))
-    check_crs_of_set(known_systems, new, found)
+    known_crs, found = (_find_crs_besides(group, differing) for group in (old, result))
+    check_crs_of_set(known_crs, new, found)
     return result
 
 
@@ -132,7 +132,7 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
         raise CombineError(format_details(said, problems))
 
 
-def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
+def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
     """Return the CRSs of a group, except for those of variables to be replaced."""
     found = find_crs({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
@@ -538,7 +538,7 @@ def fill_region(
     """
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
-    present = load_alike(present, new, root, only_own=True)
+    present = load_as_in(present, new, root, only_own=True)
     check_crs_of_set(find_crs_by_variable(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)

@@ -16,7 +16,7 @@ from memory import peak
 import virtualds
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import AlikeFiles
+from virtualds.arrays.parser import SameStructureFiles
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.parsers.hdf5.alike_files import read_together
@@ -77,7 +77,9 @@ def write_files(folder: Path, write: Write) -> list[Path]:
 
 
 @contextmanager
-def reading(paths: Sequence[Path], heeded: Any = ("units",)) -> Iterator[Sequence[AlikeFiles]]:
+def reading(
+    paths: Sequence[Path], heeded: Any = ("units",)
+) -> Iterator[Sequence[SameStructureFiles]]:
     urls = [normalise_url(path) for path in paths]
     with read_together(urls, None, None, (), lambda name, _: name in heeded) as found:
         yield found
@@ -168,7 +170,7 @@ def check_group(found: ManifestGroup, wanted: ManifestGroup) -> None:
         assert is_same(other.data, variable.data), name  # type: ignore[arg-type]
 
 
-def check_files(files: AlikeFiles, groups: Sequence[Any]) -> None:
+def check_files(files: SameStructureFiles, groups: Sequence[Any]) -> None:
     """The files give what their groups give that were read one by one."""
     for number, group in enumerate(groups):
         check_group(files.take(np.array([number])).group, group)

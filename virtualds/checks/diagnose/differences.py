@@ -53,6 +53,7 @@ from virtualds.datasets.structure import (
     CHUNKS,
     CODECS,
     CODES,
+    CRS_ATTRIBUTES,
     DIMENSIONS,
     DTYPE,
     FILL,
@@ -64,7 +65,6 @@ from virtualds.datasets.structure import (
     SIZE,
     STORED,
     SYSTEM,
-    SYSTEM_ATTRIBUTES,
     TEXTS,
     UNITS,
     VALUES,
@@ -488,7 +488,7 @@ def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | N
     values that contain one.
     """
     own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
-    if row.aspect != SYSTEM and (own == row.aspect or own not in SYSTEM_ATTRIBUTES):
+    if row.aspect != SYSTEM and (own == row.aspect or own not in CRS_ATTRIBUTES):
         return None, []
     known = {
         fact.aspect.removeprefix(ATTRIBUTE): fact
@@ -671,7 +671,7 @@ def find_causes(
         c
         for c in changes
         if c.fact.subject not in systems
-        or c.fact.aspect.removeprefix(ATTRIBUTE) not in SYSTEM_ATTRIBUTES
+        or c.fact.aspect.removeprefix(ATTRIBUTE) not in CRS_ATTRIBUTES
     ]
     if (cause := _find_other_kind(changes, facts, numbers)) is not None:
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]

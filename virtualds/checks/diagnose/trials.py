@@ -28,6 +28,7 @@ from virtualds.datasets.structure import (
     CALENDAR,
     CHUNKS,
     CODECS,
+    CRS_ATTRIBUTES,
     DIMENSIONS,
     DTYPE,
     FILL,
@@ -37,7 +38,6 @@ from virtualds.datasets.structure import (
     SIZE,
     STORED,
     SYSTEM,
-    SYSTEM_ATTRIBUTES,
     UNITS,
     VALUES,
     Fact,
@@ -195,7 +195,7 @@ def explain_change(change: UntestedDifference) -> ChangeMeaning:
         return EXPLANATIONS[TIME_UNITS]
     if aspect == VALUES and change.is_dimension:
         return EXPLANATIONS[GRID]
-    if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in SYSTEM_ATTRIBUTES:
+    if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in CRS_ATTRIBUTES:
         # a trial shows whether the attributes describe another CRS, or the same one in other words
         return EXPLANATIONS[ATTRIBUTE]._replace(harmless=False, remedy=EXPLANATIONS[SYSTEM].remedy)
     for several in (CHUNKS, ATTRIBUTE):

@@ -507,7 +507,7 @@ MAX_KNOWN = 16
 
 @dataclass(frozen=True, eq=False)
 class HDF5FileBatch:
-    """HDF5 files of the same structure (`virtualds.arrays.parser.AlikeFiles`).
+    """HDF5 files of the same structure (`virtualds.arrays.parser.SameStructureFiles`).
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 def size_in_memory(kind: HDF5Type) -> int:
     """Return the size in bytes of an element in memory after HDF5 has read it."""
-    if not kind.refers:
+    if not kind.has_variable_length:
         return kind.size
     if kind.kind == TypeClass.VLEN:
         return POINTER if kind.is_text else 2 * POINTER
@@ -115,7 +115,7 @@ def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
     If members refer to the heap, HDF5 sorts all members by their offsets, and moves later members.
     """
     found = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
-    if not kind.refers:
+    if not kind.has_variable_length:
         return found
     found.sort(key=lambda one: one[1])
     moved, members = 0, []

@@ -174,7 +174,7 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
 def _check_heap(file: FileBytes, known: Attribute) -> None:
     """Raise an error for an attribute that refers to objects missing from the heap."""
     kind = parse_type(file, known.kind)
-    if not kind.refers:
+    if not kind.has_variable_length:
         return
     if known.elements * kind.size > len(known.data):
         file.raise_damaged(

@@ -483,12 +483,12 @@ class HDF5Dataset(HDF5Location):
     @property
     def referring(self) -> HDF5Type | None:
         """The type of its elements if they refer to the global heap, or None."""
-        return self.type if self.type.refers else None
+        return self.type if self.type.has_variable_length else None
 
 
 def check_fill(location: HDF5Location, of_type: HDF5Type) -> None:
     """Raise an error for a dataset whose fill value refers to objects missing from the heap."""
-    if not of_type.refers:
+    if not of_type.has_variable_length:
         return
     for raw in read_fill_values(location.file, location.messages):
         if len(raw) != of_type.size:

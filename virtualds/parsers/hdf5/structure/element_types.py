@@ -157,9 +157,11 @@ class HDF5Type(NamedTuple):
         return read_uint(self.properties, 8, 4)
 
     @property
-    def refers(self) -> bool:
-        """Whether elements refer to the heap."""
-        return self.kind == TypeClass.VLEN or any(part.refers for _, part in self.parts)
+    def has_variable_length(self) -> bool:
+        """Whether elements are or contain variable-length strings or sequences."""
+        return self.kind == TypeClass.VLEN or any(
+            part.has_variable_length for _, part in self.parts
+        )
 
 
 def is_region(kind: bytes) -> bool:
@@ -496,7 +498,7 @@ def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> 
         _check_references(budget, kind, elements)
         return
     for offset, part in kind.parts:
-        if part.refers:
+        if part.has_variable_length:
             width = kind.size if kind.kind == TypeClass.ARRAY else part.size
             within = elements[:, offset : offset + width]
             _check_within_budget(budget, part, within.reshape(-1, part.size))
@@ -505,7 +507,7 @@ def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> 
 def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
     base = kind.base
     for part in _find_parts(budget, kind, elements):
-        if base.refers:
+        if base.has_variable_length:
             for begin, length in zip(part.begins, part.nbytes, strict=True):
                 within = np.frombuffer(part.data, np.uint8, length, begin)
                 _check_within_budget(budget, base, within.reshape(-1, base.size))

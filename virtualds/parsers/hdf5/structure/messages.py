@@ -421,16 +421,16 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
         raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
     kind = LayoutClass(of_class)
     if version < 3:
-        found, stop = _parse_old(data, kind, offset_size)
+        found, stop = _parse_layout_v1(data, kind, offset_size)
     elif kind == LayoutClass.CHUNKED and version > 3:
         found, stop = _parse_chunked(data, offset_size, length_size)
     else:
-        found, stop = _parse_new(data, kind, offset_size, length_size)
+        found, stop = _parse_layout_v3(data, kind, offset_size, length_size)
     check_end(data, stop)
     return found
 
 
-def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
+def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
     """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions.
 
     Compact elements have no address, and are preceded by their size.
@@ -444,7 +444,7 @@ def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout
     return Layout(kind, read_address(data, 8, offset_size), offset=8), stop
 
 
-def _parse_new(
+def _parse_layout_v3(
     data: bytes, kind: LayoutClass, offset_size: int, length_size: int
 ) -> tuple[Layout, int]:
     """Read version 3 and later: class, and its properties; chunks of version 3."""
