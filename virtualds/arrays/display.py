@@ -359,7 +359,10 @@ def _find_encodings(
 
 
 def _number_kinds(known: LoadedColumns, encodings: tuple[int, ...], before: int | None) -> Ints:
-    """Return the kind of each chunk, -1 for missing ones; ``before`` is how many files precede."""
+    """Return the kind of each chunk, -1 for missing ones.
+
+    ``before`` is the number of files in earlier fragments.
+    """
     kind: Any = np.zeros((), np.int64)
     if encodings:
         kind = np.minimum(np.searchsorted(encodings, known.pipeline), MAX_KINDS - 1)
@@ -583,7 +586,7 @@ def describe_arrays(
 
 
 def _describe_in_table(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> Markup:
-    """Return a table as dask has one, with the sizes and shapes of arrays and of chunks."""
+    """Return a table like that of dask, with the sizes and shapes of arrays and of their chunks."""
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
     rows: list[tuple[str, object, object]] = [
@@ -658,7 +661,7 @@ def _format_chunks(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> s
 
 
 def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
-    """Format the encoding of arrays with one each, or how many encodings an array has."""
+    """Format the encodings of arrays with one each, or the number of those of the first array."""
     pipelines = list(dict.fromkeys(p for array in arrays for p in array.pipelines))
     if len(arrays[0].pipelines) > 1:
         return f"{len(arrays[0].pipelines):,} encodings"

@@ -87,7 +87,7 @@ class Projection(NamedTuple):
     runs: list[SlabRun]
 
     def restrict_to(self, first: int, stop: int) -> Projection:
-        """Return the projection onto the slabs ``first`` to ``stop``, none of them as a whole."""
+        """Return entries ``first`` to ``stop``, in one run that is marked as not selected whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]
         runs = [SlabRun(0, chunk.size, False)]

@@ -288,7 +288,8 @@ class TimePacking:
             found = decoded.values
         except (ValueError, OverflowError) as error:
             raise CodecError(f"{self.units!r}: {error}") from error
-        # dates that only cftime can represent are objects, though the first one may not be
+        # if only cftime can represent some date, the values are objects, even where the dtype that
+        # was inferred from the first and last date is not
         if {decoded.dtype.kind, found.dtype.kind} != {self.dtype.kind}:
             raise CodecError(f"{self.units!r}: decodes to {found.dtype}, not to {self.dtype}")
         values: npt.NDArray[Any] = found.astype(self.dtype)

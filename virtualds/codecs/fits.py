@@ -78,9 +78,10 @@ END = b"END".ljust(CARD)
 LENGTHS = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
 MAX_ITEMSIZE = 8
-"""The size in bytes of a pixel."""
+"""The maximum size in bytes of a pixel."""
 RICE, MAX_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
-"""Names of Rice's algorithm, and most pixels that it codes together; the standard has 16 or 32."""
+"""Names of Rice's algorithm, and the maximum number of pixels that it codes together; the standard
+allows 16 and 32."""
 
 DECODERS = "astropy.io.fits.hdu.compressed._compression"
 DAMAGE = (
@@ -130,7 +131,7 @@ def _make_file(part: memoryview) -> BytesIO:
 
 
 def _pad(piece: Buffer) -> bytes:
-    # headers are padded with blanks (section 4.2); what follows the data is not read
+    # headers are padded with blanks (section 3.3.1); what follows the data is not read
     return b" " * (-len(piece) % BLOCK)
 
 

@@ -404,13 +404,13 @@ class JpegXlChunk(ShapedCodec):
 
     @property
     def _channel_shape(self) -> tuple[int, ...]:
-        """The length of the axis of channels, if there is one."""
+        """The shape of the channel axis: one length, or empty."""
         named = len(self.shape) == 4 or (len(self.shape) == 3 and self.shape[-1] <= max(EXTRA))
         return self.shape[-1:] if named else ()
 
     @property
     def _frame_shape(self) -> tuple[int, ...]:
-        """The length of the axis of frames, if there is one."""
+        """The shape of the frame axis: one length, or empty."""
         return self.shape[: len(self.shape) - len(self._channel_shape) - 2]
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:

@@ -183,7 +183,7 @@ class _Predictor(SingleTypeCodec):
 
     @classmethod
     def for_chunks(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
-        """Build the codec for chunks of a shape, with samples in the byte order of the file."""
+        """Build the codec for chunks of this shape and dtype, in the byte order of the file."""
         return cls(shape, dtype.str)
 
     @classmethod
@@ -243,7 +243,7 @@ class FloatDifferences(_Predictor):
 
     @classmethod
     def for_chunks(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
-        """Build the codec for chunks of a shape; it decodes to little-endian floats."""
+        """Build the codec for chunks of this shape; it decodes to little-endian floats."""
         return cls(shape, dtype.newbyteorder("<").str)
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:

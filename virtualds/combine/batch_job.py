@@ -687,7 +687,7 @@ class SameStructureOpener:
             return
         urls = [normalise_url(file) for file in files]
         first = Location.of(files[0], self.options)
-        # the first file shows which parser all need, and often how they decode
+        # the first file shows which parser all files need, and often how they decode
         with first.cache_scan():
             plain = not any(PLAIN_SEPARATOR in url for url in urls)
             plain = plain and self.opening.snapshot is None and not self.opening.parser_options

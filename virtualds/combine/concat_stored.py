@@ -149,7 +149,7 @@ class Concatenator:
         return list(groups.values())
 
     def _make_key(self, plan: DecodingPlan) -> Any:
-        """Return a key that is equal for plans that decode alike, as far as attributes matter."""
+        """Return a key of a plan: equal keys mean equal decoding, and equal compared attributes."""
         choose = dict if self.compares_attributes else select_crs_attributes
         described = [
             (
@@ -235,7 +235,9 @@ class Concatenator:
         return find_order(values, lengths, as_given, self.combination.combine == "nested")
 
     def _find_order(self, batches: Sequence[FileBatch], dim: str, as_given: Ints) -> Ints:
-        """Return the positions of all files, batch by batch, in the order of joining.
+        """Return the order in which to join the files.
+
+        The result has indexes into the files of all batches, one batch after the other.
 
         Raises `NeedsFullCombineError` if there is no such order.
         """
@@ -268,7 +270,7 @@ class Concatenator:
         return str(differ[0])
 
     def _check_structures(self, batches: Sequence[FileBatch]) -> None:
-        """Raise an error if files have different variables, or attributes that matter."""
+        """Raise an error if files differ in their variables, or in attributes that are compared."""
         first = batches[0]
         distinct = {id(batch.plan): batch for batch in batches}
         for batch in distinct.values():
@@ -317,7 +319,7 @@ class Concatenator:
 
     @property
     def compares_attributes(self) -> bool:
-        """Whether the attributes of later files matter."""
+        """Whether the attributes of all files are compared, not only those of the first used."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _is_taken_from_first(self, part: VariableDecoding) -> bool:
@@ -368,7 +370,11 @@ class Concatenator:
 
 
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
-    """Return the groups of all files by path; raise an error if some files may not form a tree."""
+    """Return the batches of every group, by path.
+
+    Raises an error unless all files have the same groups, and the groups of each certainly form a
+    tree.
+    """
     trees = [dict(batch.walk()) for batch in batches]
     if any(list(tree) != list(trees[0]) for tree in trees):
         raise NeedsFullCombineError("their groups differ")
@@ -433,7 +439,7 @@ def _write_key(described: Any) -> bytes | None:
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
-    """Return a virtual variable along the dimension as one array, or as one per file."""
+    """Return the decoded arrays of a virtual variable: one for the whole batch, or one per file."""
     parts, variable = batch.list_parts(name), batch.group.variables[name]
     if len(batch) == 1:
         return [parts[0].decode_array(variable)]
@@ -444,12 +450,13 @@ def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
-    """Return the order in which files follow each other along a coordinate, or None.
+    """Return the indexes of files in the order in which they follow each other along a coordinate.
 
-    There is none if files overlap, or if some increase and others decrease. ``values`` are those of
-    all files, one after the other, ``lengths`` the number of values of each, and ``as_given`` the
-    files in the given order. With ``is_nested``, that order is kept for text, and for decreasing
-    files of one element each. All others are sorted, as by `xarray.combine_by_coords`.
+    The result is None if files overlap, or if some increase and others decrease. ``values`` are
+    those of all files, one after the other, ``lengths`` the number of values of each file, and
+    ``as_given`` the indexes of the files in the given order. With ``is_nested``, that order is kept
+    for text, and for decreasing files of one element each. All others are sorted, as by
+    `xarray.combine_by_coords`.
 
     >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
     array([1, 0])

@@ -138,7 +138,7 @@ class Files:
         return [self.pattern.find_facts(normalise_url(file)) for file in self.flat]
 
     def select_newest(self, name: str) -> Files:
-        """Return only the newest of the files whose paths differ in nothing else."""
+        """Return only the newest of those files whose paths differ in nothing but ``name``."""
         pattern = self.pattern or PathPattern("")
         check_names(pattern, [name], "newest")
         urls = map(normalise_url, self.flat)
@@ -269,7 +269,7 @@ def to_natural(text: str) -> list[tuple[bool, int, str]]:
 # ---------------------------------------------------------------------- along one dimension
 
 COMPARABLE = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
-"""Dtype kinds of ordered values."""
+"""Dtype kinds whose values can be compared, and what they are; only equal ones can be mixed."""
 
 
 class FileRange(NamedTuple):
@@ -287,11 +287,11 @@ class DimensionIndexes:
     indexes: Sequence[pd.Index[Any]]
 
     def find_order(self) -> Ints:
-        """Return the files sorted by their first values, or in the given order.
+        """Return the indexes of the files, sorted by their first values, or in the given order.
 
-        Files with decreasing coordinates are ordered to decrease. The given order is kept if it is
-        already sorted, or if values cannot be ordered (text, missing values, some files increasing
-        and others decreasing).
+        Files with decreasing coordinates are sorted in descending order. The given order is kept if
+        it is already sorted, or if values cannot be ordered (text, missing values, some files
+        increasing and others decreasing).
 
         >>> line = DimensionIndexes([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
         >>> line.find_order().tolist()
@@ -304,7 +304,7 @@ class DimensionIndexes:
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
     def find_overlapping_pairs(self, order: Ints) -> list[tuple[int, int]]:
-        """Return pairs of files with a common value: the first that has it, and a later one."""
+        """Return pairs of files with a common value, by index: the first and a later one."""
         owners = self._find_value_files(order)
         repeated = np.flatnonzero(owners != self._files)
         pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
@@ -343,7 +343,7 @@ class DimensionIndexes:
         return found + [FileRange(number, 0, 0) for number in gone.tolist()]
 
     def _find_value_files(self, order: Ints) -> Ints:
-        """Return for every element the file from which its value is taken."""
+        """Return for every element the index of the file from which its value is taken."""
         # the last place is for missing values, whose code is -1
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
         np.minimum.at(first, self._codes, np.argsort(order)[self._files])
@@ -376,7 +376,7 @@ class DimensionIndexes:
 
     @cached_property
     def _files(self) -> Ints:
-        """The file of every element."""
+        """The index of the file of every element."""
         return np.repeat(np.arange(len(self.indexes)), self._sizes)
 
     @cached_property
@@ -475,7 +475,7 @@ def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.I
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
 CROPPING_OVERLAPS = ("first", "last")
-"""Values of ``overlap`` that crop files: values of other files are removed."""
+"""Choices of ``overlap`` that crop files: each coordinate value is taken from only one of them."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
@@ -508,7 +508,7 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
 def find_layers(
     extents: Mapping[int, Extent], dims: tuple[Hashable, ...]
 ) -> dict[tuple[int, ...], list[int]]:
-    """Return files in layers, in each of which they form a grid that no two of them overlap in.
+    """Return files in layers; the files of a layer form a grid, and do not overlap.
 
     Files with the same coordinate along the first dimension are a row. Rows of a layer have no
     value in common, and the files of a row are in layers along the other dimensions.

@@ -34,13 +34,13 @@ class NumericCoordinate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AxisCells:
-    """The interval of its axis that each position of a dimension covers.
+    """For each position along a dimension, the interval of the coordinate that it covers.
 
-    A cell begins at the value of its coordinate and ends at the next value. Where dates are missing
-    in an otherwise regular axis, it ends after the usual step. ``low`` and ``high`` are the ends of
-    the cells, none of which ends before it begins: days since 1970-01-01 in a ``calendar``, lead
-    times in hours, other numbers, or positions. ``missing`` are the gaps in a regular axis of
-    dates; ``doubled`` are the intervals that the axis covers more than once.
+    A cell begins at the coordinate value of its position and ends at the next value. Where dates
+    are missing in an otherwise regular axis, it ends after the usual step. ``low`` and ``high`` are
+    the ends of the cells, none of which ends before it begins: days since 1970-01-01 in a
+    ``calendar``, lead times in hours, other numbers, or positions. ``missing`` are the gaps in a
+    regular axis of dates; ``doubled`` are the intervals that the axis covers more than once.
 
     >>> cells = AxisCells.of(xr.Dataset(coords={"x": [0.0, 0.5, 1.0]}), "x")
     >>> cells.kind, cells.span(1, 3)

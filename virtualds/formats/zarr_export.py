@@ -88,7 +88,7 @@ COMMON_CODECS = {
 """Codecs that readers of each version of Zarr have in common.
 
 In Zarr v3, those of the specification and its registry, which GDAL, tensorstore, zarrita and
-zarr-python know; ``numcodecs.shuffle`` and ``numcodecs.zlib`` are of zarr-python alone. In Zarr v2,
+zarr-python know; only zarr-python knows ``numcodecs.shuffle`` and ``numcodecs.zlib``. In Zarr v2,
 GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
 """
 
@@ -104,7 +104,7 @@ class ZarrForm:
     zarr_format : {3, 2}
         The version of Zarr.
     decode : bool
-        Whether all chunks are decoded. If not, those are that readers cannot decode.
+        Whether all chunks are decoded; otherwise only those that readers cannot decode.
     readers : {"zarr-python", "any"}
         Who reads. For any reader, chunks that are not of `COMMON_CODECS` or not on a regular grid
         are decoded, and decoded chunks are compressed.
@@ -173,7 +173,7 @@ class DescribedArray:
     path: str
     metadata: dict[str, Any]
     attributes: dict[str, Any] | None
-    """Those of Zarr v2; in Zarr v3 they are in ``metadata``."""
+    """The attributes in Zarr v2; None in Zarr v3, which has them in ``metadata``."""
 
     @property
     def documents(self) -> dict[str, dict[str, Any]]:
@@ -196,7 +196,7 @@ class StoredArray(DescribedArray):
 
     @property
     def token(self) -> Any:
-        """What identifies it, for dask."""
+        """A value from which dask computes the identity of this array."""
         return self.documents, [(p.origin, p.manifest) for p in self.parts]
 
     def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
@@ -258,7 +258,7 @@ class DecodedArray(DescribedArray):
 
     @property
     def token(self) -> Any:
-        """What identifies it, for dask."""
+        """A value from which dask computes the identity of this array."""
         return self.documents, self.data
 
     def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
@@ -562,8 +562,8 @@ class ZarrView:
     ) -> ZarrView:
         """Create the hierarchy of a group.
 
-        ``objection`` is why the reader cannot read an array; by default, what is not known to every
-        reader.
+        ``objection`` returns why the reader cannot read an array; by default, it is
+        `ZarrForm.find_objection` of ``form``.
         """
         groups, arrays = {}, {}
         for path, part in group.walk():
@@ -576,7 +576,7 @@ class ZarrView:
 
     @property
     def token(self) -> Any:
-        """What identifies it, for dask."""
+        """A value from which dask computes the identity of this hierarchy."""
         arrays = (
             (path, str(array) if isinstance(array, UnsupportedError) else array.token)
             for path, array in self.arrays.items()
@@ -602,7 +602,7 @@ class ZarrView:
         return None if found is None else found[0].get_nbytes(found[1])
 
     def _find_document(self, key: str) -> Any:
-        """Return the metadata that has a key, or None; raise the error of an array."""
+        """Return the metadata document at a key, or None; raise the error of an array."""
         path, _, name = key.rpartition("/")
         if path in self.groups and name in self._group_names:
             return self._describe_group(path).get(name)

@@ -51,7 +51,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, of which a report shows only the first if there are many.
+    """Rows of a table; if there are many, a report shows only the first few.
 
     Columns whose cells are all empty are left out. Those with ``numbers`` are right-aligned in
     HTML. ``total`` is the number of rows if not all are given, and ``rest`` says where all are.

@@ -183,7 +183,7 @@ def _join_cells(row: Iterable[Cell], columns: Line) -> Iterator[tuple[Cell, floa
 
 
 def _list_shades(cell: Cell) -> list[Shade]:
-    """Return the shades that are on top of each other in a cell."""
+    """Return the shades of a cell, from the bottom to the top."""
     ground = [cell.shade] if cell.shade else []
     return [*ground, GAP] if cell.has_gaps or not ground else ground
 
@@ -196,7 +196,10 @@ def _scale_sides(sides: Sequence[Side], shortest: float, longest: float) -> list
 
 
 def _compute_share(side: Side, sides: Sequence[Side]) -> float:
-    """Return the length of a side relative to the longest; much shorter ones are drawn longer."""
+    """Return the drawn length of a side relative to the longest.
+
+    The scale is a power of the length, so that short sides stay visible.
+    """
     most = max(s.edges[-1] for s in sides) or 1
     return float((side.edges[-1] / most) ** 0.4)
 

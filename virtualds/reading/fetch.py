@@ -282,9 +282,9 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
 
 
 def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
-    """Yield work delayed by one group, after announcing the next group to disks."""
+    """Yield work one group late, so that the store can already prefetch the group after it."""
     group = list(islice(works, ANNOUNCE_AHEAD))
-    # the first batch is read at once
+    # the first batch is read immediately, so announcing it would gain nothing
     _announce(group[1:])
     while group:
         following = list(islice(works, ANNOUNCE_AHEAD))
@@ -319,8 +319,9 @@ def _list_ranges(work: Batch | Tile) -> list[Range]:
 class _SelectionReader:
     """One selection that is being read into ``out``.
 
-    ``caches_parts`` and ``caches_whole`` are whether chunks that are used in part, or whole, are
-    cached; ``opened`` is the value of `ChunkCache.opened` before the read.
+    ``caches_parts`` is whether chunks are cached of which the selection uses a part, and
+    ``caches_whole`` whether those are that it uses whole; ``opened`` is the value of
+    `ChunkCache.opened` before the read.
     """
 
     source: Readable

@@ -103,7 +103,7 @@ def make_options(held: HeldObject) -> StorageOptions:
 
 
 class HeldObjectStore(Store):
-    """The objects of this process, each accessed through its own access options."""
+    """Serves bytes and open files of this process, which are passed in the access options."""
 
     refusal = "virtualds does not write into objects; give a path or url"
 

@@ -60,9 +60,9 @@ _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ
 class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
-    They are read as from an HTTP filesystem, by `set_session`, `encode_url` and `kwargs`: while
-    bytes arrive, within a time limit, and with the headers of the response. Without ``repeats``,
-    callers repeat failed requests.
+    With `set_session`, `encode_url` and `kwargs`, they are read like files of an HTTP filesystem:
+    as long as bytes arrive, within a time limit, and with the headers of the response. Without
+    ``repeats``, failed requests are not repeated here, but by callers.
     """
 
     version_header = GENERATION
@@ -251,7 +251,7 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> Go
 
 
 class _Body(BytesIO):
-    """The body of a request, which stays open: aiohttp closes it, but may have to send it again."""
+    """A request body that ignores `close`: aiohttp closes it, but may have to send it again."""
 
     def close(self) -> None:
         """Do nothing, so that the body can be sent again."""

@@ -96,7 +96,7 @@ def find_entries(pattern: str, options: StorageOptions | None) -> list[str]:
 
 
 def escape_pattern(url: str) -> str:
-    """Return the pattern that matches only a url.
+    """Return a pattern that matches this url and no other.
 
     >>> PathPattern(escape_pattern("/data/{1}[2]/*")).match("/data/{1}[2]/*")
     {}
@@ -108,7 +108,8 @@ def escape_pattern(url: str) -> str:
 def spell_like(url: str, filesystem: Any, path: str) -> str:
     """Return the url of a path in a filesystem, with scheme and bucket as in another url.
 
-    fsspec itself knows one scheme of several, and no account of ``abfs://box@account.../path``.
+    fsspec itself returns only one scheme of those that a filesystem has, and leaves out the account
+    in ``abfs://box@account.../path``.
     """
     host = host_of(url)
     if "::" in url or scheme_of(url) not in BUCKETS or glob.has_magic(host):
@@ -243,7 +244,7 @@ def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]
 
     def match(part: str) -> Callable[[str], Any]:
         fits = pattern.compile_part(part).match
-        # like a shell, it leaves out hidden files
+        # as in a shell, a wildcard does not match hidden files
         hides = not part.startswith(".")
         return lambda name: not (hides and name.startswith(".")) and fits(name)
 
@@ -312,7 +313,7 @@ def _iterate_folder(
     beginning = f"{folder.rstrip('/')}/"
     for info in found:
         inside = info["name"].removeprefix(beginning).rstrip("/")
-        # not the folder itself, nor links of a web page to other places, or to other orders
+        # leave out the folder itself, and links of a web page to other places or to other orders
         if inside and "/" not in inside and not inside.startswith("?"):
             is_folder = info.get("type") == "directory"
             yield inside, info, partial(bool, is_folder)
@@ -351,7 +352,7 @@ def _walk(
     begin = "/".join(pattern.parts[:first]) if first else top
     for path, entry in _walk_parts(begin, pattern.parts[first:], list_folder, match):
         found = path if first else path.removeprefix(f"{top}/")
-        # one name in two parts stands for one text
+        # a name that occurs twice in the pattern must match the same text
         if not pattern.repeats or pattern.match(found) is not None:
             yield found, entry
 
@@ -365,7 +366,7 @@ def _walk_parts(
 ) -> Iterator[tuple[str, Any]]:
     head, rest = parts[0], parts[1:]
     if head == "**":
-        # it stands for no folder, or for any number of them
+        # ** stands for any number of folders, also for none
         yield from _walk_parts(folder, rest or ["*"], list_folder, match, below)
     fits = match("*" if head == "**" else head)
     try:

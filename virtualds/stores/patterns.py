@@ -244,7 +244,7 @@ def _match_form(spec: str) -> str:
 
 
 def escape_pattern(url: str) -> str:
-    """Return the pattern that only matches a url itself.
+    """Return a pattern that matches this url and no other.
 
     >>> escape_pattern("s3://bucket/a[1]{b}")
     's3://bucket/a[[]1]{{b}}'

@@ -1,7 +1,8 @@
 """Requests: retries temporary failures, and explains all others.
 
-The longest wait grows exponentially, and each wait is drawn at random between zero and it (full
-jitter). So clients that failed together do not retry together. A server's Retry-After is respected.
+The maximum wait grows exponentially with each attempt, and the wait is drawn at random between zero
+and the maximum (full jitter). So clients that failed together do not retry together. A server's
+Retry-After is respected.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class RetriesExhausted(Exception):
 class Request(NamedTuple):
     """A request as it appears in the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
 
-    If ``length`` is None, everything is requested. One of several requests has no method: the log
-    has their purpose, and mentions a request only if it fails.
+    If ``length`` is None, the whole file is requested. A request without a method is one of several
+    that are logged together, by their purpose; the log mentions such a request only if it fails.
     """
 
     method: str
@@ -136,9 +137,10 @@ class Request(NamedTuple):
 
 
 def retry_request(send: Callable[[], T], request: Request) -> T:
-    """Return the result of a request; repeat the request while its failures are temporary.
+    """Return the result of ``send``; call it again as long as its failures are temporary.
 
-    If the last attempt fails, this is `RetriesExhausted`, whose cause is the error.
+    ``request`` is what the log calls the request. If the last attempt fails, `RetriesExhausted` is
+    raised, whose cause is the error of that attempt.
     """
     for attempt in count():
         if is_abandoned():
@@ -360,8 +362,8 @@ async def limit_time() -> AsyncIterator[Pace]:
         raise
 
 
-# ---------------------------------------------------------------------- rejected requests Why a
-# server, or a proxy, rejects a request: the meaning, and the remedy.
+# ---------------------------------------------------------------------- rejected requests
+# Why a server, or a proxy, rejects a request: the meaning, and the remedy.
 #
 # A description is found by the server's code, by the HTTP status, or by the name of the error that
 # a library raises. The libraries are optional, so their errors are identified by name.
@@ -514,7 +516,7 @@ ERRORS = {
     **dict.fromkeys(("DefaultCredentialsError", "RefreshError"), UNKNOWN_USER),
     "CredentialUnavailableError": UNKNOWN_USER,
     "LoginPageError": REDIRECT_REFUSED,
-    # aiohttp and botocore; the first of a class and its base classes counts
+    # aiohttp and botocore; the class of an error takes precedence over its base classes
     **dict.fromkeys(("ClientProxyConnectionError", "ProxyConnectionError"), NO_PROXY),
     "ClientConnectorDNSError": NO_NAME,
     **dict.fromkeys(("ClientSSLError", "ClientConnectorCertificateError", "SSLError"), UNSAFE),
@@ -635,7 +637,7 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
     remedy = None if refusal is None else refusal.remedy
     if not url:
         return RequestError(text + tries, remedy=remedy or "")
-    # libraries also say of a refusal that nothing is there, which callers would take for an answer
+    # libraries may report a refusal as a missing file, and callers would believe that
     if kind and kind is not PermissionError and isinstance(error, FileNotFoundError):
         kind = FileNotFoundError
     message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")

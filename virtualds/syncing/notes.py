@@ -31,9 +31,9 @@ from virtualds.urls import make_relative
 UNUSED = "unused"
 """The set refers to no chunk of the file: there is none, or the set holds their values."""
 SHADOWED = "shadowed"
-"""The set has all positions of the file from others."""
+"""The set takes all positions of the file from other files."""
 CUT = "cut"
-"""The set has a part of the file, since it has the rest from others, or that is too old."""
+"""The set has only a part of the file: the rest is taken from other files, or is too old."""
 OUTSIDE = "outside"
 """All positions of the file are older than the window."""
 
@@ -120,7 +120,7 @@ class Notes:
         return found | {name: value for name, value in more.items() if value}
 
     def along(self, dims: tuple[str, ...]) -> Notes:
-        """Return the notes with extents along other dimensions, of which some may not be known."""
+        """Return the notes with extents along other dimensions; some of these may be unknown."""
         if dims == self.dims:
             return self
         known = [dict(zip(self.dims, extent, strict=False)) for extent in self.extents]
@@ -137,8 +137,8 @@ class Notes:
     ) -> Notes:
         """Return the notes after a run, in which files turned out to be of some ``kinds``.
 
-        Earlier notes stay, except for files that were ``opened``, and that are neither ``listed``
-        nor ``held`` by the set.
+        Earlier notes stay, except those on files that were ``opened``, and on files that are
+        neither ``listed`` nor ``held`` by the set.
         """
         files = FileColumns.join([listed, held, self.files])
         begin = len(listed) + len(held)
@@ -165,9 +165,10 @@ class Notes:
         return self.files.take(np.array([k == kind for k in self.kinds], bool))
 
     def find_last(self, count: int) -> float:
-        """Return from which value on files outside the window have at least so many positions.
+        """Return a value from which on files outside the window have at least ``count`` positions.
 
-        The last values of files are positions, so that it is the last but ``count`` of them.
+        The last value of each file is a position, so the result is the ``count``-th largest of
+        these. It is -inf if there are fewer, or if any is unknown.
         """
         outside = zip(self.extents, self.kinds, strict=True)
         ends = {extent[0][1] if extent else inf for extent, kind in outside if kind == OUTSIDE}
@@ -188,7 +189,8 @@ class Notes:
 def _meet(one: Extent, other: Extent) -> bool:
     """Return whether two extents meet along every dimension that both know."""
     for (a, b), (c, d) in zip(one, other, strict=False):
-        # numbers and texts are not compared, such as those that are not known
+        # bounds of different types are not compared: an unknown bound is a number, the other may be
+        # text
         if type(a) is type(c) and (d < a or b < c):  # type: ignore[operator]
             return False
     return True
@@ -265,7 +267,7 @@ class Window:
                     found[dim] = numbers[-length].item()
             elif numbers.size:
                 _check_dates(dim, values[dim])
-                # as in pandas, a window of two days does not have its beginning
+                # as in pandas, a window of two days does not include its beginning
                 found[dim] = numbers[-1].item() - length // MICROSECOND + 1
         return found
 
@@ -329,7 +331,7 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
 
 
 def join_extents(*extents: Extent | None) -> Extent:
-    """Return the extent that has all those that are not None; `ANY` if there is none."""
+    """Return the smallest extent that contains all that are not None; `ANY` if all are None."""
     known = [extent for extent in extents if extent is not None]
     return tuple(map(_join_ends, zip(*known, strict=False)))
 

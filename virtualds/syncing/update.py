@@ -95,10 +95,11 @@ REMEDIES = {
 
 
 class Outcome(NamedTuple):
-    """What happened to files of a group: its notes now, the added files, and those it lost.
+    """What happened to files of a group, and the notes of the group afterwards.
 
-    Lost are files that are still there, since newer data are used instead. ``again`` are files that
-    have not changed, and of which the set has other positions than before.
+    ``added`` files are new in the set. ``lost`` files still exist, but are no longer in the set,
+    which uses newer data instead. ``again`` are files that have not changed, and of which the set
+    has other positions than before.
     """
 
     notes: Notes
@@ -167,10 +168,10 @@ class Update:
         return moved or bool(self.list_dropped(changes)) or bool(opened)
 
     def reopen(self, group: ManifestGroup, changes: Changes, before: KnownFiles) -> Changes:
-        """Return the changes with those noted files to open again that the set may need now.
+        """Return the changes, completed by the noted files that must be opened again.
 
-        They may have positions of files that are replaced or removed, the window may begin earlier,
-        since its end is removed, or positions are taken from other files than before.
+        The set may need a noted file now: it may have positions of files that are replaced or
+        removed, the window may begin earlier since its end is removed, or ``overlap`` has changed.
         """
         self._open_all(changes)
         # as long as a file cannot be opened, the set keeps what it has of it
@@ -178,7 +179,7 @@ class Update:
         lost, notes = {*self.list_dropped(changes), *changed}, before.notes.along(self.dims)
         wanted = notes.select(DUE)
         if self.chooses and notes.overlap != self.overlap:
-            # also where there are no notes, nothing tells which files have further positions
+            # even without notes: nothing else tells which files have further positions
             wanted |= {*before.files.urls}
         elif notes.kinds and (lost or notes.keep != str(self.window)):
             wanted |= self._find_wanted(group, changes, notes, lost)
@@ -195,7 +196,7 @@ class Update:
         if lost and self.dim in present.indexes:
             values = self._find_values(group, lost).values()
             extents = [find_extent(along) for along in values if along]
-            # one that is outside may have positions in the window, which others have
+            # a file outside the window may have positions in it that the set takes from other files
             wanted |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
         coming = self._predict_values(present, changes, lost)
         now = self.window.find_cutoffs(coming)
@@ -209,7 +210,7 @@ class Update:
                 begin = notes.find_last(length - count_values(coming[dim], dim))
             if begin < cutoff:
                 wanted |= notes.select(OUTSIDE, within=[((begin, inf),)])
-                # what had the positions of a shadowed file may have gone beyond the window
+                # the files that had the positions of a shadowed file may now be outside the window
                 wanted |= notes.select(CUT, SHADOWED, within=[((begin, cutoff),)])
         return wanted
 
@@ -261,7 +262,7 @@ class Update:
     def _put(
         self, group: ManifestGroup, urls: Urls, lost: dict[str, Extent], *, is_again: bool
     ) -> ManifestGroup:
-        """Return a group with files, where the set has no better ones; complete ``lost``."""
+        """Return a group with files where the set has no better ones; add losers to ``lost``."""
         if (opened := self.opener.open(urls)) is None:
             return group
         if self.chooses or is_again:
@@ -296,7 +297,7 @@ class Update:
         names, others = grid.find_lost(after)
         after = self._put_shared(grid, after, names, others)
         if gone or names:
-            # of files that are kept, wait or cannot be opened, the references stay
+            # keep the references to files that are unchanged, waiting, or cannot be opened
             after = as_read(grid.clear(after, gone - late, {*removed, *replaced}))
         contested: list[LostCells] = []
         after = self._put_layers(grid, after, urls[1], changed, contested, replaced)
@@ -307,7 +308,7 @@ class Update:
         if late:
             after = as_read(grid.clear(as_read(grid.clear_values(after, late)), late, ()))
         if gone:
-            # a file may store no chunks at some of its positions, which stay
+            # a file may store no chunks at some of its positions; these positions stay
             touched = _leave_out(touched, [*changed, *added, *again])
             if near := grid.find_doubtful(after, touched):
                 noted = self.known.list_known(group).notes.select(UNUSED)
@@ -334,12 +335,12 @@ class Update:
         contested: list[LostCells],
         replaced: Collection[str] = (),
     ) -> ManifestGroup:
-        """Return a group with files in their cells; complete the ``contested`` ones."""
+        """Return a group with files in their cells; add cells that files lose to ``contested``."""
         each = [urls_of(layer) for layer in layers]
         for layer, own in zip(layers, each, strict=True):
             others = set[str]().union(*each) - own
             with self._name_mismatch(group, urls):
-                # those of other layers are as they should be, or will be
+                # only files of this layer: the cells of other layers are right already, or will be
                 found = grid.put(group, layer, {*replaced} - others, contested)
                 group = group if found is group else as_read(found)
         return group
@@ -361,7 +362,7 @@ class Update:
     ) -> ManifestGroup:
         """Return a group that does not refer to files of which others have all cells.
 
-        Complete ``lost``, the files of which others have some cells.
+        Add to ``lost`` the files of which others have some cells.
         """
         for url, values in contested:
             lost[url] = join_extents(lost.get(url), find_extent(values))
@@ -457,11 +458,11 @@ class Update:
         if trimmed is before:
             after = before if noted == before.notes else replace(before, notes=noted)
             return after, Outcome(notes)
-        # a file that is not followed as one of the set may change or go at any time
+        # files that are not in the set are not watched: they may change or disappear at any time
         trimmed = self._replace_static(trimmed, left_out, left_out)
         unused = earlier.select(SHADOWED, OUTSIDE)
         added = opened & {*changes.new, *(unused & {*changes.reopened})} - left_out
-        # also files that are not listed any more, which no notes have
+        # kinds also has files that are not listed any more, and so not noted
         empty = {url for url, kind in kinds.items() if kind in (SHADOWED, OUTSIDE)}
         gone = (met | {*changes.changed}) & empty - {*changes.new} - unused
         again = opened & {*changes.reopened} - unused - left_out
@@ -474,9 +475,9 @@ class Update:
         return files.take(~find_among(files.urls, self.list_dropped(changes)))
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
-        """Return the notes on sidecars, and on files of which only these know a state.
+        """Return the notes on sidecars, and on files whose state only sidecars know.
 
-        Those of files that were not opened stay as they are.
+        Notes on files that were not opened stay as they are.
         """
         listing = changes.listing
         has_one = listing.sidecars.urls != ""
@@ -500,7 +501,7 @@ class Update:
         return reduce(Notes.join, new)
 
     def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, Values]:
-        """Return the coordinate values of opened files, none where they do not matter."""
+        """Return the coordinate values of opened files; none unless files compete for positions."""
         found: dict[str, Values] = {}
         for dataset in datasets:
             urls = urls_of(dataset)
@@ -509,7 +510,7 @@ class Update:
         return found
 
     def _find_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, Values]:
-        """Return the coordinate values that a set has from files, none of those it has not."""
+        """Return the coordinate values that a set takes from each file; none if it takes none."""
         return self._find_values_in(to_virtual_dataset(group), urls)
 
     def _find_values_in(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
@@ -524,9 +525,9 @@ class Update:
         }
 
     def _trim(self, group: ManifestGroup) -> tuple[ManifestGroup, dict[str, float], set[str]]:
-        """Return a group without what is older than the window, the cutoffs, and its files there.
+        """Return a group without what is older than the window, the cutoffs, and the files of that.
 
-        These files may have other positions, which stay.
+        These files may also have positions in the window, which stay.
         """
         if not self.window:
             return group, {}, set()
@@ -552,9 +553,10 @@ class Update:
     def _resolve(
         self, group: ManifestGroup, new: xr.Dataset, lost: dict[str, Extent]
     ) -> tuple[ManifestGroup, xr.Dataset]:
-        """Leave out what the set has from better files, of new data, and of the set, the reverse.
+        """Leave out of the new data the positions that the set has from better files.
 
-        Complete ``lost``, the files of which positions are taken from others.
+        Leave out of the set those that the new data have from better files. Add to ``lost``
+        the files of which positions are taken from others.
         """
         if self.dim not in new.indexes or _index_of(group, self.dim) is None:
             return group, new
@@ -596,13 +598,13 @@ class Update:
             )
 
     def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
-        """Return the positions of new data to use, and a mask of those of the set they replace."""
+        """Return the positions of new data to use, and a mask of those of the set to replace."""
         prefers = self.overlap if self.chooses else "keep"
         used, gone = choose_positions(present, new, self.dim, self.known.root, prefers)
         return self._sort(new.indexes[self.dim], used), gone
 
     def _sort(self, index: pd.Index[Any], places: Ints) -> Ints:
-        """Return positions in the order of their values, if these have one."""
+        """Return positions in the order of their values, or unchanged if values have no order."""
         try:
             numbers = to_numbers(index[places], self.dim)
         except CombineError:
@@ -630,9 +632,10 @@ class Update:
         return group
 
     def _expand(self, group: ManifestGroup, new: xr.Dataset) -> xr.Dataset:
-        """Give variables of a single position the dimension, where the set has it for them.
+        """Add the dimension to variables without it, if the set has it for them.
 
-        Files are joined along it as far as they differ, and one file differs from no other.
+        Joining files adds it to variables that differ between them, and a single file differs from
+        no other. So this is done only for data of one position.
         """
         dims = {name: variable.dims for name, variable in group.variables.items()}
         names = [
@@ -649,7 +652,7 @@ class Update:
     def _name_mismatch(
         self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
     ) -> Iterator[None]:
-        """Name the first file that does not fit the set in errors, trying one of each schema."""
+        """Name in errors the first file that does not fit the set, trying one of each schema."""
         try:
             yield
         except CombineError as error:
@@ -687,8 +690,8 @@ class Update:
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         """Return the parts to append, each with what to do about positions already in the set.
 
-        For data without a chunk in a file, the set does not refer to the file. It is opened in
-        every run, and its coordinate shows whether the set has it.
+        The set does not refer to a file if no chunk is in it. Such a file is opened in every run,
+        and its coordinate shows whether the set already has its data.
         """
         traced = find_positions(new, self.dim, urls_of(new))
         how = {True: "skip" if self.chooses else "raise", False: "skip"}
@@ -753,7 +756,7 @@ class Update:
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
-        # these are replaced as a whole, and so are such variables
+        # files along one dimension are replaced as a whole, with their variables without it
         keeps = len(self.dims) == 1 and not self.padding.dims and not self.chooses
         return self._replace_static(
             group,
@@ -765,9 +768,9 @@ class Update:
     def _replace_static(
         self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Sequence[Urls] = ()
     ) -> ManifestGroup:
-        """Take variables without the dimension that lie in ``lost`` files from another one.
+        """Take variables without the dimension that lie in ``lost`` files from another file.
 
-        That is the last file of the set that is not ``unsound``, or those of ``new`` that open.
+        That is a file of the set that is not ``unsound``, or else the first of ``new`` that opens.
         """
         dims = set(self.dims)
         static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}

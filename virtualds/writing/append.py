@@ -207,7 +207,7 @@ def pad_to_set(
     variables = [item for one in both for item in one.variables.items()]
     grows = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
     shared = {name for name, _ in variables} - grows
-    # no file may have given the end of what all files share, and the new ones may
+    # perhaps no file of the set has values at the end of a shared variable, but a new file has
     begun = {
         name: part
         for name in shared & present.variables.keys()
@@ -335,7 +335,11 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
 def _find_grid_dims(
     present: xr.Dataset, dim: str, others: set[str], left: npt.NDArray[np.bool_]
 ) -> set[str]:
-    """Return the dimensions of the grid of other sources that share positions with removed ones."""
+    """Return ``dim``, and the dimensions along which other sources cover only a part of the rest.
+
+    ``left`` marks the positions along ``dim`` at which a removed source shares the grid with
+    ``others``.
+    """
     grid = {dim}
     for run in find_runs(np.flatnonzero(left)):
         part = cut_along(present, dim, run)
@@ -419,7 +423,7 @@ def open_set(
 def _find_readable_dates(
     group: ManifestGroup, dims: Sequence[str], unsound: set[str]
 ) -> dict[str, ManifestArray]:
-    """Return a readable element of each variable of dates whose first or last cannot be read.
+    """Return, for variables of dates whose first or last element cannot be read, a readable one.
 
     The element is repeated to the lengths of the group.
     """
@@ -451,7 +455,7 @@ def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
 
 
 def _load_index_as_in(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Load the coordinate of the new dataset along the dimension if that of the set is loaded."""
+    """Load the coordinate of the new dataset along a dimension if that of the set is loaded."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
@@ -492,7 +496,7 @@ def list_problems(
 def list_mismatches(
     old: xr.Variable, new: xr.Variable, free: Collection[Hashable]
 ) -> Iterator[str]:
-    """Yield why a variable is not part of one in a set, except for lengths along ``free``."""
+    """Yield why a variable cannot be a part of one in a set; lengths along ``free`` may differ."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
     elif old.dims != new.dims:
@@ -564,8 +568,8 @@ def load_as_in(
 ) -> xr.Dataset:
     """Load those variables of the set that are loaded in the new dataset.
 
-    A set stores either values or references of a variable. With ``only_own``, variables stay
-    virtual that are large, or of which some chunks are not in the set.
+    A set stores either values or references of a variable. With ``only_own``, a variable stays
+    virtual if it is large, if some of its chunks are not stored in the set, or if it has none.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():

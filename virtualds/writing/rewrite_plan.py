@@ -98,7 +98,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
 
 
 def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
-    """Yield the encodings that chunks have, then those that can represent any of their values."""
+    """Yield the encodings that chunks have, then, for each, one that can represent all values."""
     found = list(islice(_list_present(variable), MAX_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
@@ -112,7 +112,7 @@ def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[M
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
-    """Yield the encodings of chunks, those of most elements first."""
+    """Yield the encodings that chunks have; those that encode the most elements come first."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     sizes: dict[MainEncoding, int] = {}
     for fragment in array.fragments:
@@ -132,7 +132,7 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
 
 
 def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
-    """Return an encoding with the chunks of another one that fits any value of a variable."""
+    """Return an encoding with the chunk shape of ``main`` that can represent all values."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     dtype = to_packed(array.dtype)
     bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
@@ -364,7 +364,10 @@ LOSSLESS = {
 
 @dataclass(frozen=True)
 class MainEncoding:
-    """How all chunks of a variable are encoded in the set, and the chunk shape."""
+    """The main encoding of a variable, or a candidate for it.
+
+    All chunks of the variable could be rewritten in this encoding and this chunk shape.
+    """
 
     pipeline: CodecPipeline
     chunks: tuple[int, ...]
@@ -624,7 +627,7 @@ class Cells:
 
     @property
     def gaps(self) -> Mask:
-        """Cells without any stored chunk whose value differs from that of missing chunks."""
+        """Cells without any stored chunk, if their value differs from that of missing chunks."""
         return ~self._covered if self._fills_gaps else np.zeros(self.grid, bool)
 
     @property
@@ -666,7 +669,10 @@ class Cells:
 
     @cached_property
     def _known(self) -> list[tuple[Fragment, Mask]]:
-        """Fragments, and which of their chunks stay references: cells in the main encoding."""
+        """Fragments, each with a mask of the chunks that stay references.
+
+        These are cells of the grid, in the main encoding.
+        """
         array, chunks = self.array, self.main.chunks
         wanted = strip_flat_axes(self.main.pipeline, chunks)
         stripped = [strip_flat_axes(p, chunks) for p in array.pipelines]

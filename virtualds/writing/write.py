@@ -164,7 +164,10 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with a new group at a path where there may only be groups without variables."""
+    """Return the set with a group, and the groups below it, added at ``path``.
+
+    Existing groups there must have no variables; the caller checks this.
+    """
     for below, part in group.walk(path):
         there = find_group(root, below)
         if there is None or part.variables or part.attributes:
@@ -533,7 +536,7 @@ class Destination:
             f"{path}: {reason}"
             for path, variable in after.walk_variables()
             if isinstance(variable.data, ManifestArray) and variable is not known.get(path)
-            # a set may have what its choices of long ago allow
+            # variables already in the set may depend on the choices with which it was written
             if path not in known or not _list_reasons(known[path], obstacles)
             for reason in obstacles(variable)
         ]
@@ -748,7 +751,7 @@ class _ChunkSplitter:
         if not lengths:
             return array
         known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
-        # a set that grows was split when it was written
+        # chunks that are already in the set were split when it was written
         self.is_done |= bool(known) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
             for f in array.fragments

@@ -278,7 +278,10 @@ class FactRuns:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
-        """Return the runs of the facts of some files, with the positions of these in the order."""
+        """Return the runs of facts.
+
+        Each of ``parts`` has the positions of some files in the order of all, and their facts.
+        """
         numbers: dict[str | None, int] = {None: _NONE}
         found: dict[Fact, list[tuple[Ints, Any]]] = {}
         first: dict[Fact, tuple[int, int]] = {}
@@ -346,8 +349,8 @@ class FactRuns:
     def index_values(self, fact: Fact) -> Ints:
         """Return, for each file, the index of the text that a fact has there.
 
-        Chunks that divide dimensions of any size into equally many pieces have the same number: a
-        month stored as one chunk, or as two halves, is divided equally whatever its length.
+        For chunk lengths, files have the same index if chunks divide the dimension into equally
+        many pieces, whatever its size: months stored as one chunk, or as two halves, do not differ.
         """
         texts, column = self._number_texts(fact)
         if not fact.aspect.startswith(CHUNKS):
@@ -378,7 +381,9 @@ class FactRuns:
 
 
 def _count_pieces(chunk: str | None, size: str | None) -> int:
-    """Return into how many equal pieces chunks divide a dimension, or 0 if they are not equal.
+    """Return the number of chunks along a dimension if they are as equal as possible, or 0.
+
+    They are if the length of a chunk is the size divided by the number of chunks, rounded up.
 
     >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
     [1, 2, 7, 0]

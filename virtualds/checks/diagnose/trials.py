@@ -1,4 +1,4 @@
-"""Trials: combining two files shows what a difference means, which needs no guess then.
+"""Trials: combining two files shows the effect of a difference, so that it need not be guessed.
 
 `EXPLANATIONS` describes the effect of a difference in words. `open_virtual_mfdataset` shows whether
 that is true: it combines the two files that differ, and its result shows the costs.
@@ -102,7 +102,7 @@ SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
     f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
     for options in OF_BUILDS
 }
-"""The remedy for values that differ, and its options, the simplest first."""
+"""Remedies for values that differ, with the options of each, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"
 EXPLANATIONS: dict[str, ChangeMeaning] = {
     PRESENCE: ChangeMeaning(
@@ -288,7 +288,7 @@ def judge_changes(
         try:
             found.append(_judge_change(change, combined, tried, examples))
         except UnsupportedError as error:
-            # whatever differs: the error says what to do first
+            # such files cannot be tried at all: the error says what to do first
             failure = failure or error
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
@@ -323,7 +323,7 @@ def _find_keeping(
     trial: TrialCombine,
     alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> str:
-    """Return the remedy for values that differ, without losing any."""
+    """Return the remedy for values that differ: if one works, the simplest that loses no value."""
     for remedy, options in SIDE_BY_SIDE.items():
         try:
             replace(trial, options={**trial.options, **options}).combine(files, alone)
@@ -339,12 +339,12 @@ def _judge_change(
     trial: TrialCombine,
     examples: Sequence[str],
 ) -> Difference:
-    """Return the verdict of a change.
+    """Return the change as a difference, with a verdict.
 
     Raises
     ------
     UnsupportedError
-        The files cannot be tried, whatever differs.
+        Files like these cannot be combined in a trial at all.
     """
     meaning = explain_change(change)
     subject, aspect = change.fact
@@ -355,7 +355,7 @@ def _judge_change(
     select = partial(_reduce_others, change=change, trial=trial)
     try:
         if whole is None or change.among:
-            # what the difference is about, from the files that show it
+            # combine only the variables of the difference, of the files that show it
             whole = trial.combine(change.among or change.pair, select)
     except UnsupportedError:
         raise
@@ -399,7 +399,7 @@ def _make_difference(
 def _reduce_others(
     dataset: xr.Dataset, *, change: UntestedDifference, trial: TrialCombine
 ) -> xr.Dataset:
-    """Return the variables of a difference; all others are divided equally or dropped."""
+    """Return the variables of a difference, at one position of dimensions that do not matter."""
     subject, aspect = change.fact
     if aspect == KIND:
         return dataset
@@ -411,7 +411,7 @@ def _reduce_others(
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
     along.sort(key=lambda n: n in joined)
-    # one more variable gives the length of the dataset, if the first is absent or does not
+    # unless these variables show the length of the dataset, one more variable is kept to show it
     tells = aspect not in (PRESENCE, NAME) and set(about) & set(along)
     kept = {*about, *(() if tells else along[:1])}
     if len(joined) > 1 or trial.how["combine"] == "by_coords":

@@ -687,7 +687,7 @@ class _OpenSource:
                 continue
             answers += 1
             if not decoded and theirs.dtype == bool and ours.dtype.itemsize == 1:
-                # some libraries read booleans that are stored as integers
+                # some libraries return booleans for values that are stored as integers
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
                 what = "decoded" if decoded else "stored"

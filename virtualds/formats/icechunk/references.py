@@ -155,7 +155,7 @@ class StoreReferences:
     and become inline chunks of manifests. ``options`` and ``allow`` apply to the files to which the
     store refers, and ``snapshot`` is the id of the snapshot. ``opened`` are the Icechunk
     repository, if it is known, and the store; with a ``root`` they are opened when needed. The
-    references of up to ``kept`` arrays are cached.
+    references of up to ``cache_size`` arrays are cached.
     """
 
     only_allowed = True
@@ -182,7 +182,7 @@ class StoreReferences:
     def _open(self) -> tuple[Any, OpenStore]:
         """Return the repository and its store of the snapshot, opened in this process."""
         if self._opened is None:
-            # a store without a location was passed as an open object
+            # root is a url here: without one, the store was passed open, so `_opened` is set
             root = str(self.root)
             repository = open_repository(root, self.options)
             with translate_errors(root):
@@ -345,7 +345,7 @@ class ArrayTable(ReferenceTable):
         return self._manifest.find_existing()
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        # except for native chunks of the store
+        # native chunks of the store are left out
         return tuple(
             file for file in self._manifest.sources if not file.url.startswith(NATIVE_PREFIX)
         )

@@ -1,13 +1,13 @@
 """Records of kerchunk Parquet: files with references of one array, by this package or other tools.
 
-kerchunk documentation, "References specification", section "Parquet references": the references of
-chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
-``size`` and ``raw``.
+kerchunk documentation, "References specification", section "Parquet references": record ``n`` has
+the references of the chunks from ``n * record_size`` on, in C order over the chunk grid, in columns
+``path``, ``offset``, ``size`` and ``raw``.
 
 Also compares two tables of references, to find the records of a set that change.
 
-Unchanged rows need not be written. Rows of a set need not even be read: a lazy manifest knows of
-which rows of which table it consists.
+Unchanged rows need not be written. Rows that come from a set need not even be read: a lazy manifest
+knows of which rows of which table it consists.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class RecordFolder:
         return SourceSummary(self.name, len(sizes), nbytes, next(iter(self.noted), None))
 
     def read_rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
-        """Return chunks of one record, with their files.
+        """Return the references of some chunks of one record, with their files.
 
         Chunks past the end of a record without padding are missing.
         """
@@ -233,7 +233,10 @@ class RecordFolder:
         return self._parse_table(table, url, self.size)
 
     def parse(self, data: bytes, url: str) -> ChunkManifest:
-        """Return the rows of a record as chunks, whichever set the record belongs to."""
+        """Return the references in a record.
+
+        It is not checked to which version of the set the record belongs.
+        """
         table = read_parquet(data, url, ["path"])
         return self._parse_table(table, url, table.num_rows)
 
@@ -257,7 +260,7 @@ class RecordFolder:
         return self._files.get_file(url)
 
     def _build_manifest(self, table: Any) -> ChunkManifest:
-        """Return the rows of a record as chunks."""
+        """Return the references in the rows of a record."""
         if not table.num_rows:
             return ChunkManifest.missing((1,))
         file, urls = read_urls(table)
@@ -363,7 +366,7 @@ def encode_record(
     token: str | None,
     writer: str | None = None,
 ) -> bytes:
-    """Encode a row of chunks as a Parquet file, padded to the size of a record.
+    """Encode references as a Parquet file, padded to the size of a record.
 
     ``name`` returns the written form of the url of a file.
     """
@@ -445,7 +448,7 @@ def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
 
 
 def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
-    """Return the rows that have inline chunks, and these chunks."""
+    """Return a mask of the rows that have inline chunks, and these chunks."""
     import pyarrow as pa
 
     count = table.num_rows
@@ -468,7 +471,7 @@ def _is_filled(column: Any) -> bool:
 
 
 def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
-    """Return a column of integers, with zeros for nulls, or NaN in columns of pandas."""
+    """Return a column of integers, in which nulls, and NaN as pandas writes them, are zero."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.int64)
     found = table[name].fill_null(0).to_numpy()

@@ -448,7 +448,10 @@ class DatasetGroup:
 
 
 def split_parts(found: Datasets) -> dict[str, DatasetGroup]:
-    """Group the data sets: the root has those without a grid, or all if there is only one grid."""
+    """Group the data sets by grid or swath.
+
+    The root has those that belong to none, or all if there is only one grid or swath.
+    """
     text = join_metadata((name, str(value)) for name, value in found.attributes.items())
     known = (one for one in read_structures(text) if one.kind in ("GRID", "SWATH"))
     structures = {one.name: one.values for one in known}
@@ -467,7 +470,7 @@ def split_parts(found: Datasets) -> dict[str, DatasetGroup]:
 
 
 def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the name of the grid with which the names of a data set's dimensions end."""
+    """Return the grid that follows ":" in the name of a dimension, or "" if there is none."""
     names = (d.name.partition(":")[2] for d in dataset.dimensions)
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
@@ -475,7 +478,7 @@ def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str,
 def _show_part(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
-    """Remove the name of the structure from the names of dimensions of data sets."""
+    """Return the group of a grid or swath, whose name is removed from the names of dimensions."""
     plain = [
         replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
     ]

@@ -43,17 +43,18 @@ from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 # ---------------------------------------------------------------------- types
 # Datatype messages: the types of HDF5 as stored in the file.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.d. Versions 1 to 5 are known.
+# HDF5 File Format Specification 3.0, IV.A.2.d. Versions 1 to 5 of the message are known.
 
 
 VERSIONS = range(1, 6)
-"""Known versions: 3 has no padding, 4 has other references, 5 has complex numbers."""
+"""Known versions of the message: version 3 has no padding, 4 has other references, 5 has complex
+numbers."""
 TYPE_HEAD = 8
 """The size in bytes of the head of all types: version and class, class bits, size of an element."""
 REGION = 1
-"""The sort of references to regions."""
+"""The value of `HDF5Type.sort` for references to regions."""
 SEQUENCE, TEXT = 0, 1
-"""Kinds of variable-length types."""
+"""Values of `HDF5Type.sort` for variable-length types."""
 RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
 MAX_DEPTH = 64
@@ -158,7 +159,11 @@ class HDF5Type(NamedTuple):
 
     @property
     def has_variable_length(self) -> bool:
-        """Whether elements are or contain variable-length strings or sequences."""
+        """Whether elements are or contain variable-length strings or sequences.
+
+        These are stored in the global heap. Old references to regions are stored there too, but do
+        not count.
+        """
         return self.kind == TypeClass.VLEN or any(
             part.has_variable_length for _, part in self.parts
         )
@@ -271,7 +276,10 @@ def _parse_enum(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Typ
 
 
 def _read_name(data: bytes, offset: int, at: int) -> tuple[bytes, int]:
-    """Return a name, and the offset of its end; before version 3, names are padded to 8 bytes."""
+    """Return a name, and the offset of its end.
+
+    Before version 3 of the message, names are padded to 8 bytes.
+    """
     end = data.find(b"\0", at)
     if end < 0:
         raise MessageError("a name in a type has no end")
@@ -282,7 +290,8 @@ def _read_name(data: bytes, offset: int, at: int) -> tuple[bytes, int]:
 
 def _parse_array(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     old, rank = data[offset] >> 4 < 3, read_uint(data, offset + TYPE_HEAD, 1)
-    # before version 3, reserved bytes come first, and the order of axes after their lengths
+    # before version 3 of the message, reserved bytes precede the lengths of the axes, and the order
+    # of the axes follows them
     start = TYPE_HEAD + (4 if old else 1)
     dims = read_uints(data, offset + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
@@ -318,7 +327,7 @@ def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
 
 
 def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
-    """Return the type of a member; in version 1, up to four axes precede it."""
+    """Return the type of a member; in version 1 of the message, up to four axes precede it."""
     rank = read_uint(data, offset, 1)
     if rank > 4:
         raise MessageError(f"a member of a type has {rank} axes")
@@ -331,7 +340,7 @@ def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
 
 
 def _check_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
-    """Raise an error for members that share a name or bytes, and a compound without members."""
+    """Raise an error if members of a compound share a name or bytes, or if it has no members."""
     if not 0 < len(names) == len(set(names)):
         raise MessageError("a compound type has no members, or two of one name")
     stop = 0
@@ -351,8 +360,8 @@ PARSERS: dict[int, Parse] = {
     TypeClass.ARRAY: _parse_array,
     TypeClass.COMPLEX: _parse_complex,
 }
-"""Parsers of types by class: of a message, the offset of the type in it, its head, and its depth
-of nesting."""
+"""Parsers of types by class: functions of a message, the offset of the type in it, the head of the
+type, and its depth of nesting."""
 
 
 # ---------------------------------------------------------------------- the global heap

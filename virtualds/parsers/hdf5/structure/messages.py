@@ -1,9 +1,9 @@
 """Parses messages of object headers: dataspaces, fill values, filters and layouts.
 
 HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they do not
-know the file, so callers name it (`add_file_to_error`). Messages are the same in many files, so
-their content is cached by plain bytes: with bytes that know their position, the notes of a file
-would be cached, too.
+know the file, so callers name it (`add_file_to_error`). Many files contain the same messages, so
+parsed messages are cached by their bytes. Callers pass plain bytes: bytes that know their position
+would keep the notes of a file in the cache.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TypeClass(IntEnum):
 # ---------------------------------------------------------------------- dataspaces
 # Dataspace messages: how many elements a dataset or an attribute has.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.b. Versions 1 and 2 are known.
+# HDF5 File Format Specification 3.0, IV.A.2.b. Versions 1 and 2 of the message are known.
 
 
 class SpaceClass(IntEnum):
@@ -145,7 +145,7 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     version, rank, flags, of_class = read_bytes(data, 0, 4)
     if version not in (1, 2):
         raise UnknownFormError(f"a dataspace of version {version}")
-    # version 1 has no classes, and five reserved bytes
+    # version 1 of the message has no class, but five reserved bytes
     kind = of_class if version == 2 else SpaceClass.SIMPLE if rank else SpaceClass.SCALAR
     if kind not in set(SpaceClass) or flags & ~HAS_LIMITS:
         raise UnknownFormError(f"a dataspace of class {kind} with flags {flags:#x}")
@@ -166,8 +166,8 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
 # ---------------------------------------------------------------------- fill values
 # Fill Value messages: the values of elements that were not written.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f. Versions 1 to 3 are
-# known. The attribute ``_FillValue`` is something else.
+# HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f. Versions 1 to 3 of
+# the message are known. The attribute ``_FillValue`` is something else.
 
 
 class FillState(IntEnum):
@@ -179,7 +179,8 @@ class FillState(IntEnum):
 
 
 UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
-"""Flags of version 3; the others determine when space is allocated, and when it is filled."""
+"""Flags of version 3 of the message; its other flags determine when space is allocated, and when it
+is filled."""
 NEGATIVE = 2**31
 """The smallest length that represents a negative number, which means that there is no value."""
 
@@ -258,15 +259,16 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
 # ---------------------------------------------------------------------- filters
 # Filter Pipeline messages: what was done to the bytes of chunks.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.l. Versions 1 and 2 are known.
+# HDF5 File Format Specification 3.0, IV.A.2.l. Versions 1 and 2 of the message are known.
 
 
 FILTERS = 0x0B
-"""The type of the message (IV.A.2)."""
+"""The type of the Filter Pipeline message (IV.A.2)."""
 MAX_FILTERS = 32
 """Maximum number of filters of a pipeline."""
 RESERVED = 256
-"""The first number of filters that are not part of HDF5; in version 2 the others have no name."""
+"""The first number of filters that are not part of HDF5. In version 2 of the message, filters with
+lower numbers have no name."""
 
 
 class Filter(NamedTuple):
@@ -295,7 +297,7 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
         raise UnknownFormError(f"a filter pipeline of version {version}")
     if count > MAX_FILTERS:
         raise MessageError(f"a pipeline has {count} filters")
-    # version 1 has six reserved bytes
+    # version 1 of the message has six reserved bytes
     offset, found = 8 if version == 1 else 2, []
     for _ in range(count):
         one, offset = _parse_filter(data, offset, version)
@@ -315,7 +317,7 @@ def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
         raise MessageError(f"the name of a filter has {length} bytes")
     begin = offset + 4 + length
     values = read_uints(data, begin, 4, count)
-    # version 1 pads parameters to 8 bytes
+    # version 1 of the message pads parameters to 8 bytes
     padding = 4 * (count % 2) if version == 1 else 0
     return Filter(number, flags, values), begin + 4 * count + padding
 
@@ -323,7 +325,7 @@ def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
 # ---------------------------------------------------------------------- layouts
 # Data Layout messages: the positions of the elements of a dataset.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.i. Versions 1 to 5 are known.
+# HDF5 File Format Specification 3.0, IV.A.2.i. Versions 1 to 5 of the message are known.
 
 
 EXTERNAL_FILES = 0x07
@@ -341,7 +343,10 @@ class LayoutClass(IntEnum):
 
 
 class IndexKind(IntEnum):
-    """Indexes of chunks: the first up to version 3, the others by their number of version 4."""
+    """Indexes of chunks, by their number in version 4 of the layout message.
+
+    The first is the index of earlier versions, which give it no number.
+    """
 
     B_TREE_1 = 0
     SINGLE = 1
@@ -370,25 +375,26 @@ class Layout(NamedTuple):
     ----------
     kind : LayoutClass
     address : int or None
-        Of contiguous elements, of the index of chunks (of the chunk itself, if it is the only one),
-        or of the collection of the heap that lists the sources of a virtual dataset, or None if
-        nothing is stored.
+        The address of contiguous elements, of the index of chunks (of the chunk itself, if it is
+        the only one), or of the collection of the heap that lists the sources of a virtual dataset.
+        It is None if nothing is stored.
     size : int or None
-        The size of contiguous elements in bytes, or None in versions 1 and 2, which lack it.
+        The size of contiguous elements in bytes, or None in versions 1 and 2 of the message,
+        which lack it.
     data : bytes
         Compact elements.
     dims : tuple of int
-        Elements of a chunk along each axis, and last the size of an element in bytes.
+        The number of elements of a chunk along each axis, and last the size of an element in bytes.
     index_kind : IndexKind or None
-        Of chunks.
+        The kind of index of a chunked dataset.
     flags : int
-        Of chunks: `BARE_EDGES` and `FILTERED_SINGLE`.
+        The flags of a chunked dataset: `BARE_EDGES` and `FILTERED_SINGLE`.
     offset : int
-        Of the address in the message, or of compact elements.
+        The offset in the message of the address, or of compact elements.
     parameters : tuple of int
-        Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
-        the number of the object in the collection. They are right before the address, and right
-        after it in a virtual dataset.
+        The parameters of the index. A filtered single chunk has its size in bytes and its filter
+        mask instead, a virtual dataset the number of the object in the collection. In the message,
+        they are right before the address, or, for a virtual dataset, right after it.
     dims_at : (int, int)
         The offset of ``dims`` in the message, and the size of each in bytes.
     """
@@ -412,7 +418,7 @@ class Layout(NamedTuple):
 
 @lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
-    """Parse the layout of a message, with addresses and lengths of given sizes."""
+    """Parse a data layout message, with addresses and lengths of given sizes in bytes."""
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
@@ -431,7 +437,9 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
 
 
 def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
-    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions.
+    """Parse a data layout message of version 1 or 2.
+
+    It has dimensionality, class, five reserved bytes, address, and dimensions.
 
     Compact elements have no address, and are preceded by their size.
     """
@@ -447,21 +455,27 @@ def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[
 def _parse_layout_v3(
     data: bytes, kind: LayoutClass, offset_size: int, length_size: int
 ) -> tuple[Layout, int]:
-    """Read version 3 and later: class, and its properties; chunks of version 3."""
+    """Parse a data layout message of version 3 or later: its class, and the properties of that.
+
+    Chunked layouts are parsed only in version 3; `_parse_chunked` parses those of later versions.
+    """
     if kind == LayoutClass.COMPACT:
         return _read_compact(data, 2, 2)
     if kind == LayoutClass.CHUNKED:
         return _read_tree(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
     address, begin = read_address(data, 2, offset_size), 2 + offset_size
     if kind == LayoutClass.VIRTUAL:
-        # the object of a collection of the heap
+        # the number of the object in a collection of the heap
         return Layout(kind, address, offset=2, parameters=(read_uint(data, begin, 4),)), begin + 4
     size = read_uint(data, begin, length_size)
     return Layout(kind, address, size, offset=2), begin + length_size
 
 
 def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read versions 4 and 5: class, flags, dimensionality, width, dimensions, index, address."""
+    """Parse a data layout message of version 4 or 5 whose class is chunked.
+
+    It has class, flags, dimensionality, width of the dimensions, dimensions, index, and address.
+    """
     flags, rank, width = read_bytes(data, 2, 3)
     if flags & ~(BARE_EDGES | FILTERED_SINGLE):
         raise UnknownFormError(f"a data layout with flags {flags:#x}")
@@ -495,7 +509,7 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
 
 
 def _check_rank(rank: int, extra: int) -> int:
-    # the element size in bytes follows the chunk lengths
+    # the size of an element in bytes counts as one more length, after those of the chunk
     if not extra <= rank <= MAX_AXES + 1:
         raise MessageError(f"a layout has {rank} lengths")
     return rank
