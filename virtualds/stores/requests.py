@@ -121,8 +121,8 @@ class RetriesExhausted(Exception):
 class Request(NamedTuple):
     """A request as it appears in the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
 
-    If ``length`` is None, the whole file is requested. A request without a method is one of several
-    that are logged together, by their purpose; the log mentions such a request only if it fails.
+    If ``length`` is None, no range of bytes is requested. A request without a method is one of
+    several that are logged together, by their purpose; the log mentions it only if it fails.
     """
 
     method: str

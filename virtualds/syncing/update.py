@@ -623,7 +623,9 @@ class Update:
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
         self._check_for_copies(group, new)
         new = self._expand(group, new)
-        position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
+        position = (
+            "coordinate" if self.sorts and _is_monotonic(_index_of(group, self.dim)) else "end"
+        )
         for on_duplicate, part in self._split(new):
             how = replace(self._appending, position=position, on_duplicate=on_duplicate)
             with self._name_mismatch(group, urls, on_duplicate):
@@ -717,7 +719,7 @@ class Update:
             return
         ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
         goes_on = any(getattr(old, way) and getattr(new, way) for way in ways)
-        if new.is_unique and (goes_on or not _is_ordered(old)):
+        if new.is_unique and (goes_on or not _is_monotonic(old)):
             return
         had, has = (
             find_values(to_virtual_dataset(group), self.dim, changed) for group in (before, after)
@@ -819,7 +821,8 @@ class Update:
         return max(urls, key=reach.__getitem__)
 
 
-def _is_ordered(index: Any) -> bool:
+def _is_monotonic(index: Any) -> bool:
+    """Return whether there is an index, and its values only rise or only fall."""
     return index is not None and bool(
         index.is_monotonic_increasing or index.is_monotonic_decreasing
     )

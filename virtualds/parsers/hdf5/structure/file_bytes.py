@@ -356,11 +356,11 @@ def measure_symbol(offset_size: int, length_size: int) -> int:
 
 def parse_superblock(data: bytes) -> Superblock:
     """Parse a superblock."""
-    return _parse_old(data) if data[8] < 2 else _parse_new(data)
+    return _parse_superblock_v0(data) if data[8] < 2 else _parse_superblock_v2(data)
 
 
-def _parse_old(data: bytes) -> Superblock:
-    """Read versions 0 and 1."""
+def _parse_superblock_v0(data: bytes) -> Superblock:
+    """Parse a superblock of version 0 or 1."""
     version, size, length = data[8], data[13], data[14]
     begin = 24 + 4 * version
     root = begin + 4 * size + length
@@ -382,8 +382,8 @@ def _parse_old(data: bytes) -> Superblock:
     )
 
 
-def _parse_new(data: bytes) -> Superblock:
-    """Read versions 2 and 3."""
+def _parse_superblock_v2(data: bytes) -> Superblock:
+    """Parse a superblock of version 2 or 3."""
     size = data[9]
     note_slot(data, 12 + 2 * size, size, END_OF_FILE)
     offset = 12 + 4 * size
