@@ -94,24 +94,29 @@ def build_aggregations(
     AccessError
         A fragment lies where the file may not refer to.
     """
-    base = "/".join(filter(None, path.split("/")))
+    base = _join_paths(path)
     plans = dict[Name, AggregationPlan]()
     problems = dict[Name, VirtualdsError]()
     made = dict[Name, ManifestVariable]()
     for where, name in find_aggregations(group):
         with _collecting(problems, (where, name)):
-            inside = "/".join(filter(None, (base, where)))
-            plans[where, name] = file.plan(inside, name)
+            plans[where, name] = file.plan(_join_paths(base, where), name)
     assembler = FragmentAssembler(file, open_group, find_together)
-    runs = assembler.collect_runs(plans, problems)
+    targets = {key: assembler.find_type(plan) for key, plan in plans.items()}
+    runs = assembler.collect_runs(plans, targets, problems)
     for key, plan in plans.items():
         if key not in problems:
             with _collecting(problems, key):
-                made[key] = assembler.build(plan, runs[key])
+                made[key] = assembler.build(plan, targets[key], runs[key])
     used = set[Name]()
     for where, name in find_aggregations(group, left_out=True):
-        used |= file.find_described("/".join(filter(None, (base, where))), name)
+        used |= file.find_described(_join_paths(base, where), name)
     return _replace_variables(group, base, "", made, problems, used)
+
+
+def _join_paths(*paths: str) -> str:
+    """Return the path of a group, from the root of a file, without slashes around it."""
+    return "/".join(part for path in paths for part in path.split("/") if part)
 
 
 @contextmanager
@@ -134,7 +139,7 @@ def _replace_variables(
     used: set[Name],
 ) -> ManifestGroup:
     """Return a group with arrays in place of scalars, and without what describes them."""
-    inside = "/".join(filter(None, (base, path)))
+    inside = _join_paths(base, path)
     found = dict[str, ManifestVariable]()
     failed = dict(group.problems)
     for name, variable in group.variables.items():
@@ -146,7 +151,7 @@ def _replace_variables(
             found[name] = made.get((path, name), variable)
     groups = {}
     for name, child in group.groups.items():
-        below = f"{path}/{name}" if path else name
+        below = _join_paths(path, name)
         groups[name] = _replace_variables(child, base, below, made, problems, used)
     return replace(group, variables=found, problems=failed, groups=groups)
 
@@ -172,14 +177,16 @@ class FragmentAssembler:
         self._opened: dict[SourceFile, OpenedFile | VirtualdsError] = {}
 
     def collect_runs(
-        self, plans: Mapping[Name, AggregationPlan], problems: dict[Name, VirtualdsError]
+        self,
+        plans: Mapping[Name, AggregationPlan],
+        targets: Mapping[Name, AggregatedType],
+        problems: dict[Name, VirtualdsError],
     ) -> dict[Name, list[FragmentRun]]:
         """Return the fragments of variables, of neighbouring files joined; add errors to problems.
 
         Some files at a time are open, and all their fragments are taken from them.
         """
         runs: dict[Name, list[FragmentRun]] = {key: [] for key in plans}
-        targets = {key: self._find_target(plan) for key, plan in plans.items()}
         for deep, files, fragments in _iterate_blocks(plans):
             with ExitStack() as closing:
                 self._open_together(files, deep, closing)
@@ -240,7 +247,8 @@ class FragmentAssembler:
 
     # ------------------------------------------------------------------ building
 
-    def _find_target(self, plan: AggregationPlan) -> Target:
+    def find_type(self, plan: AggregationPlan) -> AggregatedType:
+        """Return what the fragments of a variable become."""
         attributes = {
             n: v
             for n, v in plan.variable.attributes.items()
@@ -249,11 +257,12 @@ class FragmentAssembler:
         siblings = self.file.groups[plan.path].variables
         lender = None if "units" in attributes else _find_lender(siblings, plan.name)
         units = attributes if lender is None else siblings[lender].attributes
-        return Target(plan.variable.data.dtype.newbyteorder("="), attributes, units)
+        return AggregatedType(plan.variable.data.dtype.newbyteorder("="), attributes, units)
 
-    def build(self, plan: AggregationPlan, runs: Sequence[FragmentRun]) -> ManifestVariable:
+    def build(
+        self, plan: AggregationPlan, target: AggregatedType, runs: Sequence[FragmentRun]
+    ) -> ManifestVariable:
         """Return a variable with its whole array."""
-        target = self._find_target(plan)
         attributes, units = dict(target.attributes), target.units
         encoding = {n: v for n, v in plan.variable.encoding.items() if n in ("dtype", "source")} | {
             "original_shape": plan.shape
@@ -288,7 +297,7 @@ class FragmentAssembler:
         return ManifestVariable(plan.dims, whole, attributes, encoding)
 
     def _iterate_runs(
-        self, plan: AggregationPlan, target: Target, fragments: Sequence[FragmentPlace]
+        self, plan: AggregationPlan, target: AggregatedType, fragments: Sequence[FragmentPlace]
     ) -> Iterator[FragmentRun]:
         """Yield neighbouring fragments that are read together, joined along one axis."""
         grid = plan.grid
@@ -308,7 +317,7 @@ class FragmentAssembler:
             yield self._join(plan, held, main)
 
     def _look_up(
-        self, plan: AggregationPlan, fragment: FragmentPlace, target: Target
+        self, plan: AggregationPlan, fragment: FragmentPlace, target: AggregatedType
     ) -> FoundFragment:
         """Return the variable of a fragment, after checking that it fits."""
         opened = self._get_opened(plan, fragment)
@@ -411,7 +420,7 @@ class FragmentAssembler:
         return whole
 
     def _adopt_fill(
-        self, plan: AggregationPlan, target: Target, runs: Sequence[FragmentRun]
+        self, plan: AggregationPlan, target: AggregatedType, runs: Sequence[FragmentRun]
     ) -> Any:
         """Return what marks missing values if the variable does not say, or None if none are."""
         if target.dtype.kind not in "iufc":
@@ -428,7 +437,9 @@ class FragmentAssembler:
             return target.dtype.type(NETCDF_FILLS[target.dtype.str[1:]])
         return None
 
-    def _convert(self, plan: AggregationPlan, run: FragmentRun, target: Target) -> ManifestArray:
+    def _convert(
+        self, plan: AggregationPlan, run: FragmentRun, target: AggregatedType
+    ) -> ManifestArray:
         """Return fragments whose chunks are converted to the units and dtype of the variable."""
         array: ManifestArray = run.array
         kinds = {p.dtype for p in array.pipelines}
@@ -456,7 +467,11 @@ class FragmentAssembler:
         return replace(array, dtype=target.dtype, pipelines=pipelines)
 
     def _build_constants(
-        self, plan: AggregationPlan, target: Target, starts: Sequence[Sequence[int]], changed: bool
+        self,
+        plan: AggregationPlan,
+        target: AggregatedType,
+        starts: Sequence[Sequence[int]],
+        changed: bool,
     ) -> Iterator[tuple[Index, ManifestArray]]:
         """Yield fragments of one value, which take no bytes."""
         for index, value in plan.values.items():
@@ -484,7 +499,7 @@ class FragmentAssembler:
 
 
 @dataclass(frozen=True)
-class Target:
+class AggregatedType:
     """What all fragments become: the dtype and the attributes of the aggregation variable.
 
     ``units`` are the attributes with its units and calendar, which bounds have from another one.
@@ -537,7 +552,7 @@ class FragmentRun(NamedTuple):
         scaled = ("scale_factor", "add_offset", "_Unsigned")
         return not self.packing.keys().isdisjoint(scaled) or not self.conversion.is_identity
 
-    def needs_conversion(self, target: Target) -> bool:
+    def needs_conversion(self, target: AggregatedType) -> bool:
         """Return whether values differ from the stored numbers, or marks of missing values do."""
         if self.is_scaled or any(p.packing is not None for p in self.array.pipelines):
             return True
@@ -549,7 +564,7 @@ class FragmentRun(NamedTuple):
         own = [f for f in list_fills(self.packing) if f == f]
         return any(not any(_equal_in(target.dtype, f, k) for k in known) for f in own)
 
-    def describe_conversion(self, target: Target, stored: np.dtype[Any]) -> dict[str, Any]:
+    def describe_conversion(self, target: AggregatedType, stored: np.dtype[Any]) -> dict[str, Any]:
         """Return the packing attributes that convert chunks of numbers ``stored``."""
         names = ("scale_factor", "add_offset")
         if any(name in target.attributes for name in (*names, "_Unsigned")):
@@ -567,7 +582,7 @@ class FragmentRun(NamedTuple):
             made = (int if whole else float)(factor), (int if whole else float)(offset)
             scale, shift = scale * made[0], shift * made[0] + made[1]
             found = {n: v for n, v in found.items() if n not in names}
-            found |= {n: v for n, v in zip(names, (scale, shift), strict=True) if v != n[0]}
+            found |= dict(zip(names, (scale, shift), strict=True))
             if found["scale_factor"] == 1:
                 del found["scale_factor"]
             if found["add_offset"] == 0:
@@ -627,7 +642,7 @@ def _equal_in(dtype: np.dtype[Any], one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _find_fill(target: Target, changed: bool) -> Any:
+def _find_fill(target: AggregatedType, changed: bool) -> Any:
     """Return the value of fragments that are missing."""
     if changed and target.dtype.kind in "fc":
         return target.dtype.type(np.nan)
