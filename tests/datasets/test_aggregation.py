@@ -305,6 +305,22 @@ def test_units_of_fragments_become_those_of_the_variable() -> None:
         assert found["t"].attrs["units"] == "K"
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_differences_of_temperatures_have_no_offset(count: int) -> None:
+    difference = {"units_metadata": "temperature: difference"}
+    for n in range(count):
+        write_part(f"{n}.nc", [n + 1.5], ("x",), {"units": "degC", **difference})
+    uris = grid_of(*(f"{n}.nc" for n in range(count)))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=count)
+        file.aggregate("t", "x", [[1] * count], uris, units="K", **difference)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, np.arange(count) + 1.5)
+    # of files alike but for this attribute, each is looked at
+    write_part(f"{count - 1}.nc", [1.5], ("x",), {"units": "degC"})
+    refuse(UnsupportedError, "agg.nc", "'t'", f"{count - 1}.nc", "units_metadata", "correct them")
+
+
 def test_packing_and_units_convert_together() -> None:
     raw = np.array([10, 20, -1], "i2")
     packing = {"scale_factor": 0.5, "_FillValue": np.int16(-1), "units": "degC"}

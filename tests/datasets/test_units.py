@@ -46,6 +46,41 @@ def test_dates_convert_in_their_calendar() -> None:
     assert convert_units(*units, "standard", "gregorian").offset == 59
 
 
+DIFFERENCE, ON_SCALE, UNKNOWN = (
+    f"temperature: {kind}" for kind in ("difference", "on_scale", "unknown")
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "factor"),
+    [("degC", "K", 1), ("degF", "degC", "5/9"), ("mK", "K", "1/1000")],
+)
+def test_differences_of_temperatures_convert_by_a_factor(
+    given: str, wanted: str, factor: int | str
+) -> None:
+    found = convert_units(given, wanted, metadata=(DIFFERENCE, DIFFERENCE))
+    assert found == (Fraction(factor), 0)
+
+
+@pytest.mark.parametrize(
+    "metadata", [(ON_SCALE, ON_SCALE), (ON_SCALE, None), (None, None), ("leap_seconds: utc", None)]
+)
+def test_temperatures_on_a_scale_have_an_offset(metadata: tuple[str | None, str | None]) -> None:
+    assert convert_units("degC", "K", metadata=metadata).offset == Fraction("273.15")
+
+
+@pytest.mark.parametrize("one", [DIFFERENCE, ON_SCALE, None, UNKNOWN])
+@pytest.mark.parametrize("other", [DIFFERENCE, UNKNOWN, "temperature: odd"])
+def test_temperatures_that_may_differ_do_not_convert(one: str | None, other: str) -> None:
+    for metadata in ((one, other), (other, one)):
+        if metadata != (DIFFERENCE, DIFFERENCE):
+            with pytest.raises(UnitsError, match="units_metadata"):
+                convert_units("degC", "K", metadata=metadata)
+        # these need no offset
+        assert convert_units("mK", "K", metadata=metadata).offset == 0
+        assert convert_units("degC", "celsius", metadata=metadata) == UNCHANGED
+
+
 def test_equal_units_stay_though_nobody_knows_them() -> None:
     assert convert_units("psu", "psu") is UNCHANGED
     assert convert_units("months since 2000-01-01", "months since 2000-01-01") is UNCHANGED

@@ -354,8 +354,11 @@ class FragmentAssembler:
             units = select_for_file(lender, group.attributes, opened.place, lent)
         if "units" in units and "units" in target.units:
             calendars = units.get("calendar"), target.units.get("calendar")
+            metadata = units.get("units_metadata"), target.units.get("units_metadata")
             try:
-                conversion = convert_units(units["units"], target.units["units"], *calendars)
+                conversion = convert_units(
+                    units["units"], target.units["units"], *calendars, metadata
+                )
             except UnitsError as error:
                 raise self.file.refuse(
                     plan,
@@ -719,7 +722,7 @@ def _must_be_equal(name: str, value: Any) -> bool:
     """Return whether files are read together only if they agree in an attribute."""
     if name == "units":
         return not are_date_units(value)
-    return name in (*PACKING_ATTRIBUTES, "calendar", "bounds")
+    return name in (*PACKING_ATTRIBUTES, "units_metadata", "calendar", "bounds")
 
 
 def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | None:

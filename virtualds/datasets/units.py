@@ -2,7 +2,9 @@
 
 CF conventions 1.13, section 3.1, and the UDUNITS-2 database: units are products of powers of named
 units with SI prefixes. Numbers are exact fractions, so that equal units convert by exactly 1.
-Units since a reference date are compared by the calendar (CF, section 4.4).
+Units since a reference date are compared by the calendar (CF, section 4.4). Differences of
+temperatures convert without a summand, if the attribute ``units_metadata`` says that they are such
+(CF, section 3.1.2).
 """
 
 from __future__ import annotations
@@ -108,14 +110,22 @@ TEMPERATURES: Mapping[str, tuple[str, str]] = {
 PARTS = re.compile(r"\s*(?:([./*·]|per\b)\s*)?([^\W\d_%][^\W\d]*|%|[\d.]+(?:[eE][+-]?\d{1,2})?)"
                    r"(?:(?:\^|\*\*)?([+-]?\d+))?")  # fmt: skip
 """A factor of a unit: the operator before it, a name or number, and an exponent."""
+TEMPERATURE = re.compile(r"\btemperature:\s*(\S+)")
 TIME_WORD = re.compile(r"(\w+)\s+since\s")
 
 
-def convert_units(given: Any, wanted: Any, calendar: Any = None, other: Any = None) -> Conversion:
+def convert_units(
+    given: Any,
+    wanted: Any,
+    calendar: Any = None,
+    other: Any = None,
+    metadata: tuple[Any, Any] = (None, None),
+) -> Conversion:
     """Return how numbers in units ``given`` become numbers in units ``wanted``.
 
-    ``calendar`` and ``other`` are the calendars of both. Raises `UnitsError` for units that do not
-    convert, and for those that are unknown and not equal.
+    ``calendar`` and ``other`` are the calendars of both, and ``metadata`` their attributes
+    ``units_metadata``: without them, temperatures are on a scale. Raises `UnitsError` for units
+    that do not convert, and for those that are unknown and not equal.
 
     Examples
     --------
@@ -134,7 +144,24 @@ def convert_units(given: Any, wanted: Any, calendar: Any = None, other: Any = No
     one, two = parse_unit(given), parse_unit(wanted)
     if one.exponents != two.exponents:
         raise UnitsError(f"{given!r} does not convert to {wanted!r}")
-    return Conversion(one.factor / two.factor, (one.offset - two.offset) / two.factor)
+    factor, offset = one.factor / two.factor, (one.offset - two.offset) / two.factor
+    if not offset:
+        return Conversion(factor, offset)
+    kinds = [_name_temperature(text) for text in metadata]
+    if kinds == ["difference", "difference"]:
+        return Conversion(factor, Fraction(0))
+    if kinds != ["on_scale", "on_scale"]:
+        raise UnitsError(
+            f"{given!r} does not convert to {wanted!r}, as their units_metadata are "
+            f"{metadata[0]!r} and {metadata[1]!r}"
+        )
+    return Conversion(factor, offset)
+
+
+def _name_temperature(metadata: Any) -> str:
+    """Return what the attribute ``units_metadata`` says of a temperature."""
+    found = TEMPERATURE.search(str(metadata or ""))
+    return found[1] if found else "on_scale"
 
 
 def _name_calendar(calendar: Any) -> str:
