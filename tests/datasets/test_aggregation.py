@@ -236,6 +236,22 @@ def test_unique_values_of_one_byte_have_no_default_mark() -> None:
         np.testing.assert_array_equal(found["u"].values, [np.nan, np.nan, 5])
 
 
+@pytest.mark.parametrize("dtype", ["i1", "u1"])
+def test_missing_fragments_of_one_byte_need_a_mark(dtype: str) -> None:
+    stored = np.array([np.iinfo(dtype).max, 129 if dtype == "u1" else -127], dtype)
+    write_part("0.nc", stored, ("x",))
+    uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=4)
+        file.aggregate("t", "x", [[2, 2]], uris, dtype=dtype)
+    refuse(UnsupportedError, "agg.nc", "'t'", "fragments are missing", "give the variable a _Fill")
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=4)
+        file.aggregate("t", "x", [[2, 2]], uris, dtype=dtype, _FillValue=np.array(7, dtype))
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [*stored, np.nan, np.nan])
+
+
 def test_unique_values_may_be_texts() -> None:
     with AggregationWriter("agg.nc") as file:
         file.add_dims(time=3)
@@ -303,6 +319,61 @@ def test_units_of_fragments_become_those_of_the_variable() -> None:
     for found in open_all():
         np.testing.assert_array_equal(found["t"].values, expected)
         assert found["t"].attrs["units"] == "K"
+
+
+def write_kilometres(uris: Any, **attributes: Any) -> None:
+    write_part("0.nc", np.array([1, 2], "i2"), ("x",), {"units": "km"})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2 * len(uris))
+        lengths = [[2] * len(uris)]
+        file.aggregate("t", "x", lengths, uris, **{"dtype": "i4", "units": "m", **attributes})
+
+
+@pytest.mark.parametrize("mark", [None, -9])
+def test_converted_integers_cannot_be_missing(mark: int | None) -> None:
+    own = {} if mark is None else {"_FillValue": np.int32(mark)}
+    uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+    write_kilometres(uris, **own)
+    refuse(UnsupportedError, "agg.nc", "'t'", "fragments are missing", "floating dtype")
+    write_kilometres(uris, dtype="f8")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [1000, 2000, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+def test_a_mark_that_converted_integers_may_be_is_refused(name: str) -> None:
+    write_kilometres(grid_of("0.nc"), **{name: np.int32(2000)})
+    refuse(UnsupportedError, "agg.nc", "'t'", "may hold 2000", "floating dtype")
+    # no 16-bit number of kilometres is this many metres
+    for mark in (2001, 32768000, -2147483647):
+        write_kilometres(grid_of("0.nc"), **{name: np.int32(mark)})
+        for found in open_all():
+            np.testing.assert_array_equal(found["t"].values, [1000, 2000])
+
+
+def test_marks_of_integers_are_refused_through_aggregations_of_aggregations() -> None:
+    write_kilometres(grid_of("0.nc"))
+    for name, mark in (("two.nc", 2000), ("three.nc", 2001)):
+        with AggregationWriter(name) as file:
+            file.add_dims(x=2)
+            own = {"units": "m", "_FillValue": np.int32(mark)}
+            file.aggregate("t", "x", [[2]], grid_of("agg.nc"), dtype="i4", **own)
+    refuse(UnsupportedError, "two.nc", "'t'", "may hold 2000", path="two.nc")
+    for found in open_all("three.nc"):
+        np.testing.assert_array_equal(found["t"].values, [1000, 2000])
+
+
+def test_dates_of_missing_fragments_are_missing() -> None:
+    days = {"units": "days since 2000-01-02"}
+    write_part("0.nc", np.array([0, 1]), ("time",), days, name="date")
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=4)
+        uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+        units = "days since 2000-01-01"
+        file.aggregate("date", "time", [[2, 2]], uris, dtype="i8", units=units)
+    expected = np.array(["2000-01-02", "2000-01-03", "NaT", "NaT"], "M8[ns]")
+    for found in open_all():
+        np.testing.assert_array_equal(found["date"].values.astype("M8[ns]"), expected)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -575,8 +646,14 @@ def test_other_features_stay_variables_of_the_file() -> None:
 # ---------------------------------------------------------------------- CFA 0.6.2
 
 
-def write_old(uris: Any, addresses: Any, *, form: Any = "nc", **attributes: Any) -> None:
-    """Write the file of two fragments of three elements, as CFA 0.6.2 says."""
+def write_old(
+    uris: Any, addresses: Any, *, form: Any = "nc", own: Any = None, **attributes: Any
+) -> None:
+    """Write the file of two fragments of three elements, as CFA 0.6.2 says.
+
+    ``own`` are the dtype and the attributes of the aggregation variable.
+    """
+    own = {"dtype": "f8", **(own or {})}
     with AggregationWriter("agg.nc") as file:
         file.file.Conventions = "CF-1.10 CFA-0.6.2"
         file.add_dims(x=6)
@@ -585,7 +662,7 @@ def write_old(uris: Any, addresses: Any, *, form: Any = "nc", **attributes: Any)
         file.add("cfa_format", form)
         file.add("cfa_address", addresses)
         file.add("inner", np.arange(3.0) + 10, dims=(file.add_dims(y=3) or "y",))
-        scalar = file.add("t", np.zeros(()), dims=())
+        scalar = file.add("t", np.zeros(()), dims=(), **own)
         scalar.aggregated_dimensions = "x"
         scalar.aggregated_data = (
             "location: cfa_location file: cfa_file format: cfa_format address: cfa_address"
@@ -625,6 +702,55 @@ def test_fragments_may_be_in_the_file_itself_or_missing() -> None:
     write_old(uris, np.ma.array(["inner", ""], object, mask=[0, 1]))
     for found in open_all():
         np.testing.assert_array_equal(found["t"].values, [10, 11, 12, np.nan, np.nan, np.nan])
+
+
+def write_constant(address: str, part: dict[str, Any], own: dict[str, Any]) -> None:
+    """Write a fragment in a file, and one that is a constant."""
+    write_part("0.nc", np.array([1, 2, 3], "i2"), ("x",), part)
+    uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+    write_old(uris, grid_of("t", address), form=grid_of("nc", "full"), own=own)
+
+
+def test_fragments_may_be_constants() -> None:
+    for part, factor in (({}, 1), ({"scale_factor": 0.5}, 0.5)):
+        write_constant("7.25", part, {})
+        for found in open_all():
+            expected = [factor, 2 * factor, 3 * factor, 7.25, 7.25, 7.25]
+            np.testing.assert_array_equal(found["t"].values, expected)
+
+
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_constants_may_be_missing_values(dtype: str, name: str) -> None:
+    own = {"dtype": dtype, name: np.dtype(dtype).type(-99.9)}
+    for part, factor in (({}, 1), ({"scale_factor": 0.5}, 0.5)):
+        write_constant("-99.9", part, own)
+        for found in open_all():
+            expected = [factor, 2 * factor, 3 * factor, *[np.nan] * 3]
+            np.testing.assert_array_equal(found["t"].values, expected)
+
+
+@pytest.mark.parametrize("address", ["7.5", "300", "many"])
+def test_constants_that_are_no_integers_are_refused(address: str) -> None:
+    write_part("0.nc", np.array([1, 2, 3], "i1"), ("x",))
+    uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+    write_old(uris, grid_of("t", address), form=grid_of("nc", "full"), own={"dtype": "i1"})
+    refuse(FormatError, "agg.nc", "'t'", f"fragment (1,) has the value '{address}', no int8")
+
+
+def test_constants_of_converted_integers_cannot_be_missing() -> None:
+    own = {"dtype": "i4", "units": "m", "_FillValue": np.int32(-99)}
+    for text, given in (("-99", "km"), ("-99", "m"), ("-98", "km")):
+        write_constant(text, {"units": given}, own)
+        if (text, given) == ("-99", "km"):
+            refuse(UnsupportedError, "agg.nc", "'t'", "fragment (1,) is missing", "floating dtype")
+            continue
+        scale = 1000 if given == "km" else 1
+        last = np.nan if text == "-99" else -98
+        for found in open_all():
+            np.testing.assert_array_equal(
+                found["t"].values, [scale, 2 * scale, 3 * scale, *[last] * 3]
+            )
 
 
 # ---------------------------------------------------------------------- what is refused

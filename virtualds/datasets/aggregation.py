@@ -35,7 +35,7 @@ from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, are_date_units
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.aggregation_plan import (
     NETCDF_FILLS,
@@ -47,7 +47,13 @@ from virtualds.datasets.aggregation_plan import (
     Name,
 )
 from virtualds.datasets.units import UNCHANGED, Conversion, UnitsError, convert_units
-from virtualds.errors import AccessError, ReadError, VirtualdsError, without_secrets
+from virtualds.errors import (
+    AccessError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+    without_secrets,
+)
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
@@ -278,6 +284,8 @@ class FragmentAssembler:
             target = replace(target, attributes={**target.attributes, **fills})
             attributes |= fills
         changed = any(run.needs_conversion(target) for run in runs)
+        if changed and target.marks_vanish and plan.has_gaps:
+            raise self._refuse_gaps(plan, target, "fragments are missing")
         parts = list[tuple[Index, ManifestArray]]()
         starts = plan.starts()
         for run in runs:
@@ -435,8 +443,14 @@ class FragmentAssembler:
             [mark] = marks.values()
             if target.dtype.type(mark) == mark or target.dtype.kind in "fc":
                 return np.asarray(mark).astype(target.dtype).ravel()[0]
-        missing = prod(plan.grid) > len(plan.files) + len(plan.values)
-        if missing and target.dtype.kind in "iu":
+        if plan.has_gaps and target.dtype.kind in "iu":
+            if target.dtype.itemsize == 1:
+                raise self.file.refuse(
+                    plan,
+                    f"fragments are missing, and {target.dtype} has no default fill value, since "
+                    f"all 256 numbers may be values; give the variable a _FillValue, or leave it "
+                    f"out with drop_variables",
+                )
             return target.dtype.type(NETCDF_FILLS[target.dtype.str[1:]])
         return None
 
@@ -453,6 +467,7 @@ class FragmentAssembler:
                     f"fragment {run.at} is put together from others and has other units or "
                     f"packing; refer to its own fragments",
                 )
+            self._check_marks(plan, run, target, array)
             return array
         packings = {}
         for stored in kinds:
@@ -467,7 +482,31 @@ class FragmentAssembler:
                     f"leave the variable out with drop_variables",
                 ) from error
         pipelines = tuple(replace(p, packing=packings[p.dtype]) for p in array.pipelines)
-        return replace(array, dtype=target.dtype, pipelines=pipelines)
+        array = replace(array, dtype=target.dtype, pipelines=pipelines)
+        self._check_marks(plan, run, target, array)
+        return array
+
+    def _check_marks(
+        self, plan: AggregationPlan, run: FragmentRun, target: AggregatedType, array: ManifestArray
+    ) -> None:
+        """Raise an error if converted integers may be what marks missing values."""
+        if target.marks_vanish:
+            for fill in list_fills(target.attributes):
+                if any(_may_yield(fill, p.packing, p.dtype) for p in array.pipelines):
+                    raise self._refuse_gaps(
+                        plan, target, f"fragment {run.at} may hold {fill}, which marks missing ones"
+                    )
+
+    def _refuse_gaps(
+        self, plan: AggregationPlan, target: AggregatedType, why: str
+    ) -> UnsupportedError:
+        """Return the error for integers that are converted, and may be missing."""
+        return self.file.refuse(
+            plan,
+            f"{why}, and converted {target.dtype} cannot be missing; write the variable with a "
+            f"floating dtype, or its fragments with its units and dtype, or leave it out with "
+            f"drop_variables",
+        )
 
     def _build_constants(
         self,
@@ -481,12 +520,20 @@ class FragmentAssembler:
             shape = plan.shape_of(index)
             try:
                 stored = np.asarray(value).astype(target.dtype)
-                if stored != value and stored.dtype.kind not in "fc":
+                # numbers that are texts, as CFA 0.6.2 may have them, are parsed and never cut
+                exact = isinstance(value, str) or stored.dtype.kind in "fc"
+                if not exact and stored != value:
                     raise ValueError(f"{value!r} is out of its range")
             except (ValueError, OverflowError, TypeError) as error:
                 raise self.file.error(
                     plan, f"fragment {index} has the value {value!r}, no {target.dtype}: {error}"
                 ) from error
+            fills = list_fills(target.attributes)
+            if changed and any(_equal_in(target.dtype, stored, fill) for fill in fills):
+                if target.marks_vanish:
+                    raise self._refuse_gaps(plan, target, f"fragment {index} is missing")
+                if target.dtype.kind in "fc":
+                    stored = np.asarray(np.nan, target.dtype)
             pipeline = CodecPipeline(
                 target.dtype, fill=stored.tobytes(), layout=tuple(range(len(shape)))
             )
@@ -511,6 +558,14 @@ class AggregatedType:
     dtype: np.dtype[Any]
     attributes: Mapping[str, Any]
     units: Mapping[str, Any]
+
+    @property
+    def marks_vanish(self) -> bool:
+        """Whether converted numbers have nothing that marks missing values.
+
+        Floats become NaN, and dates are loaded with their attributes.
+        """
+        return self.dtype.kind in "iu" and not are_date_units(self.units.get("units"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -594,7 +649,9 @@ class FragmentRun(NamedTuple):
             list_fills(found) or stored.kind not in "iu" or not np.can_cast(stored, target.dtype)
         ):
             raise ValueError("integers cannot hold what it has: fractions, gaps, or larger numbers")
-        if target.dtype.kind in "iu" and isinstance(found.get("scale_factor"), float | np.floating):
+        if target.dtype.kind in "iu" and any(
+            isinstance(found.get(name), float | np.floating) for name in names
+        ):
             raise ValueError("it is scaled by a fraction")
         extra = [f for f in list_fills(target.attributes) if f == f]
         if extra and target.dtype.kind in "fc":
@@ -632,6 +689,24 @@ def _unscale(
         got = found.decode(one) if found else one.astype(dtype)
         if got[0] == np.asarray(value).astype(dtype):
             yield one[0]
+
+
+def _may_yield(value: Any, packing: Decoding | None, stored: np.dtype[Any]) -> bool:
+    """Return whether a number is what some stored integer becomes."""
+    if not isinstance(value, np.integer | np.floating) or not np.isfinite(value):
+        return False
+    if value != int(value):
+        return False
+    kind, scale, shift = stored, 1, 0
+    if isinstance(packing, Packing):
+        kind = packing.integer or stored
+        scale = 1 if packing.scale_factor is None else int(packing.scale_factor)
+        shift = 0 if packing.add_offset is None else int(packing.add_offset)
+    if not scale:
+        return int(value) == shift
+    raw, rest = divmod(int(value) - shift, scale)
+    limits = np.iinfo(kind)
+    return not rest and limits.min <= raw <= limits.max
 
 
 def list_fills(attributes: Mapping[str, Any]) -> list[Any]:

@@ -97,6 +97,11 @@ class AggregationPlan:
         """How many fragments there are along each axis."""
         return tuple(map(len, self.lengths))
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether fragments are missing."""
+        return prod(self.grid) > len(self.files) + len(self.values)
+
     def starts(self) -> list[list[int]]:
         """Return where fragments begin along each axis."""
         return [[0, *accumulate(row)][:-1] for row in self.lengths]
