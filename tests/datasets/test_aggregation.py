@@ -363,6 +363,22 @@ def test_marks_of_integers_are_refused_through_aggregations_of_aggregations() ->
         np.testing.assert_array_equal(found["t"].values, [1000, 2000])
 
 
+@pytest.mark.parametrize(("dtype", "own"), [("i4", {}), ("f8", {"scale_factor": 10.0})])
+def test_what_is_unpacked_is_not_converted_again(dtype: str, own: dict[str, Any]) -> None:
+    write_part("0.nc", np.array([1, 2], "i2"), ("x",), {"scale_factor": 0.5})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2)
+        file.aggregate("t", "x", [[2]], grid_of("0.nc"))
+    for name, kind, given in (("two.nc", dtype, own), ("three.nc", "f4", {})):
+        with AggregationWriter(name) as file:
+            file.add_dims(x=2)
+            file.aggregate("t", "x", [[2]], grid_of("agg.nc"), dtype=kind, **given)
+    refuse(UnsupportedError, "two.nc", "'t'", "refer to its own fragments", path="two.nc")
+    for found in open_all("three.nc"):
+        assert found["t"].dtype == "f4"
+        np.testing.assert_array_equal(found["t"].values, [0.5, 1.0])
+
+
 def test_dates_of_missing_fragments_are_missing() -> None:
     days = {"units": "days since 2000-01-02"}
     write_part("0.nc", np.array([0, 1]), ("time",), days, name="date")

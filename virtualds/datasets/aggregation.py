@@ -59,6 +59,8 @@ from virtualds.source_file import SourceFile
 
 FILES_AT_ONCE = 256
 """How many files are open at a time."""
+SCALING = ("scale_factor", "add_offset", "_Unsigned")
+"""Attributes that make other numbers of stored ones."""
 
 OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
 """Opens a file; further arguments are whether the groups below its root are read, and which files
@@ -461,11 +463,14 @@ class FragmentAssembler:
         array: ManifestArray = run.array
         kinds = {p.dtype for p in array.pipelines}
         if any(p.packing is not None for p in run.array.pipelines):
-            if run.is_scaled:
+            # they are unpacked to this dtype already, and nothing is applied after that
+            casting = "same_kind" if target.dtype.kind in "fc" else "safe"
+            fits = can_become(array.dtype, target.dtype, casting) and not target.is_packed
+            if run.is_scaled or not fits:
                 raise self.file.refuse(
                     plan,
-                    f"fragment {run.at} is put together from others and has other units or "
-                    f"packing; refer to its own fragments",
+                    f"fragment {run.at} is put together from others and has another dtype, other "
+                    f"units or another packing; refer to its own fragments",
                 )
             self._check_marks(plan, run, target, array)
             return array
@@ -560,6 +565,11 @@ class AggregatedType:
     units: Mapping[str, Any]
 
     @property
+    def is_packed(self) -> bool:
+        """Whether its own attributes unpack stored numbers."""
+        return not self.attributes.keys().isdisjoint(SCALING)
+
+    @property
     def marks_vanish(self) -> bool:
         """Whether converted numbers have nothing that marks missing values.
 
@@ -607,8 +617,7 @@ class FragmentRun(NamedTuple):
     @property
     def is_scaled(self) -> bool:
         """Whether stored numbers are not the values."""
-        scaled = ("scale_factor", "add_offset", "_Unsigned")
-        return not self.packing.keys().isdisjoint(scaled) or not self.conversion.is_identity
+        return not self.packing.keys().isdisjoint(SCALING) or not self.conversion.is_identity
 
     def needs_conversion(self, target: AggregatedType) -> bool:
         """Return whether values differ from the stored numbers, or marks of missing values do."""
@@ -625,7 +634,7 @@ class FragmentRun(NamedTuple):
     def describe_conversion(self, target: AggregatedType, stored: np.dtype[Any]) -> dict[str, Any]:
         """Return the packing attributes that convert chunks of numbers ``stored``."""
         names = ("scale_factor", "add_offset")
-        if any(name in target.attributes for name in (*names, "_Unsigned")):
+        if target.is_packed:
             raise ValueError("the aggregation variable is packed, and the fragment is another way")
         if not can_become(stored, target.dtype, "same_kind"):
             raise ValueError("they are different kinds of values")
