@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from archives import KINDS, Archives
-from products import few_quick
 from serving import serving_apart as serving
 
 import virtualds
@@ -30,11 +30,6 @@ TYPES_UNKNOWN = {"durations_whose_units_differ"}
 """Durations of numpy, which only zarr-python knows."""
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    return Archives(tmp_path_factory.mktemp("archives"))
-
-
 def read_tensorstore(url: str, name: str, driver: str) -> Any:
     spec = {"driver": driver, "kvstore": f"{url}{name}/"}
     return tensorstore.open(spec, open=True, read=True).result().read().result()
@@ -47,34 +42,40 @@ def read_gdal(url: str, name: str, ndim: int) -> Any:
         return source.read(1)
 
 
-def read_stored(target: Path) -> xr.Dataset:
-    return xr.open_dataset(target, engine="virtual", decode_cf=False).load()
+SERVED_KINDS = [name for name in KINDS if name not in SETS_DIFFER | TYPES_UNKNOWN]
 
 
-QUICK = {"months_of_28_to_31_days", "codecs_that_differ", "contiguous_next_to_chunked"}
-
-
-@pytest.mark.parametrize(
-    "name", few_quick([n for n in KINDS if n not in SETS_DIFFER | TYPES_UNKNOWN], QUICK)
-)
-def test_tensorstore_and_gdal_read_every_kind_of_set(name: str, archives: Archives) -> None:
-    target = archives.folder / f"{name}.zarr"
-    parts = [virtualds.open_virtual_dataset(p) for p in archives.files(name)]
-    KINDS[name].combine(parts).virtual.to_manifest(target)
-    expected = read_stored(target)
-    compared = set[str]()
+@pytest.fixture(scope="module")
+def served_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, xr.DataTree]]:
+    """The url of one set with a group for each kind of archive, and what it holds, not decoded."""
+    archives = Archives(tmp_path_factory.mktemp("archives"))
+    nodes = {}
+    for name in SERVED_KINDS:
+        parts = [virtualds.open_virtual_dataset(path) for path in archives.files(name)]
+        nodes[name] = KINDS[name].combine(parts)
+    target = archives.folder / "kinds.zarr"
+    xr.DataTree.from_dict(nodes).virtual.to_manifest(target)
     with serving(target) as url:
-        for variable, values in expected.variables.items():
-            if values.dtype.kind not in NUMBERS:
-                continue
-            found = read_tensorstore(f"{url}zarr/", variable, "zarr3")
-            np.testing.assert_array_equal(found, values.values)
-            compared.add("tensorstore")
-            if values.ndim == 2 and values.size:
-                for version in ("zarr", "zarr2"):
-                    found = read_gdal(url + version, variable, values.ndim)
-                    np.testing.assert_array_equal(found, values.values)
-                compared.add("GDAL")
+        yield url, xr.open_datatree(target, engine="virtual", decode_cf=False)
+
+
+@pytest.mark.parametrize("name", SERVED_KINDS)
+def test_tensorstore_and_gdal_read_every_kind_of_set(
+    name: str, served_kinds: tuple[str, xr.DataTree]
+) -> None:
+    url, tree = served_kinds
+    compared = set[str]()
+    for variable, values in tree[name].to_dataset().load().variables.items():
+        if values.dtype.kind not in NUMBERS:
+            continue
+        found = read_tensorstore(f"{url}zarr/{name}/", variable, "zarr3")
+        np.testing.assert_array_equal(found, values.values)
+        compared.add("tensorstore")
+        if values.ndim == 2 and values.size:
+            for version in ("zarr", "zarr2"):
+                found = read_gdal(url + version, f"{name}/{variable}", values.ndim)
+                np.testing.assert_array_equal(found, values.values)
+            compared.add("GDAL")
     assert "tensorstore" in compared
 
 
