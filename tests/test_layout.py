@@ -479,6 +479,27 @@ def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Pat
                     assert module in BEHIND_THE_PROGRAM | {"virtualds"}
 
 
+SERVER = sorted((PACKAGE.parent / "virtualds_server").glob("*.py"))
+BEHIND_THE_SERVER = {
+    "virtualds.datasets.location",
+    "virtualds.datasets.zarr_adapter",
+    "virtualds.errors",
+    "virtualds.stores.listing",
+    "virtualds.urls",
+}
+"""What the server uses besides the public names; of the adapter only a type."""
+
+
+def test_the_server_uses_public_names_and_few_modules_besides() -> None:
+    used = set()
+    for path in SERVER:
+        for node in ast.walk(ast.parse(path.read_text(), path)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            used |= {name for name in names if top(name) == "virtualds"}
+    assert used == BEHIND_THE_SERVER | {"virtualds"}
+
+
 # ---------------------------------------------------------------------- what is to be installed
 
 ROOT = PACKAGE.parent

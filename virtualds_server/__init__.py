@@ -1,4 +1,8 @@
-"""A server of sets and files as plain Zarr over HTTP: a client that uses the library as users do.
+"""A server of sets and files as plain Zarr over HTTP: a client beside the library.
+
+It opens and reads what it serves by the public names, as users do. Besides them it uses modules of
+the library that tell whether a set has changed, and leave secrets out; `tests/test_layout.py` lists
+them.
 
 ``virtualds serve`` starts it, and any ASGI server runs what `create_app` returns.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
+import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,10 +11,18 @@ from html import escape
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from virtualds.errors import without_secrets
 from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
 from virtualds_server.bodies import Bodies, OverloadedError
 from virtualds_server.limits import Limits
-from virtualds_server.versions import FORMATS, Follower, Served, Version, describe_error
+from virtualds_server.versions import (
+    FORMATS,
+    Follower,
+    NoFormError,
+    Served,
+    Version,
+    describe_error,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -24,16 +32,12 @@ if TYPE_CHECKING:
 NEEDED = "pip install starlette uvicorn zarr"
 log = logging.getLogger("virtualds.server")
 
-LOCAL_FOLDER = re.compile(r"""file://[^:;'"\n]*/|(?<![\w:/.])/[^:;'"\n]*/""")
-"""The folder in a path of this machine."""
-QUERY = re.compile(r"""(?<=[\w/])\?[^\s'";]*""")
-"""The query of a url."""
 NO_CHUNK = "!"
 """What GDAL gets for a chunk that cannot be read: it takes every status of an error for a missing
 chunk, and fills it. This is too short for any chunk (`virtualds.zarr_store` with
 ``readers="any"`` has none of one byte), so that GDAL raises an error."""
 SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
-"""What reading raises if a source, or the set itself, is broken; not what is a mistake of ours."""
+"""What reading raises if a source, or the set itself, is broken. Others are mistakes of ours."""
 
 
 def create_app(
@@ -94,7 +98,9 @@ def create_app(
         "parser_options": parser_options,
         "on_error": on_error,
     }
-    given = {key: value for key, value in opening.items() if value is not None and value != "raise"}
+    if on_error == "raise":
+        del opening["on_error"]
+    given = {key: value for key, value in opening.items() if value is not None}
     if isinstance(url, Served):
         if given:
             raise TypeError(f"{min(given)}= of a Served: give it to the function that opens it")
@@ -146,20 +152,29 @@ class Server:
             body = await self.bodies.get(
                 (current.number, kind, key), lambda: current.open_store(kind).read(key)
             )
-        except (*SOURCE_ERRORS, OverloadedError) as error:
-            answer = answer_error(error, request)
+            if body is None:
+                return answer_text(404, "no such key\n", request)
+            media = "application/json" if is_metadata else "application/octet-stream"
+            found = answer_request(body, request.headers, media)
+            return make_response(found.status, found.headers, found.content, request)
+        except Exception as error:  # noqa: BLE001
+            answer = answer_error(error, request, key)
             is_gdal = request.headers.get("user-agent", "").startswith("GDAL")
             return answer_text(200, NO_CHUNK, request) if is_gdal and not is_metadata else answer
-        if body is None:
-            return answer_text(404, "no such key\n", request)
-        media = "application/json" if is_metadata else "application/octet-stream"
-        found = answer_request(body, request.headers, media)
-        return make_response(found.status, found.headers, found.content, request)
 
     async def _find_version(self, at_once: bool = False) -> Version:
+        """Return the newest version, or the one before if finding the newest takes long."""
         if not at_once and (recent := self.follower.peek()) is not None:
             return recent
-        return await self.bodies.run(lambda: self.follower.get(at_once))
+        patience = self.follower.find_patience(at_once)
+        if patience is not None and patience <= 0:
+            return self.follower.answer()
+        try:
+            return await self.bodies.look(lambda: self.follower.get(at_once), patience)
+        except TimeoutError:
+            if patience is None:
+                raise
+            return self.follower.answer()
 
     # ------------------------------------------------------------------ for people
 
@@ -171,7 +186,8 @@ class Server:
         status = 200
         try:
             said["version"] = (await self._find_version(at_once=True)).number
-        except (*SOURCE_ERRORS, OverloadedError) as error:
+        except Exception as error:  # noqa: BLE001
+            log_error(error, request)
             status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
         return JSONResponse(said, status, headers={**EXPOSED, "cache-control": "no-store"})
 
@@ -236,33 +252,45 @@ async def answer_method(request: Request, error: Exception) -> Response:
     return answer_text(405, "read only: GET or HEAD\n", request, {"allow": "GET, HEAD, OPTIONS"})
 
 
-def answer_error(error: Exception, request: Request) -> Response:
+def answer_error(error: Exception, request: Request, key: str) -> Response:
     """Answer a request that failed; never with 404, which readers take for missing values."""
+    log_error(error, request)
     if isinstance(error, TimeoutError):
-        log.warning("%s: no answer of the source in time", request.url.path)
         return answer_text(504, "the source did not answer in time\n", request)
     if isinstance(error, OverloadedError):
         return answer_text(
             503, "too many requests wait; try again\n", request, {"retry-after": "1"}
         )
-    log.warning("%s: %s", request.url.path, describe_error(error))
-    status = 501 if isinstance(error, NotImplementedError) else 502
-    return answer_text(status, f"{give_reason(error)}\n", request)
+    if isinstance(error, SOURCE_ERRORS):
+        status = 501 if isinstance(error, NotImplementedError) else 502
+    else:
+        status = 500
+    return answer_text(status, f"{give_reason(error, key)}\n", request)
 
 
-def give_reason(error: BaseException) -> str:
-    """Return what an error says, without secrets, queries of urls, and folders of this machine.
+def log_error(error: Exception, request: Request) -> None:
+    """Log all that an error says but secrets; of a mistake of ours also where it happened."""
+    if isinstance(error, OverloadedError):
+        # requests are logged already, and there are too many
+        return
+    if isinstance(error, SOURCE_ERRORS):
+        log.warning("%s: %s", request.url.path, describe_error(error))
+    else:
+        text = without_secrets("".join(traceback.format_exception(error)))
+        log.error("%s: %s", request.url.path, text)
+
+
+def give_reason(error: BaseException, key: str = "") -> str:
+    """Return the kind of an error, and the key that was asked for; the log has its message.
+
+    Messages are for those who run the server: they name folders and urls, in any form.
 
     Examples
     --------
-    >>> give_reason(OSError("file:///home/me/my data/a.nc: it is gone; /tmp/b has it"))
-    'OSError: a.nc: it is gone; b has it'
-    >>> give_reason(OSError("https://me:pw@example.org/a.nc?token=abc&n=1: it is gone"))
-    'OSError: https://me:...@example.org/a.nc: it is gone'
+    >>> give_reason(OSError("https://me:pw@example.org/a.nc?token=abc: it is gone"), "t/c/0/0")
+    'OSError: t/c/0/0 cannot be read; the log of the server says why'
     """
-    text = QUERY.sub(_keep_colon, describe_error(error))
-    return LOCAL_FOLDER.sub("", text)
-
-
-def _keep_colon(found: re.Match[str]) -> str:
-    return ":" if found[0].endswith(":") else ""
+    if isinstance(error, NoFormError):
+        return error.reason
+    what = f"{key} cannot be read" if key else "it cannot be opened"
+    return f"{type(error).__name__}: {what}; the log of the server says why"

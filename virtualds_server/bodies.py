@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,8 @@ class Bodies:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="virtualds-server")
+        # to open a new version may take minutes, in which chunks are read
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="virtualds-server-look")
         self._kept: OrderedDict[Hashable, Body | None] = OrderedDict()
         self._nbytes = 0
         self._tasks: dict[Hashable, asyncio.Task[Body | None]] = {}
@@ -66,28 +69,36 @@ class Bodies:
         # who waits may leave, the others still get it
         return await asyncio.wait_for(asyncio.shield(task), self._limits.timeout)
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Do something in a thread, in the time of a request."""
-        return await asyncio.wait_for(asyncio.shield(self._submit(work)), self._limits.timeout)
+    async def look(self, work: Callable[[], Result], seconds: float | None) -> Result:
+        """Do something in the thread that reads no chunks, in some seconds or those of a request.
+
+        Raises `TimeoutError` after that. What has begun then goes on, what waits is left out.
+        """
+        most = self._limits.timeout
+        within = most if seconds is None else min(seconds, most)
+        return await asyncio.wait_for(self._submit(work, self._looking), within)
 
     def close(self) -> None:
         """Let threads end when they have finished; nothing waits for them."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._looking):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def _make(self, key: Hashable, read: Callable[[], bytes | None]) -> Body | None:
         def make() -> Body | None:
             data = read()
             return None if data is None else Body.of(data)
 
-        found = await self._submit(make)
+        found = await self._submit(make, self._pool)
         self._keep(key, found)
         return found
 
-    def _submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+    def _submit(
+        self, work: Callable[[], Result], pool: ThreadPoolExecutor
+    ) -> asyncio.Future[Result]:
         if self._waiting >= self._limits.waiting + self._limits.threads:
             raise OverloadedError
         self._waiting += 1
-        found = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        found = asyncio.get_running_loop().run_in_executor(pool, work)
         found.add_done_callback(self._count_down)
         return found
 
@@ -103,14 +114,16 @@ class Bodies:
             done.exception()
 
     def _keep(self, key: Hashable, body: Body | None) -> None:
-        size = _measure(body)
+        size = _measure(key, body)
         if size > self._limits.cache_bytes // LARGEST_PART:
             return
         self._kept[key] = body
         self._nbytes += size
         while self._nbytes > self._limits.cache_bytes:
-            self._nbytes -= _measure(self._kept.popitem(last=False)[1])
+            self._nbytes -= _measure(*self._kept.popitem(last=False))
 
 
-def _measure(body: Body | None) -> int:
-    return OVERHEAD + (0 if body is None else len(body.data))
+def _measure(key: Hashable, body: Body | None) -> int:
+    """Return the bytes that an entry takes; clients choose how long keys are."""
+    texts = [part for part in key if isinstance(part, str)] if isinstance(key, tuple) else []
+    return OVERHEAD + sum(map(sys.getsizeof, texts)) + (0 if body is None else len(body.data))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import virtualds
-from virtualds.datasets.location import Location, find_set_above
+from virtualds.datasets.location import SET_SUFFIXES, Location, find_set_above
 from virtualds.errors import without_secrets
 from virtualds.stores.listing import fetch_state, find_matching, list_states, names_files
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -31,6 +31,24 @@ ROOT_FILES = (
     *("repo", "refs/branch.main/ref.json"),
 )
 """Files in the folder of a set or a store that change with it; the last two are of Icechunk."""
+
+SET_FOLDERS = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
+"""Suffixes of sets that are folders."""
+PATIENCE = 2.0
+"""Seconds for which a request for metadata waits for a new version that is being opened. Then it
+gets the version before."""
+
+
+class NoFormError(virtualds.UnsupportedError):
+    """Zarr has no form for some arrays; ``reason`` says so without what names their files."""
+
+    def __init__(self, zarr_format: int, problems: Mapping[str, Exception]) -> None:
+        self.names = tuple(problems)
+        listed = ", ".join(map(repr, problems))
+        self.reason = (
+            f"Zarr v{zarr_format} has no form for {listed}; leave them out with drop_variables"
+        )
+        super().__init__(f"{self.reason} ({'; '.join(f'{one}' for one in problems.values())})")
 
 
 @dataclass(frozen=True)
@@ -89,9 +107,14 @@ def name_file(url: str) -> str:
     --------
     >>> name_file("https://example.org/data/refs.zarr/?token=abc"), name_file("data/200?.nc")
     ('refs.zarr', '200?.nc')
+    >>> name_file("https://me:pw@example.org")
+    'example.org'
     """
-    path = url.partition("?")[0] if "://" in url else url
-    return path.rstrip("/").rpartition("/")[2]
+    if "://" not in url:
+        return without_secrets(url.rstrip("/").rpartition("/")[2])
+    place = url.partition("?")[0].rpartition("://")[2].rstrip("/")
+    host, slash, path = place.partition("/")
+    return without_secrets(path.rpartition("/")[2] if slash else host.rpartition("@")[2])
 
 
 def find_set_state(url: str, options: Mapping[str, Any] | None) -> Hashable:
@@ -102,10 +125,26 @@ def find_set_state(url: str, options: Mapping[str, Any] | None) -> Hashable:
         found = [path] if os.path.isfile(path) else [os.path.join(path, f) for f in ROOT_FILES]
         return tuple(_find_local_state(one) for one in found)
     root = location.url.rstrip("/")
-    for one in (root, *(f"{root}/{name}" for name in ROOT_FILES)):
-        with suppress(FileNotFoundError, IsADirectoryError):
+    # a query is of one file
+    inside = [f"{root}/{name}" for name in ROOT_FILES if "?" not in root]
+    # servers of HTTP answer for folders, too, whose state says nothing of the files in them
+    for one in (*inside, root) if _may_be_folder(root) else (root, *inside):
+        # S3 refuses to say that a file is missing to those who may not list its folder
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             return str(fetch_state(one, location.options))
     return None
+
+
+def _may_be_folder(url: str) -> bool:
+    """Return whether a name looks like that of a set in a folder.
+
+    Examples
+    --------
+    >>> [_may_be_folder(f"https://example.org/{name}") for name in ("a.zarr", "a", "a.nc", "a?n=1")]
+    [True, True, False, False]
+    """
+    name = url.rpartition("/")[2]
+    return "?" not in url and "::" not in url and ("." not in name or name.endswith(SET_FOLDERS))
 
 
 def _find_local_state(path: str) -> Hashable:
@@ -149,7 +188,7 @@ class Version:
 
         Raises
         ------
-        UnsupportedError
+        NoFormError
             Zarr cannot represent some arrays. Over HTTP nothing lists a store, so that readers
             would not find the others either.
         """
@@ -159,12 +198,7 @@ class Version:
                     self._opened, readers="any", zarr_format=zarr_format, **self._served.opening
                 )
                 if found.problems:
-                    listed = "; ".join(f"{error}" for error in found.problems.values())
-                    names = ", ".join(repr(path) for path in found.problems)
-                    raise virtualds.UnsupportedError(
-                        f"{self._served.name}: Zarr v{zarr_format} has no form for {names}; leave "
-                        f"them out with drop_variables ({listed})"
-                    )
+                    raise NoFormError(zarr_format, found.problems)
                 self._stores[zarr_format] = found
         return found
 
@@ -179,6 +213,7 @@ class Follower:
         self._current: Version | None = None
         self._error: Exception | None = None
         self._checked = -float("inf")
+        self._looks_since = float("inf")
 
     def peek(self) -> Version | None:
         """Return the version that was the newest a moment ago, or None if nobody has looked."""
@@ -188,20 +223,26 @@ class Follower:
     def get(self, at_once: bool = False) -> Version:
         """Return the newest version, or with ``at_once`` false one that was so a moment ago.
 
-        Raises what opening raises. While another thread opens a version, the one before it serves,
-        unless ``at_once``.
+        Raises what opening raises. It may take as long as opening does; `find_patience` says when
+        to `answer` with the version before.
         """
         if not at_once and (recent := self.peek()) is not None:
             return recent
-        if not self._lock.acquire(blocking=at_once or self._current is None):
-            assert self._current is not None
-            return self._current
-        try:
+        with self._lock:
             is_recent = time.monotonic() - self._checked < self._check_every
             if not is_recent or (at_once and self.served.is_quick):
                 self._look()
-        finally:
-            self._lock.release()
+        return self.answer()
+
+    def find_patience(self, at_once: bool) -> float | None:
+        """Return how many seconds to wait for the newest version; None if there is no other."""
+        if self._current is None:
+            return None
+        left = min(self._looks_since + PATIENCE - time.monotonic(), PATIENCE)
+        return left if at_once or left == PATIENCE else 0
+
+    def answer(self) -> Version:
+        """Return the version that was found last, or raise the error of looking for it."""
         if self._error is not None:
             # without the frames of the request that met it first
             raise self._error.with_traceback(None)
@@ -211,6 +252,7 @@ class Follower:
     def _look(self) -> None:
         """Open the newest version, unless it is open already; keep the error if that fails."""
         before = self._current
+        self._looks_since = time.monotonic()
         try:
             state = self.served.find_state()
             if before is None or before.state != state:
@@ -219,12 +261,15 @@ class Follower:
                 version.open_store(3)
                 self._current = version
             self._error = None
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001
             self._error = error
         finally:
             self._checked = time.monotonic()
+            self._looks_since = float("inf")
 
 
 def describe_error(error: BaseException) -> str:
     """Return what an error says, without secrets."""
-    return without_secrets(f"{type(error).__name__}: {error}")
+    # asyncio's timeouts say nothing
+    text = f"{error}" or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    return without_secrets(f"{type(error).__name__}: {text}")

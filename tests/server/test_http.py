@@ -28,6 +28,7 @@ from serving import running, serving
 import virtualds
 from virtualds_server import Limits, Served, create_app
 from virtualds_server import run as running_module
+from virtualds_server.versions import find_set_state
 
 zarr = pytest.importorskip("zarr", minversion="3.0")
 
@@ -259,7 +260,10 @@ def test_a_broken_source_is_502_and_never_fill(damage: str, tmp_path: Path) -> N
                     assert found.status_code == 502, (key, method, found.text)
                     assert found.headers["cache-control"] == "no-store"
                 said = httpx.get(url + key).text
-                assert "source.h5" in said and str(tmp_path) not in said
+                asked = key.partition("/")[2]
+                assert (
+                    said == f"ReadError: {asked} cannot be read; the log of the server says why\n"
+                )
             for version in ("zarr", "zarr2"):
                 array = zarr.open_group(url + version, mode="r")["t"]
                 with pytest.raises(Exception, match="502"):
@@ -280,6 +284,42 @@ def test_gdal_which_fills_after_every_error_gets_what_is_no_chunk(tmp_path: Path
         assert gdal.get(f"{url}zarr/t/c/9/9").status_code == 404
     with serving(tmp_path / "gone.zarr") as url:
         assert gdal_status(url) == 502
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, MemoryError, AssertionError, OSError])
+def test_gdal_gets_what_is_no_chunk_after_every_error(
+    error: type[Exception], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(make_set(tmp_path))
+    store = app.state.server.follower.get().open_store(3)
+
+    def fail(key: str) -> bytes | None:
+        raise error("/archive/odd?code=hunter2&token=hunter2")
+
+    store.read = fail
+    with running(app) as url:
+        found = httpx.get(f"{url}zarr/t/c/0/0", headers={"User-Agent": "GDAL/3.11"})
+        assert (found.status_code, found.content) == (200, b"!")
+        other = httpx.get(f"{url}zarr/t/c/0/0")
+        assert other.status_code == (502 if error is OSError else 500)
+        assert other.text.startswith(f"{error.__name__}: t/c/0/0 cannot be read")
+        assert other.headers["access-control-allow-origin"] == "*"
+        assert "archive" not in other.text and "hunter2" not in other.text
+        assert "/archive/odd" in caplog.text and "token=hunter2" not in caplog.text
+        # where it happened, of what is a mistake
+        assert ("test_http.py" in caplog.messages[-1]) == (error is not OSError)
+
+
+def test_opening_that_fails_in_any_way_is_an_error_each_time() -> None:
+    def fail() -> xr.Dataset:
+        raise TypeError("/archive/a.nc")
+
+    with serving(Served("odd", fail)) as url:
+        for _ in range(2):
+            assert httpx.get(f"{url}zarr/zarr.json").status_code == 500
+            health = httpx.get(f"{url}health")
+            assert health.status_code == 503 and "archive" not in health.text
+            assert health.json()["reason"].startswith("TypeError: it cannot be opened")
 
 
 def gdal_status(url: str) -> int:
@@ -394,8 +434,50 @@ def test_no_answer_has_a_secret_of_the_source(
             assert [one.status_code for one in broken] == [200, 503, 502, 502, 502, 502, 502]
             for one in answers + broken:
                 assert secret not in one.text + repr(one.headers)
-            assert "403" in broken[-1].text
+            assert broken[-1].text.startswith("AccessError: t/1.0 cannot be read")
         assert f"token={secret}" not in caplog.text and f"Signature={secret}" not in caplog.text
+
+
+NAMES = {
+    "https://me:pw@example.org": "example.org",
+    "https://me:pw@example.org/?token=abc": "example.org",
+    "https://me:pw@example.org/a.nc?code=abc": "a.nc",
+    "https://example.org/a@b.nc;token=abc": "a@b.nc;token=...",
+    "zip://a.nc::https://me:pw@example.org/x/a.zip?code=abc": "a.zip",
+    "s3://archive": "archive",
+    "/home/me/a?.nc": "a?.nc",
+}
+
+
+@pytest.mark.parametrize("url", NAMES)
+def test_the_name_of_what_is_served_has_no_folder_and_no_secret(url: str) -> None:
+    assert Served.of(url, {}).name == NAMES[url]
+    assert Served.of_files([url], lambda: xr.Dataset(), None).name == NAMES[url]
+
+
+LEAKS = ("o'brien/x/a.nc", "00:00/run/", "'/archive'", "https://h/a.nc?x=1;code=SECRET")
+
+
+@pytest.mark.parametrize("text", LEAKS)
+def test_answers_have_nothing_of_the_message_of_an_error(text: str) -> None:
+    def fail() -> xr.Dataset:
+        raise OSError(f"/home/{text}: it is gone")
+
+    with serving(Served("odd", fail)) as url:
+        for path in ("health", "zarr/zarr.json", "zarr2/t/0.0"):
+            found = httpx.get(url + path)
+            assert found.status_code in (502, 503)
+            assert not re.search("home|brien|run|archive|SECRET|gone", found.text)
+
+
+def test_on_error_is_no_name_of_a_variable_or_a_group(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["raise/t"] = VALUES
+    for served, expected in ((("group", "raise"), "t"), (("drop_variables", "raise"), None)):
+        app = create_app(tmp_path / "a.h5", **dict([served]))
+        assert app.state.server.follower.served.opening == dict([served]), expected
+    plain = create_app(tmp_path / "a.h5", on_error="raise").state.server.follower.served
+    assert plain.opening == {}
 
 
 def test_only_allowed_files_are_read(tmp_path: Path) -> None:
@@ -467,6 +549,79 @@ def test_files_that_appear_belong_to_a_pattern(tmp_path: Path) -> None:
         assert found.tolist() == [0.0, 1.0][: day + 1]
     context.__exit__(None, None, None)
     assert find_files_state([pattern], None) != before
+
+
+def test_the_version_before_serves_while_files_are_combined_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("virtualds_server.versions.PATIENCE", 0.2)
+    held, opened, state = threading.Event(), [], 0
+
+    def open_late() -> xr.Dataset:
+        opened.append(state)
+        if state:
+            held.wait(60)
+        return xr.Dataset({"t": ("x", np.arange(3) + state)})
+
+    served = Served("late", open_late, find_state=lambda: state)
+    limits = Limits(threads=1, timeout=20, check_every=0)
+    with serving(served, limits=limits) as url, httpx.Client(base_url=url, timeout=60) as client:
+        before = client.get("zarr/t/c/0").content
+        state = 1
+        begun = time.monotonic()
+        with ThreadPoolExecutor(12) as pool:
+            asked = list(pool.map(lambda _: httpx.get(f"{url}zarr/zarr.json"), range(12)))
+        assert {one.status_code for one in asked} == {200}
+        assert client.get("zarr/t/c/0").content == before
+        assert client.get("health").json()["version"] == 1
+        assert time.monotonic() - begun < 10
+        held.set()
+        until = time.monotonic() + 30
+        while client.get("health").json()["version"] == 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert client.get("zarr/t/c/0").content != before
+        assert opened == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet", ""])
+def test_a_remote_set_is_followed_where_the_server_answers_for_folders(
+    suffix: str, tmp_path: Path
+) -> None:
+    name = f"refs{suffix}"
+    written = tmp_path / "refs.zarr" if not suffix else tmp_path / name
+    states = []
+    with faulty_server(tmp_path) as source:
+        for number in range(2):
+            make_file(tmp_path / "source.h5", VALUES + number)
+            vds = virtualds.open_virtual_dataset(tmp_path / "source.h5")
+            vds.attrs["number"] = "n" * (number + 1)
+            vds.virtual.to_manifest(written, mode="w")
+            if not suffix:
+                written.rename(tmp_path / name)
+            states.append(find_set_state(f"{source.url}/{name}", None))
+            if number == 0 and not suffix:
+                (tmp_path / name).rename(written)
+    assert states[0] != states[1] and None not in states
+
+
+def test_a_refusal_of_a_marker_or_a_folder_is_no_error(tmp_path: Path) -> None:
+    """As of S3, which says 403 of what is missing, without the right to list."""
+    (tmp_path / "refs.icechunk").mkdir()
+    (tmp_path / "refs.icechunk" / "repo").write_bytes(b"abc")
+    (tmp_path / "a.nc").write_bytes(b"abc")
+    with faulty_server(tmp_path) as source:
+        source.faults.extend(Fault("status", 403) for _ in range(4))
+        found = find_set_state(f"{source.url}/refs.icechunk", None)
+        assert found is not None and "refs.icechunk/repo" in str(found)
+        assert not source.faults
+        source.requests.clear()
+        assert "a.nc" in str(find_set_state(f"{source.url}/a.nc", None))
+        assert len(source.requests) == 1
+        source.always = Fault("status", 403)
+        source.requests.clear()
+        assert find_set_state(f"{source.url}/a.nc?sig=abc", None) is None
+        assert {path for _, path, _ in source.requests} == {"/a.nc?sig=abc"}
+        assert find_set_state(f"{source.url}/refs.icechunk", None) is None
 
 
 # ---------------------------------------------------------------------- many clients
@@ -559,6 +714,16 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
         assert 0 < bodies._nbytes <= 5000 and len(bodies._kept) < 10
 
 
+def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
+    app = create_app(make_set(tmp_path), limits=Limits(cache_bytes=50_000))
+    with running(app) as url, httpx.Client(base_url=url) as client:
+        for i in range(40):
+            assert client.get(f"zarr/{i:03}{'x' * 8000}").status_code == 404
+        kept = app.state.server.bodies._kept
+        assert sum(sys.getsizeof(key) for _, _, key in kept) <= 50_000
+        assert len(kept) > 1
+
+
 # ---------------------------------------------------------------------- the program
 
 
@@ -606,6 +771,34 @@ def test_what_cannot_be_opened_is_an_error_of_the_command(tmp_path: Path) -> Non
 
     result = CliRunner().invoke(main, ["serve", str(tmp_path / "none.zarr"), "--check"])
     assert result.exit_code == 1 and "none.zarr" in result.stderr
+
+
+def test_the_command_says_what_zarr_v2_has_no_form_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    from click.testing import CliRunner
+
+    from virtualds_cli.program import main
+
+    make = virtualds.zarr_store
+
+    def make_without(url: Any, **how: Any) -> Any:
+        found = make(url, **how)
+        if how["zarr_format"] == 2:
+            reason = virtualds.UnsupportedError(f"variable t of {tmp_path}: it has no form")
+            found._view.arrays["t"] = reason
+        return found
+
+    target = str(make_set(tmp_path))
+    told = CliRunner().invoke(main, ["serve", target, "--check", "--json"])
+    assert "without_zarr2" not in json.loads(told.stdout)
+    monkeypatch.setattr(virtualds, "zarr_store", make_without)
+    told = CliRunner().invoke(main, ["serve", target, "--check", "--json"])
+    assert told.exit_code == 0 and json.loads(told.stdout)["without_zarr2"] == ["t"]
+    text = " ".join(CliRunner().invoke(main, ["serve", target, "--check"]).stdout.split())
+    assert "Zarr v2 none: it has no form for 't'; leave them out with --drop-variables" in text
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])

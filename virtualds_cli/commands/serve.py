@@ -79,22 +79,35 @@ def serve(
     from virtualds_server.app import create_app
     from virtualds_server.limits import Limits
     from virtualds_server.run import bind, find_url, make_server, run
+    from virtualds_server.versions import NoFormError
 
     served = find_served(urls, files_from, tree, options)
     chosen = {"threads": threads, "timeout": timeout}
     limits = Limits(**select_given(chosen, chosen))
     app = create_app(served, limits=limits)
     # what cannot be opened is an error now, not of the first request
-    store = app.state.server.follower.get().open_store(3)
+    version = app.state.server.follower.get()
+    store = version.open_store(3)
     said = {"served": served.name, "arrays": store.count, "decoded": len(store.decoded)}
+    shown, reason = dict(said), None
+    try:
+        version.open_store(2)
+    except NoFormError as error:
+        # /zarr2/ is an error, as long as it has such an array
+        said["without_zarr2"] = list(error.names)
+        listed = ", ".join(map(repr, error.names))
+        reason = f"none: it has no form for {listed}; leave them out with --drop-variables"
     if check:
-        report(said, said)
+        report(said, shown | ({"Zarr v2": reason} if reason else {}))
         return
     server = make_server(app)
     listening = bind(host, port)
     url = find_url(listening)
-    shown = {"url": url, **said, "Zarr v3": f"{url}zarr/", "Zarr v2": f"{url}zarr2/"}
-    report({"url": url, **said, "zarr": f"{url}zarr/", "zarr2": f"{url}zarr2/"}, shown)
+    zarr, zarr2 = f"{url}zarr/", f"{url}zarr2/"
+    report(
+        {"url": url, **said, "zarr": zarr, "zarr2": None if reason else zarr2},
+        {"url": url, **shown, "Zarr v3": zarr, "Zarr v2": reason or zarr2},
+    )
     run(server, listening)
 
 
@@ -116,11 +129,11 @@ def find_served(
         raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")
     listed = [found] if isinstance(found, str) else found
     # files that appear later belong to a pattern, too
-    given = list(urls) if files_from is None else listed
+    names = list(urls) if files_from is None else listed
     opening = {name: value for name, value in options.items() if name != "snapshot"}
     open_again = partial(list_paths, urls, None, options["storage_options"])
     return Served.of_files(
-        given,
+        names,
         lambda: open_files(open_again() if files_from is None else listed, None, opening, tree),
         options["storage_options"],
     )
