@@ -340,6 +340,14 @@ def test_converted_integers_cannot_be_missing(mark: int | None) -> None:
         np.testing.assert_array_equal(found["t"].values, [1000, 2000, np.nan, np.nan])
 
 
+def test_converted_integers_never_overflow() -> None:
+    write_part("0.nc", np.array([1, 3_000_000], "i4"), ("x",), {"units": "km"})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2)
+        file.aggregate("t", "x", [[2]], grid_of("0.nc"), dtype="i4", units="m")
+    refuse(UnsupportedError, "agg.nc", "'t'", "too large once they are converted")
+
+
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
 def test_a_mark_that_converted_integers_may_be_is_refused(name: str) -> None:
     write_kilometres(grid_of("0.nc"), **{name: np.int32(2000)})

@@ -662,6 +662,14 @@ class FragmentRun(NamedTuple):
             isinstance(found.get(name), float | np.floating) for name in names
         ):
             raise ValueError("it is scaled by a fraction")
+        if target.marks_vanish:
+            scale, shift = (
+                int(found.get(name, default)) for name, default in zip(names, (1, 0), strict=True)
+            )
+            kept, limits = np.iinfo(stored), np.iinfo(target.dtype)
+            ends = [end * scale + shift for end in (int(kept.min), int(kept.max))]
+            if min(ends) < limits.min or max(ends) > limits.max:
+                raise ValueError("it may have numbers that are too large once they are converted")
         extra = [f for f in list_fills(target.attributes) if f == f]
         if extra and target.dtype.kind in "fc":
             raws = [raw for f in extra for raw in _unscale(f, found, stored, target.dtype)]
