@@ -218,6 +218,18 @@ def test_a_group_is_replaced_only_if_asked(files: list[Path], target: Path) -> N
     assert_identical(opened(target), native(files[:1]))
 
 
+def test_attributes_alone_take_no_variables_away(tmp_path: Path) -> None:
+    target = tmp_path / "refs.json"
+    held = xr.Dataset({"t": ("x", [1.0, 2.0])})
+    xr.DataTree(held).virtual.to_manifest(target, group="g")
+    below = xr.DataTree.from_dict({"/below": held})
+    below.attrs["title"] = "new"
+    with pytest.raises(FileExistsError, match="group /g exists already"):
+        below.virtual.to_manifest(target, group="g")
+    found = xr.open_dataset(target, engine="virtual", group="g")
+    assert found["t"].values.tolist() == [1, 2]
+
+
 def test_a_group_is_changed_by_every_mode(files: list[Path], target: Path) -> None:
     append(files[0], target)
     virtual(files[1]).virtual.to_manifest(target, group="a")

@@ -166,8 +166,8 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
     """Return the set with a group, and the groups below it, added at ``path``.
 
-    Existing groups there must have no variables, which would be lost. Callers check this for groups
-    whose new content has variables.
+    Existing groups there must have no variables, which would be lost, unless the new content has
+    neither variables nor attributes. Callers check this.
     """
     for below, part in group.walk(path):
         there = find_group(root, below)

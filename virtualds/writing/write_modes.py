@@ -267,7 +267,8 @@ class _ModeWriter:
             return check_aligned(old, put_group(old, path, new))
         for below, part in new.walk(path):
             there = find_group(old, below)
-            if there is not None and there.variables and part.variables:
+            # attributes alone would replace the group, too
+            if there is not None and there.variables and (part.variables or part.attributes):
                 raise FileExistsError(
                     f"{self.destination.location.target}: group /{below} exists already; mode='w' "
                     f"replaces it, mode='a' adds variables to it, and append_dim= appends to it"
