@@ -192,9 +192,9 @@ class Update:
         self, group: ManifestGroup, changes: Changes, notes: Notes, lost: set[str]
     ) -> set[str]:
         """Return the noted files that may have positions of ``lost`` files, or in the window."""
-        present, wanted = to_virtual_dataset(group), set[str]()
+        present, wanted = self._open_set(group, changes), set[str]()
         if lost and self.dim in present.indexes:
-            values = self._find_values(group, lost).values()
+            values = self._find_values(present, lost).values()
             extents = [find_extent(along) for along in values if along]
             # a file outside the window may have positions in it that the set takes from other files
             wanted |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
@@ -256,17 +256,23 @@ class Update:
                 )
             self._check_order(group, after, changed)
         for urls in (added, again):
-            after = self._put(after, urls, lost, is_again=urls is again)
+            after = self._put(after, urls, changes, lost, is_again=urls is again)
         return self._finish(group, after, changes, lost)
 
     def _put(
-        self, group: ManifestGroup, urls: Urls, lost: dict[str, Extent], *, is_again: bool
+        self,
+        group: ManifestGroup,
+        urls: Urls,
+        changes: Changes,
+        lost: dict[str, Extent],
+        *,
+        is_again: bool,
     ) -> ManifestGroup:
         """Return a group with files where the set has no better ones; add losers to ``lost``."""
         if (opened := self.opener.open(urls)) is None:
             return group
         if self.chooses or is_again:
-            group, opened = self._resolve(group, opened, lost)
+            group, opened = self._resolve(group, opened, changes, lost)
         return self._add(group, opened, urls) if opened.sizes else group
 
     def _list_renewed(self, changes: Changes) -> Urls:
@@ -316,7 +322,7 @@ class Update:
             touched = _leave_out(touched, self.opener.open_layers(near))
             after = as_read(grid.drop_empty(after, touched))
         contested = [one for one in contested if one.url not in late]
-        return self._leave_losers(grid, after, contested, lost)
+        return self._leave_losers(grid, after, changes, contested, lost)
 
     def _make_grid(self, unsound: frozenset[str] = frozenset()) -> CellGrid:
         prefers: Literal["", "first", "last"] = ""
@@ -357,6 +363,7 @@ class Update:
         self,
         grid: CellGrid,
         group: ManifestGroup,
+        changes: Changes,
         contested: Iterable[LostCells],
         lost: dict[str, Extent],
     ) -> ManifestGroup:
@@ -368,7 +375,7 @@ class Update:
             lost[url] = join_extents(lost.get(url), find_extent(values))
         if not lost:
             return group
-        found = self._find_values(group, {*lost})
+        found = self._find_values(self._open_set(group, changes), {*lost})
         losers = {url for url in lost if not found.get(url)}
         grid = replace(grid, unsound=grid.unsound | losers)
         return self._put_shared(grid, group, *grid.find_lost(group))
@@ -395,13 +402,13 @@ class Update:
             if urls is not again:
                 others = self.opener.open_layers(again)
                 group = self._put_layers(grid, group, again, others, contested)
-            group = self._leave_losers(grid, group, contested, lost)
+            group = self._leave_losers(grid, group, changes, contested, lost)
             return self._finish(before, group, changes, lost)
         if self.chooses and self.dim in first.indexes:
             first = first.isel({self.dim: self._choose(None, first)[0]})
         group = as_read(group_from_dataset(first))
         if urls is not again:
-            group = self._put(group, again, {}, is_again=True)
+            group = self._put(group, again, changes, {}, is_again=True)
         return self._finish(before, group, changes, {})
 
     # ------------------------------------------------------------------ what is noted
@@ -421,11 +428,12 @@ class Update:
         opened = {url for urls in self.list_opened(changes) for url in urls}
         opened -= self.opener.failed.keys()
         values = self._list_values(self._open_all(changes))
-        trimmed, cutoffs, cut = self._trim(group)
+        trimmed, cutoffs, cut = self._trim(group, changes)
         kinds = dict.fromkeys(opened - values.keys(), UNUSED)
         extents, met = {**lost}, {*lost, *cut}
         if met or self.chooses:
-            here, left = (self._find_values(one, met | values.keys()) for one in (group, trimmed))
+            both = (self._open_set(one, changes) for one in (group, trimmed))
+            here, left = (self._find_values(one, met | values.keys()) for one in both)
             for url, there in here.items():
                 whole = values.get(url, there)
                 known = [find_extent(some) for some in (whole, there) if some]
@@ -505,15 +513,17 @@ class Update:
         found: dict[str, Values] = {}
         for dataset in datasets:
             urls = urls_of(dataset)
-            found |= self._find_values_in(dataset, urls if self.chooses else ())
+            found |= self._find_values(dataset, urls if self.chooses else ())
             found |= {url: {} for url in urls - found.keys()}
         return found
 
-    def _find_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, Values]:
-        """Return the coordinate values that a set takes from each file; none if it takes none."""
-        return self._find_values_in(to_virtual_dataset(group), urls)
+    def _open_set(self, group: ManifestGroup, changes: Changes) -> xr.Dataset:
+        """Return a group as a dataset; files that may have changed or be gone are not read."""
+        unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
+        return open_set(group, None, self.dims, unsound | self.opener.failed.keys())
 
-    def _find_values_in(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
+    def _find_values(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
+        """Return the coordinate values that a dataset has from each file; none if it has none."""
         if not set(self.dims) <= dataset.indexes.keys():
             return {url: {} for url in urls}
         along = {dim: find_values(dataset, dim, urls) for dim in self.dims}
@@ -524,14 +534,16 @@ class Update:
             for url in urls
         }
 
-    def _trim(self, group: ManifestGroup) -> tuple[ManifestGroup, dict[str, float], set[str]]:
+    def _trim(
+        self, group: ManifestGroup, changes: Changes
+    ) -> tuple[ManifestGroup, dict[str, float], set[str]]:
         """Return a group without what is older than the window, the cutoffs, and the files of that.
 
         These files may also have positions in the window, which stay.
         """
         if not self.window:
             return group, {}, set()
-        found, urls, present = group, set[str](), to_virtual_dataset(group)
+        found, urls, present = group, set[str](), self._open_set(group, changes)
         for dim in self.window.lengths:
             _check_coordinate(dim, present)
         values = {dim: [present.indexes[dim]] for dim in self.window.lengths}
@@ -540,18 +552,18 @@ class Update:
             gone = to_numbers(present.indexes[dim], dim) < cutoff
             if gone.any():
                 urls |= find_used_at(present, dim, gone)
-                found = self._drop(found, dim, gone)
+                found = self._drop(found, dim, gone, changes)
         return found, cutoffs, urls
 
-    def _drop(self, group: ManifestGroup, dim: str, gone: Mask) -> ManifestGroup:
+    def _drop(self, group: ManifestGroup, dim: str, gone: Mask, changes: Changes) -> ManifestGroup:
         """Return a group without some positions along a dimension."""
-        present = open_set(group, None, self.dims)
+        present = self._open_set(group, changes)
         return as_read(to_stored(group, drop_positions(present, dim, gone, self.known.root)))
 
     # ------------------------------------------------------------------ which file has a position
 
     def _resolve(
-        self, group: ManifestGroup, new: xr.Dataset, lost: dict[str, Extent]
+        self, group: ManifestGroup, new: xr.Dataset, changes: Changes, lost: dict[str, Extent]
     ) -> tuple[ManifestGroup, xr.Dataset]:
         """Leave out of the new data the positions that the set has from better files.
 
@@ -560,7 +572,7 @@ class Update:
         """
         if self.dim not in new.indexes or _index_of(group, self.dim) is None:
             return group, new
-        present = to_virtual_dataset(group)
+        present = self._open_set(group, changes)
         self._check_choice(present, new)
         used, gone = self._choose(present, new)
         if gone.any():
@@ -571,7 +583,7 @@ class Update:
         if gone.all():
             return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
         if gone.any():
-            group = self._drop(group, self.dim, gone)
+            group = self._drop(group, self.dim, gone, changes)
         if not used.size:
             return group, xr.Dataset()
         whole = used.size == new.sizes[self.dim] and bool((np.diff(used) == 1).all())
