@@ -472,6 +472,45 @@ def test_a_duration_needs_times(folder: Path) -> None:
         run(concat_dim="x", keep={"x": "P1D"}, settle=0)
 
 
+@pytest.mark.parametrize("how", [{"keep": {"time": 6}}, {"overlap": "last"}, {}])
+@pytest.mark.parametrize("what", ["grown", "gone"])
+def test_dates_of_bounds_are_not_read_from_a_file_that_is_not_as_it_was(
+    what: str, how: dict[str, Any], folder: Path
+) -> None:
+    clock = iter(range(1_000_000_000, 2_000_000_000))
+
+    def write(name: str, first: str, count: int) -> None:
+        time = pd.date_range(first, periods=count)
+        ends = time.values[:, None] + np.array([0, 1]) * np.timedelta64(1, "D")
+        ds = xr.Dataset(
+            {"t": ("time", np.arange(count) + 0.5), "time_bnds": (("time", "nv"), ends)},
+            {"time": ("time", time, {"bounds": "time_bnds"})},
+        )
+        ds["time"].encoding["units"] = "days since 2000-01-01"
+        ds.to_netcdf(f"data/{name}.nc", engine="netcdf4", unlimited_dims=["time"])
+        os.utime(f"data/{name}.nc", (next(clock),) * 2)
+
+    write("a", "2000-01-01", 8)
+    write("b", "2000-01-06", 4)
+    if not how or "keep" in how:
+        write("b", "2000-01-09", 4)
+    write("c", "2000-01-13", 3)
+    run(**how)
+    if what == "gone":
+        os.remove("data/c.nc")
+    else:
+        write("c", "2000-01-13", 5)
+    run(**how)
+    found = opened("refs.zarr").load()
+    files = [xr.load_dataset(path, engine="netcdf4") for path in sorted(Path("data").glob("*.nc"))]
+    last = files[-1].isel(time=slice(-3, None))
+    assert found["time"].values[-1] == last["time"].values[-1]
+    for name in ("t", "time_bnds"):
+        kept = found[name].isel(time=slice(-3, None))
+        np.testing.assert_array_equal(kept.values, last[name].values)
+    virtualds.drop_sources("refs.zarr", [Path(files[-1].encoding["source"]).as_uri()])
+
+
 @pytest.mark.parametrize("files", ["", "bm90IGd6aXA=", 5, None])
 def test_damaged_notes_only_open_files_again(files: Any, write: Write) -> None:
     import json

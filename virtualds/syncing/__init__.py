@@ -73,7 +73,7 @@ from virtualds.writing.write import (
 
 MEANINGS = {
     "added": "Added",
-    "replaced": "Changed, and replaced",
+    "replaced": "Replaced, since they have changed or the set has other parts of them now",
     "dropped": "Dropped from the set",
     "kept": "No longer there, and kept",
     "shadowed": "Not in the set, since other files are used instead",

@@ -141,9 +141,10 @@ class FileOpener:
         # the set would refer to their sources, and would not record these files themselves
         if others := sorted({url for one in found for url in urls_of(one)} - set(urls)):
             raise UnsupportedError(
-                f"{without_secrets(urls[0])} and the files after it refer to data in other files, "
-                f"such as {without_secrets(others[0])}; sync keeps track of files that hold their "
-                f"own data. Append these with ds.virtual.to_manifest(..., append_dim=...)"
+                f"{without_secrets(urls[0])}{' and others' if urls[1:] else ''}: the data lie in "
+                f"other files, such as {without_secrets(others[0])}; sync keeps track of files "
+                f"that hold their own data. Append such files with ds.virtual.to_manifest(..., "
+                f"append_dim=...)"
             )
         return found
 

@@ -425,13 +425,15 @@ def _find_readable_dates(
 ) -> dict[str, ManifestArray]:
     """Return, for variables of dates whose first or last element cannot be read, a readable one.
 
-    The element is repeated to the lengths of the group.
+    It is looked for along the last of ``dims``, or along the first dimension if there are none, and
+    repeated to the lengths of the group.
     """
     found = dict[str, ManifestArray]()
     dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
     for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
         variable = group.variables.get(str(name))
-        along = () if variable is None else [dim for dim in dims if dim in variable.dims]
+        known = () if variable is None else variable.dims
+        along = [dim for dim in dims or known[:1] if dim in known]
         if variable is None or not along:
             continue
         array, axis = variable.data, variable.dims.index(along[-1])
