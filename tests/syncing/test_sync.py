@@ -796,7 +796,7 @@ def test_only_what_a_format_can_change_is_changed(
 def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
     path = make(0)
     virtualds.open_virtual_dataset(path).virtual.to_manifest("one.refs.json")
-    with pytest.raises(UnsupportedError, match=r"one\.refs\.json.*refer to data in other files"):
+    with pytest.raises(UnsupportedError, match=r"one\.refs\.json.*the data lie in other files"):
         virtualds.sync(["one.refs.json"], "refs.zarr", concat_dim="time", settle=0)
     with pytest.raises(UnsupportedError, match="outside of archives"):
         virtualds.sync("zip://a.nc::data.zip", "refs.zarr", concat_dim="time")
