@@ -630,13 +630,19 @@ def test_a_fragment_may_be_in_a_group() -> None:
         np.testing.assert_array_equal(found["t"].values, [1, 2, 3])
 
 
-def test_a_fragment_may_be_an_aggregation_variable() -> None:
+def write_halves() -> Array:
+    """Write four months, and an aggregation file of each two of them; return all values."""
     whole = write_months(4)
     for n in range(2):
         with AggregationWriter(f"half{n}.nc") as file:
             file.add_dims(time=8, x=5)
             uris = grid_of(f"{2 * n}.nc", f"{2 * n + 1}.nc", shape=(2, 1))
             file.aggregate("t", "time x", [[4, 4], [5]], uris, units="K")
+    return whole
+
+
+def test_a_fragment_may_be_an_aggregation_variable() -> None:
+    whole = write_halves()
     with AggregationWriter("agg.nc") as file:
         file.add_dims(time=16, x=5)
         uris = grid_of("half0.nc", "half1.nc", shape=(2, 1))
@@ -981,12 +987,7 @@ def test_packed_fragments_are_written_to_sets() -> None:
 
 
 def test_many_aggregation_files_are_joined() -> None:
-    whole = write_months(4)
-    for n in range(2):
-        with AggregationWriter(f"half{n}.nc") as file:
-            file.add_dims(time=8, x=5)
-            uris = grid_of(f"{2 * n}.nc", f"{2 * n + 1}.nc", shape=(2, 1))
-            file.aggregate("t", "time x", [[4, 4], [5]], uris, units="K")
+    whole = write_halves()
     found = virtualds.open_virtual_mfdataset("half*.nc", combine="nested", concat_dim="time")
     np.testing.assert_array_equal(found["t"].values, whole)
     assert found["t"].variable._data.nchunks == 4

@@ -48,28 +48,11 @@ class Cells:
         stored = {"_FillValue": np.float32(np.nan), "zlib": True}
         stored["chunksizes"] = (1, min(how.get("chunk", 2), len(days)), WIDTH)
         if how.get("missing"):
-            # HDF5 stores a chunk as soon as anything is written to it
-            self.write_sparsely(self.folder / f"{name}.nc", ds, how["missing"])
+            write_sparsely(self.folder / f"{name}.nc", ds, how["missing"])
         else:
             ds.to_netcdf(self.folder / f"{name}.nc", engine="netcdf4", encoding={"t": stored})
         self.files[name] = ds
         return date(self.folder / f"{name}.nc")
-
-    @staticmethod
-    def write_sparsely(path: Path, ds: xr.Dataset, missing: Iterable[int]) -> None:
-        import h5py
-
-        ds.drop_vars("t").to_netcdf(path, engine="h5netcdf")
-        with h5py.File(path, "a") as file:
-            made = file.create_dataset(
-                "t", ds["t"].shape, "f4", chunks=(1, 1, WIDTH), fillvalue=np.float32(np.nan)
-            )
-            for axis, dim in enumerate(("member", "time", "x")):
-                made.dims[axis].attach_scale(file[dim])
-            made.attrs["_FillValue"] = np.float32(np.nan)
-            for n, day in enumerate(ds["time"].values.tolist()):
-                if day not in missing:
-                    made[:, n] = ds["t"].values[:, n]
 
     def remove(self, name: str) -> None:
         (self.folder / f"{name}.nc").unlink()
@@ -231,29 +214,38 @@ def test_files_of_different_lengths_change_at_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.sel(member=2).values[1:], [[6, 6, np.nan]] * 2)
 
 
-def write_alone(path: Path, days: Iterable[int], value: float | None, member: int = 1) -> None:
-    """Write a file with one chunk of each day, or without any; ``valid`` lies in memory."""
+def write_sparsely(path: Path, ds: xr.Dataset, missing: Iterable[int]) -> None:
+    """Write a dataset with a chunk of ``t`` for each day, but none for the days that are missing.
+
+    HDF5 stores a chunk as soon as anything is written to it.
+    """
     import h5py
 
+    ds.drop_vars("t").to_netcdf(path, engine="h5netcdf")
+    with h5py.File(path, "a") as file:
+        fill = np.float32(np.nan)
+        made = file.create_dataset("t", ds["t"].shape, "f4", chunks=(1, 1, WIDTH), fillvalue=fill)
+        for axis, dim in enumerate(("member", "time", "x")):
+            made.dims[axis].attach_scale(file[dim])
+        made.attrs["_FillValue"] = fill
+        for n, day in enumerate(ds["time"].values.tolist()):
+            if day not in missing:
+                made[:, n] = ds["t"].values[:, n]
+
+
+def write_alone(path: Path, days: Iterable[int], value: float | None, member: int = 1) -> None:
+    """Write a file with one chunk of each day, or without any; ``valid`` lies in memory."""
     days = list(days)
     ds = xr.Dataset(
-        coords={
+        {"t": (("member", "time", "x"), np.full((1, len(days), WIDTH), value or 0, "f4"))},
+        {
             "member": [member],
             "time": days,
             "x": range(WIDTH),
             "valid": (("member", "time"), [[100.0 + day for day in days]]),
-        }
+        },
     )
-    ds.to_netcdf(path, engine="h5netcdf", mode="w")
-    with h5py.File(path, "a") as file:
-        shape, fill = (1, len(days), WIDTH), np.float32(np.nan)
-        made = file.create_dataset("t", shape, "f4", chunks=(1, 1, WIDTH), fillvalue=fill)
-        for axis, dim in enumerate(("member", "time", "x")):
-            made.dims[axis].attach_scale(file[dim])
-        made.attrs["_FillValue"] = fill
-        made.attrs["coordinates"] = "valid"
-        if value is not None:
-            made[:] = value
+    write_sparsely(path, ds, days if value is None else ())
     date(path)
 
 
