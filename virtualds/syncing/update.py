@@ -184,6 +184,8 @@ class Update:
         elif notes.kinds and (lost or notes.keep != str(self.window)):
             wanted |= self._find_wanted(group, changes, notes, lost)
         wanted -= {*changes.new, *changes.changed, *lost}
+        if not wanted:
+            return changes
         there = {*changes.listing.files.urls} - {*changes.waiting}
         now, later = (tuple(sorted(some)) for some in (wanted & there, wanted - there))
         return replace(changes, reopened=now, due=later)
@@ -342,12 +344,12 @@ class Update:
         replaced: Collection[str] = (),
     ) -> ManifestGroup:
         """Return a group with files in their cells; add cells that files lose to ``contested``."""
-        each = [urls_of(layer) for layer in layers]
+        each = [urls_of(layer) for layer in layers] if replaced else [set[str]()] * len(layers)
+        chunkless = {*replaced}.difference(*each)
         for layer, own in zip(layers, each, strict=True):
-            others = set[str]().union(*each) - own
             with self._name_mismatch(group, urls):
-                # only files of this layer: the cells of other layers are right already, or will be
-                found = grid.put(group, layer, {*replaced} - others, contested)
+                # the cells of other layers are right already, or will be
+                found = grid.put(group, layer, own & {*replaced} | chunkless, contested)
                 group = group if found is group else as_read(found)
         return group
 
@@ -449,14 +451,15 @@ class Update:
         outside = {url for url, kind in kinds.items() if kind == OUTSIDE}
         # a file without chunks may have positions that look empty
         if outside and len(self.dims) > 1 and UNUSED not in {*earlier.kinds, *kinds.values()}:
-            grid = CellGrid(self.dims, self.known.root, self.sorts)
+            grid = self._make_grid()
             touched = grid.find_touched(group, outside)
             others = {dim: index for dim, index in touched.items() if dim not in cutoffs}
             trimmed = grid.drop_empty(trimmed, others)
         kinds |= dict.fromkeys({*changes.due, *changes.reopened} - opened - kinds.keys(), DUE)
-        earlier = earlier.along(self.dims)
-        held = self._list_held(before, changes)
-        notes = earlier.renew(changes.listing.files, held, opened, kinds, extents)
+        earlier, notes = earlier.along(self.dims), Notes()
+        if earlier.kinds or kinds:
+            held = self._list_held(before, changes)
+            notes = earlier.renew(changes.listing.files, held, opened, kinds, extents)
         notes = notes.join(self._note_sidecars(earlier, changes, opened))
         overlap = self.overlap if self.chooses else earlier.overlap
         notes = replace(
@@ -611,8 +614,7 @@ class Update:
 
     def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
         """Return the positions of new data to use, and a mask of those of the set to replace."""
-        prefers = self.overlap if self.chooses else "keep"
-        used, gone = choose_positions(present, new, self.dim, self.known.root, prefers)
+        used, gone = choose_positions(present, new, self.dim, self.known.root, self.overlap)
         return self._sort(new.indexes[self.dim], used), gone
 
     def _sort(self, index: pd.Index[Any], places: Ints) -> Ints:
