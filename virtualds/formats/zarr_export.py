@@ -438,7 +438,8 @@ def _iterate_in_v3(path: str, variable: ManifestVariable, form: ZarrForm) -> Ite
     if isinstance(data, ManifestArray) and not form.decode:
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
-            is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(stored, data))
+            shape = _get_chunk_shape(stored)
+            is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(shape, data))
             if not is_odd and not _has_oversized_chunks(data):
                 yield StoredArray(path, stored | extra, None, tuple(parts))
     metadata = _describe_decoded(data)
@@ -458,7 +459,7 @@ def _iterate_in_v2(path: str, variable: ManifestVariable, form: ZarrForm) -> Ite
     if isinstance(data, ManifestArray) and not form.decode and not _has_oversized_chunks(data):
         with suppress(UnsupportedError):
             changed, metadata, manifest = describe_for_v2(variable)
-            if not any(_iterate_uneven_shuffles_of(metadata["chunks"], data)):
+            if not any(_iterate_uneven_shuffles(metadata["chunks"], data)):
                 found = complete_for_v2(changed, metadata)
                 parts = (ManifestPart(0, (0,) * len(data.shape), manifest),)
                 yield StoredArray(path, found.metadata, found.attributes, parts)
@@ -483,17 +484,20 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
         for codec in metadata["codecs"]
         if codec["name"].startswith(OURS)
     ]
-    return ours + list(_iterate_uneven_shuffles(metadata, data))
+    return ours + list(_iterate_uneven_shuffles(_get_chunk_shape(metadata), data))
 
 
-def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
+def _get_chunk_shape(metadata: Mapping[str, Any]) -> Sequence[int]:
+    """Return the shape of all chunks, or that of one element if chunks differ in shape.
+
+    Bytes that codecs add are the same for all.
+    """
+    shape: Sequence[int] = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
+    return shape
+
+
+def _iterate_uneven_shuffles(shape: Sequence[int], data: Data) -> Iterator[str]:
     """Yield the reason if numcodecs, unlike HDF5, cannot unshuffle chunks of partial elements."""
-    # if chunks differ in shape, check one element: bytes that codecs add are the same for all
-    shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
-    yield from _iterate_uneven_shuffles_of(shape, data)
-
-
-def _iterate_uneven_shuffles_of(shape: Sequence[int], data: Data) -> Iterator[str]:
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
         for codec, size in zip(pipeline.codecs, sizes, strict=False):
@@ -605,7 +609,7 @@ class ZarrView:
         """Return the metadata document at a key, or None; raise the error of an array."""
         path, _, name = key.rpartition("/")
         if path in self.groups and name in self._group_names:
-            return self._describe_group(path).get(name)
+            return self._build_group_document(path, name)
         if path not in self.arrays or name not in self._array_names:
             return None
         array = self.arrays[path]
@@ -622,38 +626,50 @@ class ZarrView:
         return (MARKER,) if self.zarr_format == 3 else (ZARRAY, ZATTRS)
 
     def _describe_group(self, path: str) -> dict[str, Any]:
-        """Return the documents of a group by file name, with the metadata of all nodes below.
+        """Return the documents of a group by file name, without consolidated metadata."""
+        if self.zarr_format == 3:
+            return {MARKER: describe_group(self.groups[path])}
+        return {ZGROUP: {"zarr_format": 2}, ZATTRS: self.groups[path]}
+
+    def _build_group_document(self, path: str, name: str) -> Any:
+        """Return a document of a group, with the metadata of all nodes below it, or None.
 
         If one of its arrays raises an error, the metadata are not consolidated: readers look for
         each array, and only that array raises it.
         """
-        prefix = f"{path}/" if path else ""
-        below = {key: found for key, found in self.groups.items() if key.startswith(prefix) and key}
-        arrays = {key: found for key, found in self.arrays.items() if key.startswith(prefix)}
-        known = {k: array for k, array in arrays.items() if not isinstance(array, UnsupportedError)}
-        is_whole = len(known) == len(arrays)
+        own = self._describe_group(path)
+        if self.zarr_format == 2 and name in own:
+            return own[name]
+        below = self._collect_below(path)
         if self.zarr_format == 3:
-            nodes = {key: describe_group(found) for key, found in below.items()}
-            nodes |= {key: array.metadata for key, array in known.items()}
-            cut = {key.removeprefix(prefix): node for key, node in nodes.items()}
-            return {
-                MARKER: describe_group(self.groups[path]) | (consolidate(cut) if is_whole else {})
-            }
-        own = {ZGROUP: {"zarr_format": 2}, ZATTRS: self.groups[path]}
-        documents: dict[str, Any] = dict(own)
-        for key, found in below.items():
-            documents[join_node_path(key.removeprefix(prefix), ZGROUP)] = {"zarr_format": 2}
-            documents[join_node_path(key.removeprefix(prefix), ZATTRS)] = found
-        for key, array in known.items():
-            for name, document in array.documents.items():
-                documents[join_node_path(key.removeprefix(prefix), name)] = document
+            nodes = {key.removesuffix(f"/{MARKER}"): node for key, node in (below or {}).items()}
+            return own[MARKER] | ({} if below is None else consolidate(nodes))
+        if below is None:
+            return None
+        documents = own | below
         # zarr-python can only build a tree if the members of every group are contiguous
         together = sorted(documents, key=lambda key: key.rpartition("/")[0].rpartition("/")[0])
-        whole = {
+        return {
             "zarr_consolidated_format": 1,
             "metadata": {key: documents[key] for key in together},
         }
-        return own | ({ZMETADATA: whole} if is_whole else {})
+
+    def _collect_below(self, path: str) -> dict[str, Any] | None:
+        """Return the documents of all nodes below a group, or None if an array is an error."""
+        prefix = f"{path}/" if path else ""
+        found: dict[str, Mapping[str, Any]] = {
+            key: self._describe_group(key) for key in self.groups if key and key.startswith(prefix)
+        }
+        for key, array in self.arrays.items():
+            if key.startswith(prefix):
+                if isinstance(array, UnsupportedError):
+                    return None
+                found[key] = array.documents
+        return {
+            join_node_path(key.removeprefix(prefix), name): document
+            for key, documents in found.items()
+            for name, document in documents.items()
+        }
 
     def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
         """Return the array and the index of a chunk from its key."""
@@ -673,7 +689,7 @@ class ZarrView:
         """Return whether a key exists; all chunks of decoded arrays do."""
         path, _, name = key.rpartition("/")
         if path in self.groups and name in self._group_names:
-            return name in self._describe_group(path)
+            return name != ZMETADATA or self._collect_below(path) is not None
         if path in self.arrays and name in self._array_names:
             return True
         found = self._find_chunk(key)

@@ -509,7 +509,7 @@ class Hierarchy:
         return {"files": {}} | filled | ({} if self.base is None else {RELATIVE: True})
 
 
-class DescribedArray(NamedTuple):
+class DocumentsV2(NamedTuple):
     """An array in Zarr v2: ``.zarray``, ``.zattrs``, and notes on what they cannot express."""
 
     metadata: dict[str, Any]
@@ -532,14 +532,14 @@ def describe_for_v2(
 
 def complete_for_v2(
     variable: ManifestVariable, metadata: dict[str, Any], stored: ManifestArray | None = None
-) -> DescribedArray:
+) -> DocumentsV2:
     """Return the documents of an array, given its ``.zarray`` without a fill value."""
     dtype = dtype_from_zarr_v2(metadata["dtype"])
     # xarray uses the fill value of Zarr v2; readers that convert to v3 use the attribute
     plain, notes, fill = _encode_attributes(variable, dtype, stored)
     if fill is not None:
         metadata = metadata | {"fill_value": fill_to_zarr_v2(fill, dtype)}
-    return DescribedArray(metadata, plain | {DIMENSIONS: list(variable.dims)}, notes)
+    return DocumentsV2(metadata, plain | {DIMENSIONS: list(variable.dims)}, notes)
 
 
 def _describe_array(
