@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import virtualds
-from virtualds.datasets.location import SET_SUFFIXES, Location, find_set_above
+from virtualds.datasets.location import FOLDER_READERS, SET_SUFFIXES, Location, find_set_above
 from virtualds.errors import without_secrets
 from virtualds.stores.listing import fetch_state, find_matching, list_states, names_files
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -26,11 +26,9 @@ FORMATS = {"zarr": 3, "zarr2": 2}
 """The versions of Zarr that are served, by the first part of their paths."""
 SELDOM = 30
 """How many times as seldom a state is looked for that takes long to find."""
-ROOT_FILES = (
-    *("zarr.json", ".zmetadata", ".zgroup", ".zarray"),
-    *("repo", "refs/branch.main/ref.json"),
-)
-"""Files in the folder of a set or a store that change with it; the last two are of Icechunk."""
+# most sets are of Zarr v3
+ROOT_FILES = (*dict.fromkeys(("zarr.json", *(m for one in FOLDER_READERS for m in one.markers))),)
+"""Files in the folder of a set or a store that change with it."""
 
 SET_FOLDERS = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
 """Suffixes of sets that are folders."""

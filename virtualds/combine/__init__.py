@@ -32,10 +32,10 @@ from virtualds.combine.ordering import (
     Overlap,
     Paths,
     crop_datasets,
-    find_layers,
     flatten_nested,
     is_incomplete_grid,
     list_groups,
+    separate_layers,
 )
 from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, list_schemas
 from virtualds.combine.workers import (
@@ -469,7 +469,7 @@ class Build:
         with self._explain_names():
             layers = [
                 here.combine([each[n] for n in sorted(numbers)])
-                for numbers in find_layers(extents, dims).values()
+                for numbers in separate_layers(extents, dims).values()
             ]
         for layer in layers:
             here._finish(layer, found, report)

@@ -505,7 +505,7 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     return found
 
 
-def find_layers(
+def separate_layers(
     extents: Mapping[int, Extent], dims: tuple[Hashable, ...]
 ) -> dict[tuple[int, ...], list[int]]:
     """Return files in layers; the files of a layer form a grid, and do not overlap.
@@ -515,7 +515,7 @@ def find_layers(
 
     >>> def extent(*times):
     ...     return Extent("", {"time": pd.Index(times)}, {})
-    >>> find_layers({0: extent(1, 2), 1: extent(2, 3), 2: extent(3, 4)}, ("time",))
+    >>> separate_layers({0: extent(1, 2), 1: extent(2, 3), 2: extent(3, 4)}, ("time",))
     {(0, 0): [0, 2], (1, 0): [1]}
     """
     if not dims:
@@ -531,7 +531,7 @@ def find_layers(
         layer = next((n for n, some in enumerate(taken) if some.isdisjoint(values)), len(taken))
         taken += [set()] if layer == len(taken) else []
         taken[layer].update(values)
-        for below, numbers in find_layers(row, dims[1:]).items():
+        for below, numbers in separate_layers(row, dims[1:]).items():
             found.setdefault((layer, *below), []).extend(numbers)
     return found
 
