@@ -481,6 +481,7 @@ def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Pat
 
 SERVER = sorted((PACKAGE.parent / "virtualds_server").glob("*.py"))
 BEHIND_THE_SERVER = {
+    "virtualds.accessors.display",
     "virtualds.datasets.location",
     "virtualds.datasets.zarr_adapter",
     "virtualds.errors",

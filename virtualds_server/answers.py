@@ -29,10 +29,12 @@ class Answer:
         self.status, self.headers, self.content = status, headers, content
 
 
-def answer_request(body: Body, headers: Mapping[str, str], media_type: str) -> Answer:
-    """Answer a GET of a body, as the headers of the request ask for it."""
+def answer_request(
+    body: Body, headers: Mapping[str, str], media_type: str, more: Mapping[str, str] = EXPOSED
+) -> Answer:
+    """Answer a GET of a body, as the headers of the request ask for it; ``more`` are headers."""
     said = {
-        **EXPOSED,
+        **more,
         "etag": body.etag,
         # a set may change: caches ask each time, which costs no transfer if it has not
         "cache-control": "no-cache",

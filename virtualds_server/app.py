@@ -7,14 +7,15 @@ import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from html import escape
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from virtualds.errors import without_secrets
 from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
-from virtualds_server.bodies import Bodies, OverloadedError
+from virtualds_server.archive import NoSuchVariableError
+from virtualds_server.bodies import Bodies, Body, OverloadedError
 from virtualds_server.limits import Limits
+from virtualds_server.slices import BadRequestError
 from virtualds_server.versions import (
     FORMATS,
     Follower,
@@ -23,6 +24,7 @@ from virtualds_server.versions import (
     Version,
     describe_error,
 )
+from virtualds_server.views import MEDIA, PAGE_HEADERS, find_view, read_page
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,6 +38,7 @@ NO_CHUNK = "!"
 """What GDAL gets for a chunk that cannot be read: it takes every status of an error for a missing
 chunk, and fills it. This is too short for any chunk (`virtualds.zarr_store` with
 ``readers="any"`` has none of one byte), so that GDAL raises an error."""
+LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
 SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
 """What reading raises if a source, or the set itself, is broken. Others are mistakes of ours."""
 
@@ -55,9 +58,9 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves a set or a file as plain Zarr, read only.
 
-    ``/zarr/`` is the hierarchy as Zarr v3, ``/zarr2/`` the same as Zarr v2. ``/health`` says
-    whether it can be read. Nothing is opened before the first request. When the set changes, its
-    new version is served.
+    ``/`` is a page that shows it. ``/zarr/`` is the hierarchy as Zarr v3, ``/zarr2/`` the same as
+    Zarr v2. ``/health`` says whether it can be read. Nothing is opened before the first request.
+    When the set changes, its new version is served.
 
     Parameters
     ----------
@@ -81,10 +84,12 @@ def create_app(
     --------
     >>> app = create_app("refs.zarr", allow="/archive")
     >>> [route.path for route in app.routes]
-    ['/', '/health', '/zarr/{key:path}', '/zarr2/{key:path}']
+    ['/', '/page/{name}', '/view/{name}', '/health', '/zarr/{key:path}', '/zarr2/{key:path}']
     """
     try:
         from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.routing import Route
     except ImportError as error:
         raise ImportError(f"serving needs starlette ({error}); {NEEDED}") from error
@@ -111,13 +116,19 @@ def create_app(
     server = Server(Follower(served, limits.check_every), Bodies(limits))
     app = Starlette(
         routes=[
-            Route("/", server.show_page),
+            Route("/", server.show_file),
+            Route("/page/{name}", server.show_file),
+            Route("/view/{name}", server.show_view),
             Route("/health", server.tell_health),
             *(
                 Route(f"/{name}/{{key:path}}", partial(server.serve_key, kind))
-                for name, kind in FORMATS.items()
+                for name, kind in ({} if served.is_own else FORMATS).items()
             ),
         ],
+        # a name of another server that leads here is a trick of a page of that server
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]
+        if served.is_own
+        else [],
         exception_handlers={404: answer_unknown, 405: answer_method},
         lifespan=server.live,
     )
@@ -191,24 +202,32 @@ class Server:
             status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
         return JSONResponse(said, status, headers={**EXPOSED, "cache-control": "no-store"})
 
-    async def show_page(self, request: Request) -> Response:
-        """Answer with a page that says what is served, and how to open it."""
-        base = str(request.base_url)
-        lines = {
-            "xarray": f'xr.open_zarr("{base}zarr")',
-            "zarr-python": f'zarr.open_group("{base}zarr", mode="r")',
-            "GDAL": f"gdalmdiminfo 'ZARR:\"/vsicurl/{base}zarr\"'",
-        }
-        name = escape(self.follower.served.name)
-        shown = "".join(f"<dt>{k}<dd><code>{escape(v)}</code>" for k, v in lines.items())
-        page = (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
-            f"<h1>{name}</h1><p>Served as Zarr v3 at <code>zarr/</code> and as Zarr v2 at "
-            f"<code>zarr2/</code>.<dl>{shown}</dl>"
-        )
-        headers = {**EXPOSED, "content-type": "text/html; charset=utf-8"}
-        headers["content-security-policy"] = "default-src 'none'"
-        return make_response(200, headers, page.encode(), request)
+    async def show_file(self, request: Request) -> Response:
+        """Answer with a file of the page."""
+        name = request.path_params.get("name", "index.html")
+        if (body := read_page().get(name)) is None:
+            return answer_text(404, "no such file\n", request)
+        return answer_page(body, name, request)
+
+    async def show_view(self, request: Request) -> Response:
+        """Answer a question of the page."""
+        name = request.path_params["name"]
+        query = dict(request.query_params)
+        try:
+            current = await self._find_version()
+            body = await find_view(self.bodies, current, name, query)
+        except NoSuchVariableError as error:
+            return answer_text(404, f"there is no variable {error.args[0]!r}\n", request)
+        except BadRequestError as error:
+            return answer_text(400, f"{error}\n", request)
+        except Exception as error:  # noqa: BLE001
+            if self.follower.served.is_own and isinstance(error, SOURCE_ERRORS):
+                log_error(error, request)
+                return answer_text(502, f"{describe_error(error)}\n", request)
+            return answer_error(error, request, query.get("variable", ""))
+        if body is None:
+            return answer_text(404, "no such question\n", request)
+        return answer_page(body, name, request, {"x-version": str(current.number)})
 
 
 # ---------------------------------------------------------------------- answers
@@ -238,6 +257,15 @@ def answer_text(
         **(more or {}),
     }
     return make_response(status, headers, text.encode(), request)
+
+
+def answer_page(
+    body: Body, name: str, request: Request, more: Mapping[str, str] | None = None
+) -> Response:
+    """Answer with something that only the page of this server may read."""
+    media = MEDIA[name.rpartition(".")[2]]
+    found = answer_request(body, request.headers, media, {**PAGE_HEADERS, **(more or {})})
+    return make_response(found.status, found.headers, found.content, request)
 
 
 async def answer_unknown(request: Request, error: Exception) -> Response:

@@ -78,6 +78,10 @@ class Bodies:
         within = most if seconds is None else min(seconds, most)
         return await asyncio.wait_for(self._submit(work, self._looking), within)
 
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do something in a thread, within the seconds of a request; its result is not kept."""
+        return await asyncio.wait_for(self._submit(work, self._pool), self._limits.timeout)
+
     def close(self) -> None:
         """Let threads end when they have finished; nothing waits for them."""
         for pool in (self._pool, self._looking):

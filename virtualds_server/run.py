@@ -42,7 +42,7 @@ def find_url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def make_server(app: Any) -> Any:
+def make_server(app: Any, logs_requests: bool = True) -> Any:
     """Return a server of uvicorn, which logs on standard error."""
     try:
         import uvicorn
@@ -58,7 +58,11 @@ def make_server(app: Any) -> Any:
     }
     return uvicorn.Server(
         uvicorn.Config(
-            app, log_config=logging, limit_concurrency=MOST_CONNECTIONS, server_header=False
+            app,
+            log_config=logging,
+            log_level="info" if logs_requests else "warning",
+            limit_concurrency=MOST_CONNECTIONS,
+            server_header=False,
         )
     )
 

@@ -18,6 +18,7 @@ from virtualds.datasets.location import FOLDER_READERS, SET_SUFFIXES, Location, 
 from virtualds.errors import without_secrets
 from virtualds.stores.listing import fetch_state, find_matching, list_states, names_files
 from virtualds.urls import local_path, normalise_url, scheme_of
+from virtualds_server.archive import Archive
 
 if TYPE_CHECKING:
     from virtualds.datasets.zarr_adapter import VirtualStore
@@ -65,6 +66,12 @@ class Served:
         Returns something that is equal as long as ``open`` would return the same.
     is_quick : bool
         Whether ``find_state`` is so quick that each request for metadata may call it.
+    is_own : bool
+        Whether those who look at it may know all that who serves it knows: the page and errors name
+        the folders and hosts of files. Then it is not served as Zarr, which any page of a browser
+        may read.
+    line : str, optional
+        What opens it in Python.
     """
 
     name: str
@@ -72,6 +79,8 @@ class Served:
     opening: Mapping[str, Any] = field(default_factory=dict)
     find_state: Callable[[], Hashable] = lambda: None
     is_quick: bool = True
+    is_own: bool = False
+    line: str | None = None
 
     @classmethod
     def of(cls, url: Any, opening: Mapping[str, Any]) -> Served:
@@ -84,6 +93,7 @@ class Served:
             lambda: url,
             opening,
             partial(find_set_state, os.fspath(url), options),
+            line=f'xr.open_dataset({without_secrets(os.fspath(url))!r}, engine="virtual")',
         )
 
     @classmethod
@@ -175,11 +185,26 @@ class Version:
     """One version of what is served; its stores are opened when a request asks for them."""
 
     def __init__(self, number: int, state: Hashable, served: Served) -> None:
-        self.number, self.state = number, state
-        self._served = served
+        self.number, self.state, self.served = number, state, served
         self._opened = served.open()
         self._stores: dict[int, VirtualStore] = {}
+        self._archive: Archive | None = None
         self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Open what most requests ask for."""
+        if self.served.is_own:
+            self.open_archive()
+        else:
+            self.open_store(3)
+
+    def open_archive(self) -> Archive:
+        """Return what the page shows."""
+        with self._lock:
+            if self._archive is None:
+                served = self.served
+                self._archive = Archive.open(self._opened, served.opening, served.is_own)
+        return self._archive
 
     def open_store(self, zarr_format: int) -> VirtualStore:
         """Return the store of one version of Zarr.
@@ -193,7 +218,7 @@ class Version:
         with self._lock:
             if (found := self._stores.get(zarr_format)) is None:
                 found = virtualds.zarr_store(
-                    self._opened, readers="any", zarr_format=zarr_format, **self._served.opening
+                    self._opened, readers="any", zarr_format=zarr_format, **self.served.opening
                 )
                 if found.problems:
                     raise NoFormError(zarr_format, found.problems)
@@ -256,7 +281,7 @@ class Follower:
             if before is None or before.state != state:
                 number = 1 if before is None else before.number + 1
                 version = Version(number, state, self.served)
-                version.open_store(3)
+                version.prepare()
                 self._current = version
             self._error = None
         except Exception as error:  # noqa: BLE001

@@ -12,7 +12,7 @@ from virtualds_cli.commands.keep import (
     rename_paths,
     snapshots,
 )
-from virtualds_cli.commands.serve import serve
+from virtualds_cli.commands.serve import serve, view
 from virtualds_cli.commands.start import completion, demo
 
 COMMANDS: tuple[Command, ...] = (
@@ -32,6 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     clean_up,
     rename_paths,
     serve,
+    view,
     demo,
     completion,
 )

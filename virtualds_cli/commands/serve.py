@@ -1,4 +1,4 @@
-"""``serve``: sets and files as plain Zarr over HTTP."""
+"""``serve`` and ``view``: sets and files over HTTP, as plain Zarr and as a page."""
 
 from __future__ import annotations
 
@@ -108,6 +108,63 @@ def serve(
         {"url": url, **said, "zarr": zarr, "zarr2": None if reason else zarr2},
         {"url": url, **shown, "Zarr v3": zarr, "Zarr v2": reason or zarr2},
     )
+    run(server, listening)
+
+
+@command(
+    "view",
+    examples=(
+        ("Look at a set in the browser", "virtualds view refs.zarr"),
+        ("Look at files without a set", "virtualds view 'data/*.nc' --concat-dim time"),
+        ("Print the address, and open no browser", "virtualds view refs.zarr --no-browser"),
+    ),
+)
+@files
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of this machine. [default: 8000, or a free one]",
+)
+@click.option("--browser/--no-browser", default=True, help="Open the browser.  [default: browser]")
+@TREE
+@given("snapshot", *MANY_FILES)
+def view(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    port: int | None,
+    browser: bool,
+    tree: str | None,
+    **options: Any,
+) -> None:
+    """Look at a set or files in the browser.
+
+    The page shows the variables, draws slices and series, and says from which file and chunk each
+    value comes. It reads only the chunks that a picture needs. URLS are as those of serve. Only
+    this machine can connect. Ctrl-C ends it.
+    """
+    import webbrowser
+    from contextlib import suppress
+    from dataclasses import replace
+    from threading import Thread
+
+    from virtualds_server.app import create_app
+    from virtualds_server.run import bind, find_url, make_server, run
+
+    served = replace(find_served(urls, files_from, tree, options), is_own=True)
+    app = create_app(served)
+    # what cannot be opened is an error now, not of the page
+    app.state.server.follower.get()
+    server = make_server(app, logs_requests=False)
+    listening = None
+    if port is None:
+        with suppress(OSError):
+            listening = bind("127.0.0.1", 8000)
+    listening = listening or bind("127.0.0.1", port or 0)
+    url = find_url(listening)
+    report({"url": url, "shown": served.name}, {"url": url, "shown": served.name})
+    if browser:
+        # a browser of the terminal returns when it ends
+        Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     run(server, listening)
 
 

@@ -1,0 +1,282 @@
+"""What the page tells about what is served: its variables, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from math import prod
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import virtualds
+from virtualds.accessors.display import draw_strips
+from virtualds.errors import without_secrets
+from virtualds_server.labels import format_value
+
+MAX_TEXT = 2000
+"""Characters of an attribute that the page shows."""
+MAX_VARIABLES = 5000
+"""Variables that the page lists."""
+HIDDEN_FOLDER = "file:///"
+"""The folder of all files for readers who may not know it."""
+
+
+class NoSuchVariableError(KeyError):
+    """What is served has no such variable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Archive:
+    """What is served as a tree: once with its references, and once to read its values.
+
+    Parameters
+    ----------
+    virtual : xarray.DataTree
+        The tree of virtual arrays.
+    shows_paths : bool
+        Whether the page names the folders and hosts of files; otherwise only what follows the
+        folder that all files share.
+    """
+
+    virtual: xr.DataTree
+    shows_paths: bool = False
+    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, opened: Any, opening: Mapping[str, Any], shows_paths: bool) -> Archive:
+        """Open what `virtualds.zarr_store` takes."""
+        if isinstance(opened, xr.Dataset):
+            tree = xr.DataTree(opened)
+        elif isinstance(opened, xr.DataTree):
+            tree = opened
+        else:
+            tree = virtualds.open_virtual_datatree(opened, **opening)
+        return cls(tree, shows_paths)
+
+    @cached_property
+    def lazy(self) -> xr.DataTree:
+        """The tree with lazy arrays."""
+        found: xr.DataTree = self.virtual.virtual.to_lazy()
+        return found
+
+    def find(self, path: str) -> xr.DataArray:
+        """Return a variable to be read, with its coordinates.
+
+        Raises
+        ------
+        NoSuchVariableError
+            There is no such variable.
+        """
+        group, name = self._split(path)
+        found: xr.DataArray = self._keep(
+            "lazy", path, lambda: self._dataset(group, self.lazy)[name]
+        )
+        return found
+
+    def find_array(self, path: str) -> virtualds.ManifestArray | None:
+        """Return the virtual array of a variable, or None if its values are in memory."""
+        group, name = self._split(path)
+        found: virtualds.ManifestArray | None = self._keep(
+            "array", path, lambda: self._dataset(group).virtual.arrays.get(name)
+        )
+        return found
+
+    def _keep(self, kind: str, path: str, make: Callable[[], Any]) -> Any:
+        """Return what was made for a variable before."""
+        if (kind, path) not in self._kept:
+            self._kept[kind, path] = make()
+        return self._kept[kind, path]
+
+    def _split(self, path: str) -> tuple[str, str]:
+        """Return the group and the name of a variable, or raise an error if there is none."""
+        group, _, name = path.rpartition("/")
+        group = group or "/"
+        try:
+            is_there = name in self.virtual[group].variables
+        except KeyError:
+            is_there = False
+        if not is_there:
+            raise NoSuchVariableError(path)
+        return group, name
+
+    def _dataset(self, group: str, tree: xr.DataTree | None = None) -> xr.Dataset:
+        found: xr.Dataset = (self.virtual if tree is None else tree)[group].to_dataset()
+        return found
+
+    # ------------------------------------------------------------------ contents
+
+    def describe(self) -> dict[str, Any]:
+        """Return the groups and their variables, and the variable to show first."""
+        groups: list[dict[str, Any]] = []
+        left = MAX_VARIABLES
+        for node in self.virtual.subtree:
+            dataset = node.to_dataset(inherit=False)
+            names = sorted(
+                dataset.variables,
+                key=lambda name: (name in dataset.coords, dataset.variables[name].ndim < 2),
+            )
+            shown = [self._describe_variable(node.path, str(n), dataset) for n in names[:left]]
+            left -= len(shown)
+            groups.append(
+                {"path": node.path, "attrs": describe_attributes(dataset.attrs), "variables": shown}
+            )
+        everything = [one for group in groups for one in group["variables"]]
+        total = sum(len(node.to_dataset(inherit=False).variables) for node in self.virtual.subtree)
+        drawn = [one for one in everything if one["drawn"] and not one["coordinate"]] or everything
+        first = max(drawn, key=_rank, default=None)
+        return {
+            "groups": groups,
+            "more": total - len(everything),
+            "first": first["path"] if first else None,
+        }
+
+    def _describe_variable(self, group: str, name: str, dataset: xr.Dataset) -> dict[str, Any]:
+        variable = dataset.variables[name]
+        attrs = variable.attrs
+        title = next((attrs[k] for k in ("long_name", "standard_name") if attrs.get(k)), "")
+        units = attrs.get("units", variable.encoding.get("units", ""))
+        return {
+            "path": f"{group.rstrip('/')}/{name}",
+            "name": name,
+            "title": format_text(title),
+            "units": format_text(units) if variable.dtype.kind not in "mM" else "",
+            "dims": [str(dim) for dim in variable.dims],
+            "shape": list(variable.shape),
+            "dtype": str(variable.dtype),
+            "coordinate": name in dataset.coords,
+            "drawn": is_drawn(variable.dtype) and variable.size > 0,
+        }
+
+    def describe_variable(self, path: str) -> dict[str, Any]:
+        """Return attributes, chunks and files of a variable, partly as HTML."""
+        group, name = self._split(path)
+        dataset = self._dataset(group)
+        alone = dataset[[name]]
+        array = alone.virtual.arrays.get(name)
+        if array is not None and not self.shows_paths and (folder := self._folder(path)):
+            alone = alone.virtual.rename_paths({folder: HIDDEN_FOLDER})
+        own = alone.virtual.arrays
+        return {
+            "attrs": describe_attributes(dataset.variables[name].attrs),
+            "group": describe_attributes(dataset.attrs),
+            "strips": [str(strip) for strip in draw_strips(alone, own)] if own else [],
+            "chunks": str(alone.virtual._repr_html_()) if own else "",
+        }
+
+    # ------------------------------------------------------------------ origins
+
+    def find_origin(self, path: str, index: Mapping[str, int]) -> dict[str, Any]:
+        """Return where an element comes from: its file, chunk, bytes and encoding.
+
+        Examples
+        --------
+        >>> archive = Archive.open("2001.nc", {}, shows_paths=False)
+        >>> found = archive.find_origin("/t", {"time": 3, "lat": 0, "lon": 0})
+        >>> found["file"], found["chunk"], found["chunk_shape"]
+        ('2001.nc', [3, 0, 0], [1, 6, 8])
+        """
+        array = self.find_array(path)
+        if array is None:
+            return {"file": None, "reason": "its values were loaded when the set was opened"}
+        place = tuple(index[str(dim)] for dim in self.find(path).dims)
+        for fragment in array.fragments:
+            bounds = zip(fragment.start, place, fragment.stop, strict=True)
+            if not all(low <= i < high for low, i, high in bounds):
+                continue
+            inner = [i - low for i, low in zip(place, fragment.start, strict=True)]
+            pairs = list(zip(fragment.axes, inner, strict=True))
+            chunk = tuple(int(axis.locate(np.array([i]))[0]) for axis, i in pairs)
+            edges = [
+                axis.edges_at(np.array([n, n + 1])).tolist()
+                for axis, n in zip(fragment.axes, chunk, strict=True)
+            ]
+            found = fragment.manifest.at(np.array([_flatten(chunk, fragment.manifest.shape)]))
+            reference = found.lookup((0,))
+            said: dict[str, Any] = {
+                "chunk": [*chunk],
+                "chunk_shape": [stop - start for start, stop in edges],
+                "position": [i - start for (start, _), i in zip(edges, inner, strict=True)],
+            }
+            if reference.file >= 0:
+                url = found.files[reference.file].url
+                said |= {
+                    "file": self._show_url(path, url),
+                    "offset": reference.offset,
+                    "length": reference.length,
+                    "encoding": str(array.pipelines[reference.pipeline]),
+                }
+            elif reference.length:
+                said |= {"file": None, "reason": "its bytes are in the set"}
+            else:
+                said |= {"file": None, "reason": "the chunk is missing; it is read as fill value"}
+            return said
+        return {"file": None, "reason": "no file has this element; it is read as fill value"}
+
+    def _show_url(self, path: str, url: str) -> str:
+        if not self.shows_paths:
+            url = url.removeprefix(self._folder(path))
+        return without_secrets(url) or "in the set"
+
+    def _folder(self, path: str) -> str:
+        """Return the folder that all files of a variable share, with a slash at its end."""
+
+        def find() -> str:
+            array = self.find_array(path)
+            files = array.listed_sources if array is not None else ()
+            folders = {file.url.rpartition("/")[0] for file in files if file.url}
+            columns = zip(*(folder.split("/") for folder in folders), strict=False)
+            common = [one[0] for one in takewhile(lambda column: len({*column}) == 1, columns)]
+            return "".join(f"{one}/" for one in common)
+
+        found: str = self._keep("folder", path, find)
+        return found
+
+
+def _flatten(chunk: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    return int(np.ravel_multi_index(chunk, shape)) if shape else 0
+
+
+def _rank(shown: Mapping[str, Any]) -> tuple[bool, int]:
+    """Order variables by how much there is to see."""
+    return len(shown["dims"]) > 1, prod(shown["shape"])
+
+
+def is_drawn(dtype: np.dtype[Any]) -> bool:
+    """Return whether values of a data type can be drawn.
+
+    Examples
+    --------
+    >>> [is_drawn(np.dtype(one)) for one in ("f4", "?", "M8[s]", "S3", "c8")]
+    [True, True, True, False, False]
+    """
+    return dtype.kind in "biufmM"
+
+
+def describe_attributes(attrs: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    """Return names and values of attributes as text, long ones shortened."""
+    return [(format_text(name), format_text(value)) for name, value in attrs.items()]
+
+
+def format_text(value: Any) -> str:
+    """Return a value as text without secrets, long ones shortened.
+
+    Examples
+    --------
+    >>> format_text(np.float32([0.1, 2]))
+    '0.1, 2.0'
+    """
+    if isinstance(value, np.ndarray | list | tuple):
+        value = ", ".join(_iterate_texts(value))
+    elif isinstance(value, np.generic):
+        value = format_value(value)
+    text = without_secrets(str(value))
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
+
+
+def _iterate_texts(values: Any) -> Iterator[str]:
+    for value in np.asarray(values).ravel()[:MAX_TEXT]:
+        yield format_value(value)

@@ -1,0 +1,164 @@
+"""Colour maps, and pictures of values as PNG."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+LEVELS = 255
+"""Colours of a map. The first entry of a palette is for missing values."""
+
+Lch = tuple[float, float, float]
+"""Lightness (0 to 1), chroma, and hue in degrees, of OKLab."""
+
+MAPS: dict[str, tuple[Lch, ...]] = {
+    # lightness rises evenly, and blue and yellow differ for all kinds of colour blindness
+    "blue-yellow": ((0.22, 0.08, 285), (0.45, 0.11, 245), (0.68, 0.10, 185), (0.95, 0.14, 105)),
+    "fire": ((0.16, 0.04, 300), (0.42, 0.15, 370), (0.68, 0.18, 405), (0.96, 0.09, 465)),
+    "ice": ((0.98, 0.02, 200), (0.80, 0.08, 215), (0.55, 0.13, 245), (0.25, 0.09, 275)),
+    "green": ((0.97, 0.04, 115), (0.78, 0.13, 135), (0.52, 0.12, 150), (0.26, 0.06, 165)),
+    "grey": ((0.12, 0.0, 0), (0.97, 0.0, 0)),
+    # both arms have equal lightness at equal distance from the middle
+    "blue-red": (
+        (0.34, 0.12, 255),
+        (0.62, 0.13, 245),
+        (0.97, 0.005, 245),
+        (0.97, 0.005, 35),
+        (0.62, 0.16, 35),
+        (0.34, 0.12, 22),
+    ),
+    # directions and phases: the ends meet
+    "cyclic": (
+        (0.35, 0.10, 285),
+        (0.65, 0.11, 215),
+        (0.90, 0.05, 160),
+        (0.65, 0.13, 50),
+        (0.35, 0.10, -75),
+    ),
+}
+"""Colours at equal distances of each map, from low values to high ones."""
+
+FROM_LAB = np.array(
+    [
+        [1, 0.3963377774, 0.2158037573],
+        [1, -0.1055613458, -0.0638541728],
+        [1, -0.0894841775, -1.291485548],
+    ]
+)
+TO_RGB = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.707614701],
+    ]
+)
+"""From OKLab to linear sRGB (B. Ottosson, A perceptual color space for image processing, 2020)."""
+
+
+@cache
+def make_palette(name: str) -> bytes:
+    """Return the colours of a map as bytes of red, green and blue, from low to high.
+
+    Examples
+    --------
+    >>> make_palette("grey")[:3].hex(), make_palette("grey")[-3:].hex()
+    ('060606', 'f5f5f5')
+    """
+    points = np.array(MAPS[name])
+    at = np.linspace(0, len(points) - 1, LEVELS)
+    lightness, chroma, hue = (np.interp(at, np.arange(len(points)), c) for c in points.T)
+    angle = np.deg2rad(hue)
+    lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)])
+    linear = np.clip(TO_RGB @ (FROM_LAB @ lab) ** 3, 0, 1)
+    # the transfer function of sRGB (IEC 61966-2-1)
+    shown = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return bytes(np.round(shown.T * 255).astype(np.uint8))
+
+
+def list_maps(count: int = 16) -> dict[str, list[str]]:
+    """Return some colours of each map for the style of a page.
+
+    Examples
+    --------
+    >>> list_maps(2)["grey"]
+    ['#060606', '#f5f5f5']
+    """
+    chosen = np.linspace(0, LEVELS - 1, count).astype(int)
+    return {
+        name: [f"#{make_palette(name)[3 * n : 3 * n + 3].hex()}" for n in chosen] for name in MAPS
+    }
+
+
+def choose_map(low: float, high: float) -> str:
+    """Return the map for values of a range: one with a middle if zero is about in the middle.
+
+    Examples
+    --------
+    >>> choose_map(-20, 30), choose_map(250, 300)
+    ('blue-red', 'blue-yellow')
+    """
+    return "blue-red" if low < 0 < high and 0.2 < -low / high < 5 else "blue-yellow"
+
+
+def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """Return the range of values that colours show: without the outermost half per cent.
+
+    Around zero it is symmetric, if `choose_map` takes a map with a middle.
+
+    Examples
+    --------
+    >>> find_range(np.array([1.0, 2.0, np.nan])), find_range(np.array([-1.0, 2.0]))
+    ((1.0, 2.0), (-2.0, 2.0))
+    """
+    there = values[np.isfinite(values)]
+    if not there.size:
+        return 0.0, 1.0
+    if there.size > 1000:
+        # neither sorts all values of a large picture
+        edge = max(there.size // 200, 1)
+        parts = np.partition(there, [edge, there.size - 1 - edge])
+        low, high = float(parts[edge]), float(parts[there.size - 1 - edge])
+    else:
+        low, high = float(there.min()), float(there.max())
+    if low == high:
+        low, high = float(there.min()), float(there.max())
+    if choose_map(low, high) == "blue-red":
+        high = max(-low, high)
+        low = -high
+    return low, high
+
+
+def draw_png(values: npt.NDArray[Any], low: float, high: float, name: str) -> bytes:
+    """Return a picture, one pixel for each value; missing values are transparent.
+
+    Source: Portable Network Graphics (third edition), sections 5 and 11, indexed colour.
+
+    Examples
+    --------
+    >>> draw_png(np.array([[1.0, np.nan]]), 0, 2, "grey")[1:4]
+    b'PNG'
+    """
+    rows, columns = values.shape
+    scale = (LEVELS - 1) / (high - low) if high > low else 0.0
+    missing = np.isnan(values)
+    # infinite values have the colours of the ends
+    scaled = np.clip((np.where(missing, low, values) - low) * scale, 0, LEVELS - 1)
+    lines = np.zeros((rows, columns + 1), np.uint8)
+    lines[:, 1:] = np.where(missing, 0, np.rint(np.nan_to_num(scaled, nan=0)) + 1)
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
+    parts = (
+        (b"IHDR", header),
+        (b"PLTE", b"\0\0\0" + make_palette(name)),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(lines.tobytes(), 3)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )

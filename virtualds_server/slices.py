@@ -1,0 +1,519 @@
+"""Slices, series and values of what is served, as the page draws them.
+
+Only the chunks are read that a picture needs. Where it has fewer pixels than the slice has
+elements, it takes every n-th element, so that chunks between them are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds_server.archive import Archive, is_drawn
+from virtualds_server.colours import MAPS, choose_map, draw_png, find_range
+from virtualds_server.labels import (
+    HEMISPHERES,
+    SPELLINGS,
+    Axis,
+    Tick,
+    format_coordinate,
+    format_short,
+    format_value,
+)
+
+MAX_BYTES = 2**28
+"""Bytes of decoded chunks that one picture or series reads; of more, it has fewer elements."""
+MAX_CHUNKS = 3000
+"""Chunks that one picture or series reads."""
+MAX_PIXELS = 2048
+"""Pixels of a picture along each axis."""
+MAX_VALUES = 200
+"""Values that are listed of a variable that cannot be drawn."""
+MAX_COORDINATES = 20
+"""Coordinates that are told of one element."""
+TICKS_OF_SCALE = 5
+
+
+class BadRequestError(ValueError):
+    """A request names what the variable does not have."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of a variable: an index of some dimensions, and a range of others.
+
+    ``at`` are the indexes by dimension, 0 where none is given. ``parts`` are the ranges, the whole
+    dimension where none is given.
+    """
+
+    variable: str
+    at: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Selection:
+        """Read a selection from the query of a url: ``variable``, ``at.time=3``, ``part.x=0:9``.
+
+        Examples
+        --------
+        >>> Selection.of({"variable": "/t", "at.time": "3", "part.x": "0:9"})
+        Selection(variable='/t', at={'time': 3}, parts={'x': (0, 9)})
+        """
+        at, parts = {}, {}
+        for key, text in query.items():
+            kind, dot, dim = key.partition(".")
+            try:
+                if kind == "at" and dot:
+                    at[dim] = int(text)
+                elif kind == "part" and dot:
+                    start, _, stop = text.partition(":")
+                    parts[dim] = (int(start), int(stop))
+            except ValueError:
+                raise BadRequestError(f"{key}={text!r}: give an index, or start:stop") from None
+        return cls(query.get("variable", ""), at, parts)
+
+    def find_index(self, array: xr.DataArray, dim: str) -> int:
+        """Return the index of a dimension."""
+        index = self.at.get(dim, 0)
+        if not 0 <= index < array.sizes[dim]:
+            raise BadRequestError(f"at.{dim}={index}: {dim} has {array.sizes[dim]} positions")
+        return index
+
+    def find_part(self, array: xr.DataArray, dim: str) -> tuple[int, int]:
+        """Return the range of a dimension."""
+        size = array.sizes[dim]
+        start, stop = self.parts.get(dim, (0, size))
+        if not 0 <= start < stop <= size:
+            raise BadRequestError(f"part.{dim}={start}:{stop}: {dim} has {size} positions")
+        return start, stop
+
+
+class Line(NamedTuple):
+    """The positions of one dimension that are shown, in the order in which they are drawn."""
+
+    axis: Axis
+    start: int
+    step: int
+    length: int
+    is_reversed: bool = False
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """The positions, from the left to the right, or from the top to the bottom."""
+        found = self.start + self.step * np.arange(self.length, dtype=np.int64)
+        return found[::-1] if self.is_reversed else found
+
+    def describe(self, ticks: int) -> dict[str, Any]:
+        """Return what the page draws beside a picture."""
+        return {
+            "dim": self.axis.dim,
+            "title": self.axis.title or self.axis.dim,
+            "units": "" if self.axis.units in HEMISPHERES else self.axis.units,
+            "start": self.start,
+            "step": self.step,
+            "count": self.length,
+            "reversed": self.is_reversed,
+            "ticks": describe_ticks(self.axis.list_ticks(self.positions, ticks), self.length),
+            "labels": [self.axis.format(int(i)) for i in self.positions],
+        }
+
+
+def describe_ticks(ticks: Sequence[Tick], count: int) -> list[tuple[float, str]]:
+    """Return where ticks are, as parts of the whole width or height, and their labels."""
+    return [((tick.at + 0.5) / count, tick.label) for tick in ticks]
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Two dimensions of a variable, at one index of each other dimension.
+
+    Parameters
+    ----------
+    archive : Archive
+    selection : Selection
+    query : mapping of str to str
+        ``y`` and ``x`` are dimensions, by default those that `choose_plane` finds; ``width`` and
+        ``height`` are the pixels of the screen.
+    """
+
+    archive: Archive
+    selection: Selection
+    query: Mapping[str, str]
+
+    @cached_property
+    def array(self) -> xr.DataArray:
+        """The variable."""
+        found = self.archive.find(self.selection.variable)
+        if not is_drawn(found.dtype) or found.ndim < 2 or not found.size:
+            raise BadRequestError(f"{self.selection.variable} has no slices to draw")
+        return found
+
+    @cached_property
+    def dims(self) -> tuple[str, str]:
+        """The dimension from the top to the bottom, and that from the left to the right."""
+        chosen = choose_plane(self.array)
+        y, x = (self.query.get(key) or one for key, one in zip("yx", chosen, strict=True))
+        for key, dim in (("y", y), ("x", x)):
+            if dim not in self.array.dims:
+                raise BadRequestError(
+                    f"{key}={dim!r}: {self.selection.variable} has no such dimension"
+                )
+        if y == x:
+            raise BadRequestError(f"x and y are both {x!r}")
+        return y, x
+
+    @cached_property
+    def lines(self) -> tuple[Line, Line]:
+        """The rows from the top to the bottom, and the columns."""
+        most = [get_number(self.query, key, MAX_PIXELS, 1) for key in ("height", "width")]
+        parts = [self.selection.find_part(self.array, dim) for dim in self.dims]
+        steps = choose_steps(
+            [stop - start for start, stop in parts],
+            [min(one, MAX_PIXELS) for one in most],
+            find_costs(self.archive, self.selection.variable, self.array, self.dims),
+        )
+        found = []
+        for dim, (start, stop), step in zip(self.dims, parts, steps, strict=True):
+            axis = Axis.of(self.array, dim)
+            is_vertical = dim == self.dims[0]
+            # heights grow to the top, depths and pressures to the bottom, images begin at the top
+            grows = axis.rises if axis.rises is None else axis.rises != axis.points_down
+            is_reversed = grows is True if is_vertical else axis.rises is False
+            found.append(Line(axis, start, step, ceil((stop - start) / step), is_reversed))
+        return found[0], found[1]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What says which values are read."""
+        others = [dim for dim in map(str, self.array.dims) if dim not in self.dims]
+        at = tuple((dim, self.selection.find_index(self.array, dim)) for dim in others)
+        ranges = tuple((one.axis.dim, one.start, one.step, one.length) for one in self.lines)
+        return (self.selection.variable, at, ranges)
+
+    def read(self) -> bytes:
+        """Read the values as numbers, rows from the top to the bottom, as bytes."""
+        return self._as_numbers(self._read_values()).tobytes()
+
+    def parse(self, data: bytes) -> npt.NDArray[Any]:
+        """Return what `read` returned as an array."""
+        y, x = self.lines
+        return np.frombuffer(data, self._number_type).reshape(y.length, x.length)
+
+    @property
+    def _number_type(self) -> np.dtype[Any]:
+        is_small = self.array.dtype.kind == "f" and self.array.dtype.itemsize <= 4
+        return np.dtype("f4" if is_small or self.array.dtype.itemsize <= 2 else "f8")
+
+    def _read_values(self) -> npt.NDArray[Any]:
+        _, at, ranges = self.key
+        indexers: dict[Any, Any] = dict(at)
+        for dim, start, step, count in ranges:
+            indexers[dim] = slice(start, start + step * (count - 1) + 1, step)
+        found: npt.NDArray[Any] = self.array.variable.isel(indexers).transpose(*self.dims).values
+        y, x = (slice(None, None, -1 if line.is_reversed else 1) for line in self.lines)
+        return found[y, x]
+
+    def _as_numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return to_numbers(values).astype(self._number_type)
+
+    # ------------------------------------------------------------------ what is shown
+
+    def choose_colours(self, values: npt.NDArray[Any]) -> tuple[float, float, str]:
+        """Return the range of values that colours show, and the name of their map."""
+        low, high = find_range(values)
+        low = get_float(self.query, "low", low)
+        high = get_float(self.query, "high", high)
+        name = self.query.get("map") or choose_map(low, high)
+        if name not in MAPS:
+            raise BadRequestError(f"map={name!r}: there are {', '.join(MAPS)}")
+        return low, high, name
+
+    def draw(self, values: npt.NDArray[Any]) -> bytes:
+        """Return the picture as PNG."""
+        return draw_png(values, *self.choose_colours(values))
+
+    def describe(self, values: npt.NDArray[Any]) -> dict[str, Any]:
+        """Return what the page draws around the picture."""
+        low, high, name = self.choose_colours(values)
+        y, x = self.lines
+        there = values[~np.isnan(values)]
+        others = [str(dim) for dim in self.array.dims if dim not in self.dims]
+        return {
+            "y": y.describe(get_number(self.query, "rows", 7, 2)),
+            "x": x.describe(get_number(self.query, "columns", 7, 2)),
+            "low": low,
+            "high": high,
+            "map": name,
+            "scale": self._describe_scale(low, high),
+            "least": self._label(there.min()) if there.size else None,
+            "greatest": self._label(there.max()) if there.size else None,
+            "missing": 1 - there.size / values.size,
+            "aspect": find_aspect(self.lines),
+            "at": {
+                dim: Axis.of(self.array, dim).format(self.selection.find_index(self.array, dim))
+                for dim in others
+            },
+        }
+
+    def _describe_scale(self, low: float, high: float) -> list[tuple[float, str]]:
+        if self.array.dtype.kind in "mM":
+            return [(0.0, self._label(low)), (1.0, self._label(high))]
+        if not low < high:
+            return [(0.5, self._label(low))]
+        steps = np.linspace(low, high, 1001)
+        ticks = Axis("", steps).list_ticks(np.arange(1001), TICKS_OF_SCALE)
+        return [(tick.at / 1000, tick.label) for tick in ticks]
+
+    def _label(self, number: float) -> str:
+        return format_number(number, self.array.dtype)
+
+
+def to_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values that can be drawn as numbers: seconds of dates and durations.
+
+    Examples
+    --------
+    >>> to_numbers(np.array(["1970-01-01T00:01", "NaT"], "M8[s]"))
+    array([60., nan])
+    """
+    if values.dtype.kind not in "mM":
+        return values
+    seconds = values.astype(f"{values.dtype.kind}8[us]").astype(np.int64) / 1e6
+    return np.where(np.isnat(values), np.nan, seconds)
+
+
+def format_number(number: float, dtype: np.dtype[Any]) -> str:
+    """Return a number that `to_numbers` has made as text."""
+    if dtype.kind == "M":
+        return format_value(np.datetime64(round(number), "s"))
+    if dtype.kind == "m":
+        return format_value(np.timedelta64(round(number), "s"))
+    return format_short(number)
+
+
+def choose_plane(array: xr.DataArray) -> tuple[str, str]:
+    """Return the dimensions to draw: those of latitude and longitude, else the last two.
+
+    Examples
+    --------
+    >>> values = xr.DataArray(np.zeros((2, 3, 4)), dims=("lat", "lon", "time"))
+    >>> choose_plane(values)
+    ('lon', 'time')
+    >>> coords = {"lat": ("lat", [0, 1], {"units": "degrees_north"})}
+    >>> choose_plane(values.assign_coords(coords | {"lon": ("lon", [0, 1, 2], {"axis": "X"})}))
+    ('lat', 'lon')
+    """
+    dims = [str(dim) for dim in array.dims]
+    found: dict[str, str] = {}
+    for dim in dims:
+        if dim in array.coords:
+            attrs = array.coords[dim].attrs
+            units = Axis.of(array, dim).units
+            for letter, unit in (("Y", "degrees_north"), ("X", "degrees_east")):
+                if str(attrs.get("axis", "")).upper() == letter or units == unit:
+                    found.setdefault(letter, dim)
+    if len(found) == 2:
+        return found["Y"], found["X"]
+    return dims[-2], dims[-1]
+
+
+def find_aspect(lines: tuple[Line, Line]) -> float | None:
+    """Return width by height if both dimensions are lengths of the same kind, else None."""
+    y, x = (_find_extent(line) for line in lines)
+    if y is None or x is None or y[0] != x[0] or not y[1]:
+        return None
+    return x[1] / y[1]
+
+
+def _find_extent(line: Line) -> tuple[str, float] | None:
+    """Return the unit in which a dimension is measured, and its extent."""
+    axis, size = line.axis, line.length * line.step
+    if axis.rises is None:
+        return ("pixels", float(size)) if axis.values is None else None
+    assert axis.values is not None
+    if axis.values.dtype.kind in "mM":
+        return None
+    ends = axis.values[[line.start, line.start + (line.length - 1) * line.step]].astype(float)
+    # of cells, each as wide as the distance of their middles
+    extent = abs(ends[1] - ends[0]) * line.length / max(line.length - 1, 1)
+    units = "degrees" if axis.units in HEMISPHERES else axis.units
+    return (units, float(extent)) if units else None
+
+
+# ---------------------------------------------------------------------- what reading costs
+
+
+class Costs(NamedTuple):
+    """What reading a slice costs: lengths of chunks along its dimensions, and bytes of a chunk."""
+
+    lengths: tuple[float, ...]
+    nbytes: float
+
+
+def find_costs(archive: Archive, path: str, array: xr.DataArray, dims: Sequence[str]) -> Costs:
+    """Return the average lengths of chunks along some dimensions, and the bytes of a chunk."""
+    found = archive.find_array(path)
+    if found is None or not found.fragments:
+        # in memory
+        return Costs((1.0,) * len(dims), 0.0)
+    sizes = [sum(f.axes[axis].size for f in found.fragments) for axis in range(found.ndim)]
+    counts = [sum(f.axes[axis].nchunks for f in found.fragments) for axis in range(found.ndim)]
+    lengths = [size / max(count, 1) for size, count in zip(sizes, counts, strict=True)]
+    by_dim = dict(zip(map(str, array.dims), lengths, strict=True))
+    return Costs(tuple(by_dim[dim] for dim in dims), prod(lengths) * found.dtype.itemsize)
+
+
+def choose_steps(lengths: Sequence[int], most: Sequence[int], costs: Costs) -> list[int]:
+    """Return the distances of elements: at most so many, and not from too many chunks.
+
+    Examples
+    --------
+    >>> choose_steps([1800, 3600], [900, 900], Costs((180, 360), 4 * 180 * 360))
+    [2, 4]
+    >>> choose_steps([100_000], [1000], Costs((1,), 2.0**20))
+    [512]
+    """
+    steps = [max(ceil(n / m), 1) for n, m in zip(lengths, most, strict=True)]
+    while True:
+        counts = [
+            ceil(n / max(step, chunk))
+            for n, step, chunk in zip(lengths, steps, costs.lengths, strict=True)
+        ]
+        chunks = prod(counts)
+        if max(counts) <= 2 or (chunks <= MAX_CHUNKS and chunks * costs.nbytes <= MAX_BYTES):
+            return steps
+        widest = counts.index(max(counts))
+        # steps within a chunk save nothing
+        steps[widest] = max(2 * steps[widest], ceil(costs.lengths[widest]))
+
+
+# ---------------------------------------------------------------------- other pictures
+
+
+def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values along one dimension, at one index of each other dimension."""
+    selection = Selection.of(query)
+    array = archive.find(selection.variable)
+    along = query.get("along") or (str(array.dims[0]) if array.ndim else "")
+    if along not in array.dims or not is_drawn(array.dtype) or not array.size:
+        raise BadRequestError(f"{selection.variable} has no series along {along!r}")
+    start, stop = selection.find_part(array, along)
+    most = get_number(query, "points", 500, 2)
+    costs = find_costs(archive, selection.variable, array, [along])
+    [wanted] = choose_steps([stop - start], [min(most, MAX_PIXELS)], Costs((1.0,), 0.0))
+    [step] = choose_steps([stop - start], [min(most, MAX_PIXELS)], costs)
+    others = [str(dim) for dim in array.dims if dim != along]
+    indexers: dict[Any, Any] = {dim: selection.find_index(array, dim) for dim in others}
+    indexers[along] = slice(start, stop, step)
+    numbers = to_numbers(array.variable.isel(indexers).values)
+    line = Line(Axis.of(array, along), start, step, numbers.size)
+    return {
+        "x": line.describe(get_number(query, "columns", 7, 2)),
+        "values": [describe_number(one) for one in numbers],
+        "shown": [format_number(one, array.dtype) for one in numbers.tolist()],
+        "scale": describe_height(numbers, array.dtype),
+        # a denser series would read more than one request may
+        "limited": step > wanted,
+    }
+
+
+def describe_number(value: Any) -> float | None:
+    """Return a number for JSON, with the digits of its data type; None if it has none."""
+    return float(str(value)) if np.isfinite(value) else None
+
+
+def describe_height(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> list[tuple[float, str]]:
+    """Return ticks between the least and the greatest number, as values and labels."""
+    there = numbers[np.isfinite(numbers)]
+    if not there.size:
+        return []
+    low, high = float(there.min()), float(there.max())
+    if dtype.kind in "mM" or low == high:
+        return [(one, format_number(one, dtype)) for one in dict.fromkeys((low, high))]
+    steps = np.linspace(low, high, 1001)
+    ticks = Axis("", steps).list_ticks(np.arange(1001), TICKS_OF_SCALE)
+    return [(low + (high - low) * tick.at / 1000, tick.label) for tick in ticks]
+
+
+def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return one value, its coordinates, and the file and the chunk that it comes from."""
+    selection = Selection.of(query)
+    array = archive.find(selection.variable)
+    at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
+    point = array.isel(dict(zip(array.dims, at.values(), strict=True)))
+    coordinates = []
+    for name, coordinate in list(point.coords.items())[:MAX_COORDINATES]:
+        given = str(coordinate.attrs.get("units", ""))
+        units = SPELLINGS.get(given, given)
+        text = format_coordinate(coordinate.values[()], units)
+        coordinates.append((str(name), text if units in HEMISPHERES else f"{text} {units}".strip()))
+    return read_value(archive, query) | {
+        "coordinates": coordinates,
+        "at": at,
+        "origin": archive.find_origin(selection.variable, at),
+    }
+
+
+def read_value(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return one value as text."""
+    selection = Selection.of(query)
+    array = archive.find(selection.variable)
+    at = {dim: selection.find_index(array, str(dim)) for dim in array.dims}
+    units = str(array.attrs.get("units", "")) if array.dtype.kind not in "mM" else ""
+    value = array.variable.isel(at).values[()]
+    return {"value": format_value(value), "short": format_coordinate(value), "units": units}
+
+
+def read_values(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the first values of a variable as text."""
+    array = archive.find(Selection.of(query).variable)
+    edge = max(int(MAX_VALUES ** (1 / max(array.ndim, 1))), 1)
+    part = array.variable.isel({dim: slice(edge) for dim in array.dims}).values
+    return {
+        "values": [format_value(one) for one in part.ravel()[:MAX_VALUES]],
+        "shape": [*part.shape],
+        "total": array.size,
+    }
+
+
+def describe_dimensions(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the dimensions of a variable, and those that are drawn first."""
+    array = archive.find(Selection.of(query).variable)
+    dims = []
+    for dim in map(str, array.dims):
+        axis, size = Axis.of(array, dim), array.sizes[dim]
+        ends = [axis.format(0), axis.format(size - 1)] if size else []
+        dims.append({"dim": dim, "size": size, "title": axis.title or dim, "ends": ends})
+    plane = choose_plane(array) if array.ndim > 1 else None
+    return {"dims": dims, "plane": plane}
+
+
+def get_number(query: Mapping[str, str], key: str, default: int, least: int) -> int:
+    """Return a whole number of a query."""
+    text = query.get(key)
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > 6 or int(text) < least:
+        raise BadRequestError(f"{key}={text!r}: give a number from {least} on")
+    return int(text)
+
+
+def get_float(query: Mapping[str, str], key: str, default: float) -> float:
+    """Return a number of a query."""
+    text = query.get(key)
+    if not text:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        found = np.nan
+    if not np.isfinite(found):
+        raise BadRequestError(f"{key}={text!r}: give a number")
+    return found
