@@ -81,7 +81,7 @@ class Axis(NamedTuple):
         --------
         >>> axis = Axis("lat", np.linspace(-90, 90, 181), "degrees_north")
         >>> [(tick.at, tick.label) for tick in axis.list_ticks(np.arange(181), 4)]
-        [(0.0, '90°S'), (90.0, '0°'), (180.0, '90°N')]
+        [(30.0, '60°S'), (90.0, '0°'), (150.0, '60°N')]
         """
         if (
             positions.size <= most

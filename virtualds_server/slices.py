@@ -378,7 +378,7 @@ def choose_steps(lengths: Sequence[int], most: Sequence[int], costs: Costs) -> l
     >>> choose_steps([1800, 3600], [900, 900], Costs((180, 360), 4 * 180 * 360))
     [2, 4]
     >>> choose_steps([100_000], [1000], Costs((1,), 2.0**20))
-    [512]
+    [400]
     """
     steps = [max(ceil(n / m), 1) for n, m in zip(lengths, most, strict=True)]
     while True:

@@ -209,7 +209,8 @@ def find_coverage(
     file, start, stop = found[:, np.lexsort((found[2], found[1]))]
     used, first, file = np.unique(file, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    names = tuple(table.listed[number] for number in used[order].tolist())
+    urls_in_order = table.list_urls()
+    names = tuple(urls_in_order[number] for number in used[order].tolist())
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
@@ -256,9 +257,8 @@ class _UrlTable:
             self._files, self._numbers = files, np.array(numbers)
         return self._numbers
 
-    @property
-    def listed(self) -> list[str]:
-        """All urls, in the order of their indexes."""
+    def list_urls(self) -> list[str]:
+        """Return all urls, in the order of their indexes."""
         return list(self._urls)
 
 
