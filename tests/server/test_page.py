@@ -167,7 +167,7 @@ def test_labels_are_those_of_the_coordinates(served: httpx.Client) -> None:
     told = ask(served, "slice.json", variable="/t", at__time=3, at__level=2)
     assert told["y"]["labels"][0] == "81°N" and told["y"]["labels"][-1] == "81°S"
     assert told["x"]["labels"][:2] == ["0°", "18°E"] and told["x"]["labels"][-1] == "18°W"
-    assert told["at"] == {"time": "2001-01-04", "level": "200"}
+    assert told["at"] == {"time": "2001-01-04", "level": "200 m"}
     for line in (told["y"], told["x"]):
         for at, label in line["ticks"]:
             # a tick stands at the middle of the cell whose label it has
@@ -293,6 +293,18 @@ def test_a_series_has_the_values_of_the_files(served: httpx.Client) -> None:
     found = np.array([np.nan if one is None else one for one in told["values"]], "f4")
     assert np.array_equal(found, expected, equal_nan=True)
     assert told["x"]["labels"][0] == "2001-01-01"
+
+
+def test_a_series_has_gaps_where_dates_are_missing(tmp_path: Path) -> None:
+    days = np.datetime64("2001-01-01", "ns") + np.array([0, 1, 2, 10, 11]) * np.timedelta64(1, "D")
+    xr.Dataset({"t": ("time", np.arange(5.0))}, {"time": days}).to_netcdf(tmp_path / "gap.nc")
+    with serving(tmp_path / "gap.nc") as url, httpx.Client(base_url=url) as client:
+        told = ask(client, "series.json", variable="/t", along="time")
+        assert told["gaps"] == [2]
+        assert told["places"] == [0, 0.09091, 0.18182, 0.90909, 1]
+        ticks = told["x"]["ticks"]
+        assert [label for _, label in ticks] == told["x"]["labels"]
+        assert np.allclose([at for at, _ in ticks], told["places"], atol=1e-4)
 
 
 def test_a_series_of_few_points_has_every_nth_value(served: httpx.Client) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -123,16 +127,18 @@ def serve(
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port of this machine. [default: 8000, or a free one]",
+    help="Port of this machine; without it 8000, or a free one.",
 )
-@click.option("--browser/--no-browser", default=True, help="Open the browser.  [default: browser]")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.option("--check", is_flag=True, help="Open what would be shown, report it, and end.")
 @TREE
 @given("snapshot", *MANY_FILES)
 def view(
     urls: Sequence[str],
     files_from: IO[str] | None,
     port: int | None,
-    browser: bool,
+    no_browser: bool,
+    check: bool,
     tree: str | None,
     **options: Any,
 ) -> None:
@@ -142,18 +148,21 @@ def view(
     value comes. It reads only the chunks that a picture needs. URLS are as those of serve. Only
     this machine can connect. Ctrl-C ends it.
     """
-    import webbrowser
-    from contextlib import suppress
-    from dataclasses import replace
-    from threading import Thread
-
     from virtualds_server.app import create_app
     from virtualds_server.run import bind, find_url, make_server, run
 
     served = replace(find_served(urls, files_from, tree, options), is_own=True)
     app = create_app(served)
     # what cannot be opened is an error now, not of the page
-    app.state.server.follower.get()
+    contents = app.state.server.follower.get().open_archive().describe()
+    said = {
+        "shown": served.name,
+        "variables": sum(len(group["variables"]) for group in contents["groups"]),
+        "first": contents["first"],
+    }
+    if check:
+        report(said, said)
+        return
     server = make_server(app, logs_requests=False)
     listening = None
     if port is None:
@@ -161,8 +170,8 @@ def view(
             listening = bind("127.0.0.1", 8000)
     listening = listening or bind("127.0.0.1", port or 0)
     url = find_url(listening)
-    report({"url": url, "shown": served.name}, {"url": url, "shown": served.name})
-    if browser:
+    report({"url": url, **said}, {"url": url, **said})
+    if not no_browser:
         # a browser of the terminal returns when it ends
         Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     run(server, listening)

@@ -699,6 +699,9 @@ function drawLine(box, told, height, move, here) {
   let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
   if (!(low < high)) [low, high] = [low - 1, high + 1];
   const total = told.values.length;
+  // along the coordinate, so that missing dates are a gap; else by position
+  const placeOf = (n) => (told.places ? told.places[n] : (n + 0.5) / total);
+  const gaps = new Set(told.gaps);
   const sx = (part) => left + part * (width - left - right);
   const sy = (value) => top + (1 - (value - low) / (high - low)) * (height - top - bottom);
   const svg = draw("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0 });
@@ -713,18 +716,20 @@ function drawLine(box, told, height, move, here) {
     svg.append(draw("line", { class: "grid", x1: sx(part), x2: sx(part), y1: height - bottom, y2: height - bottom + 5 }));
   }
   let path = "";
+  const joins = (n) => n > 0 && n < total && (told.values[n - 1] ?? null) !== null && (told.values[n] ?? null) !== null && !gaps.has(n - 1);
   told.values.forEach((value, n) => {
-    const alone = value !== null && (told.values[n - 1] ?? null) === null && (told.values[n + 1] ?? null) === null;
-    const [x, y] = [sx((n + 0.5) / total), value === null ? 0 : sy(value)];
-    if (alone || (value !== null && total < 40)) svg.append(draw("circle", { cx: x, cy: y, r: 2.4 }));
-    if (value !== null) path += `${(told.values[n - 1] ?? null) === null ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    if (value === null) return;
+    const [x, y] = [sx(placeOf(n)), sy(value)];
+    if (total < 40 || !(joins(n) || joins(n + 1))) svg.append(draw("circle", { cx: x, cy: y, r: 2.4 }));
+    path += `${joins(n) ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
   });
   if (!values.length) svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "all values are missing here"));
   svg.append(draw("path", { class: "values", d: path }));
   const marker = draw("line", { class: "here", y1: top, y2: height - bottom });
   const index = here();
-  const part = index === undefined ? null : partOf(told.x, index);
-  if (part !== null) {
+  const nearest = index === undefined ? -1 : Math.round((index - told.x.start) / told.x.step);
+  if (nearest >= 0 && nearest < total) {
+    const part = placeOf(nearest);
     marker.setAttribute("x1", sx(part));
     marker.setAttribute("x2", sx(part));
     svg.append(marker);
@@ -732,7 +737,11 @@ function drawLine(box, told, height, move, here) {
   const find = (event) => {
     const frame = svg.getBoundingClientRect();
     const x = ((event.clientX - frame.left) / frame.width) * width;
-    return clamp(Math.floor(((x - left) / (width - left - right)) * total), 0, total - 1);
+    const part = (x - left) / (width - left - right);
+    if (!told.places) return clamp(Math.floor(part * total), 0, total - 1);
+    const next = told.places.findIndex((one) => one >= part);
+    if (next <= 0) return next < 0 ? total - 1 : 0;
+    return part - told.places[next - 1] < told.places[next] - part ? next - 1 : next;
   };
   svg.addEventListener("pointermove", (event) => {
     const n = find(event);
