@@ -22,7 +22,7 @@ from programs import run_code
 from range_server import running
 
 import virtualds
-from virtualds import AccessError, ReadError, UnsupportedError
+from virtualds import AccessError, ReadError, UnsupportedError, set_options
 from virtualds.parsers.hdf5.objects import list_in_working_directory
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, object_access
@@ -546,6 +546,23 @@ def test_a_file_that_was_fetched_before_stays_as_it_was() -> None:
 
 def test_the_working_directory_holds_nothing_of_remote_files() -> None:
     assert list_in_working_directory("a.nc", SourceFile("https://host/b.nc")) == []
+
+
+def test_an_endpoint_that_is_set_later_counts(
+    moto: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody corrects an address in a notebook, after an error."""
+    url = bucket_at(moto)
+    fsspec.filesystem("s3", **moto).pipe_file(f"{url}/a", DATA)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto["secret"])
+    # nobody listens there
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with set_options(request_timeout=2), pytest.raises(OSError):
+        find_store(f"{url}/a").read_all(f"{url}/a", None)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto["client_kwargs"]["endpoint_url"])
+    assert find_store(f"{url}/a").read_all(f"{url}/a", None) == DATA
 
 
 def test_credentials_that_come_later_are_found(

@@ -377,7 +377,9 @@ def find_filesystem(
     kind = kind_of(url)
     try:
         if kind in _INSTALLS and "::" not in url:
-            found = _make_filesystem(os.getpid(), host_of(url), options, retries)
+            found = _make_filesystem(
+                os.getpid(), host_of(url), options, retries, _read_environment(kind)
+            )
             return found, found._strip_protocol(url)
         # imported here: it takes as long as importing the rest of virtualds
         import fsspec
@@ -389,11 +391,35 @@ def find_filesystem(
         raise StoreError(f"{error}{advice}") from error
 
 
+_READ_FROM_ENVIRONMENT = {
+    "s3": (
+        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE"),
+    ),
+    "az": (
+        *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ANON"),
+        *("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_SAS_TOKEN"),
+        *("AZURE_STORAGE_TENANT_ID", "AZURE_STORAGE_CLIENT_ID", "AZURE_STORAGE_CLIENT_SECRET"),
+    ),
+    "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"),
+}
+"""Variables that say how a bucket is reached. Whoever sets one in a notebook wants it to count."""
+
+
+def _read_environment(kind: str) -> tuple[str | None, ...]:
+    return tuple(map(os.environ.get, _READ_FROM_ENVIRONMENT.get(kind, ())))
+
+
 @lru_cache(maxsize=256)
 def _make_filesystem(
-    process: int, root_url: str, options: StorageOptions | None, retries: bool
+    process: int,
+    root_url: str,
+    options: StorageOptions | None,
+    retries: bool,
+    environment: tuple[str | None, ...],
 ) -> Any:
-    """Return the filesystem of a host or bucket; each process has its own."""
+    """Return the filesystem of a host or bucket; each process and each environment has its own."""
     kind, given = kind_of(root_url), dict(options or {})
     if kind in ("http", "https"):
         import fsspec
