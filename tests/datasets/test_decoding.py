@@ -19,6 +19,7 @@ from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.tables import RecordCache
 from virtualds.datasets import to_dataset
+from virtualds.datasets.decoding import VariableDecoding
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -152,3 +153,32 @@ def test_a_variable_has_the_name_of_its_own_file_or_none(tmp_path: Path, first: 
     found = {name: to_virtual_dataset(group)["t"].encoding for name, group in groups.items()}
     assert "source" not in found["nameless"]
     assert found["named"] == {**found["nameless"], "source": str(tmp_path / "a.nc")}
+
+
+@looped("calendar", ["noleap", "360_day", "julian", "all_leap", "365_day"])
+def test_dates_of_other_calendars_are_decoded_together_as_each_alone(
+    tmp_path: Path, calendar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = np.random.default_rng(1).random(7).cumsum()
+    paths = [str(tmp_path / f"{number}.nc") for number in range(6)]
+    for number, path in enumerate(paths):
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("time", None)
+            time = file.createVariable("time", "f8", ("time",))
+            time.setncatts({"units": "days since 1990-01-01 03:00", "calendar": calendar})
+            time[:] = 57.1 * number + steps
+            file.createVariable("t", "f4", ("time",))[:] = number
+    decoded = list[int]()
+    decode = VariableDecoding.decode_values
+
+    def count(self: VariableDecoding, values: Any) -> Any:
+        decoded.append(values.size)
+        return decode(self, values)
+
+    monkeypatch.setattr(VariableDecoding, "decode_values", count)
+    ours = virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
+    theirs = xr.open_mfdataset(paths, combine="nested", concat_dim="time", decode_times=True)
+    assert ours.indexes["time"].equals(theirs.indexes["time"])
+    assert ours["time"].to_numpy().tolist() == theirs["time"].to_numpy().tolist()
+    assert decoded
+    assert set(decoded) == {7 * len(paths)}

@@ -24,7 +24,7 @@ from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import PerFile
 from virtualds.chunks.fragment import to_preferred_chunks
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, TimePacking
+from virtualds.codecs.cf import CALENDARS, PACKING_ATTRIBUTES, Decoding, TimePacking
 from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
@@ -248,7 +248,8 @@ class VariableDecoding:
         """Return whether each value decodes independently of the others.
 
         xarray chooses the finest unit that any of the dates needs. For integers and whole seconds,
-        that unit never depends on the values.
+        that unit never depends on the values. Dates of calendars that numpy has not are objects,
+        each of its own number.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -256,6 +257,9 @@ class VariableDecoding:
             return True
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
+        if self.decoded[1].kind == "O" and values.dtype.kind in "iuf":
+            is_of_numpy = str(self._declared.get("calendar", "")).lower() in CALENDARS
+            return not is_of_numpy and bool(np.isfinite(values).all())
         if self.decoded[1].kind not in "mM" or values.dtype.kind in "iu":
             return self.decoded[1].kind in "mM"
         unit, *_ = str(self._declared.get("units", "")).split() or [""]
