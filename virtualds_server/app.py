@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from virtualds.errors import without_secrets
 from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
-from virtualds_server.archive import NoSuchVariableError
+from virtualds_server.archive import NoSuchVariableError, TooLargeError
 from virtualds_server.bodies import Bodies, Body, OverloadedError
 from virtualds_server.limits import Limits
 from virtualds_server.slices import BadRequestError
@@ -24,7 +24,13 @@ from virtualds_server.versions import (
     Version,
     describe_error,
 )
-from virtualds_server.views import MEDIA, PAGE_HEADERS, find_view, read_page
+from virtualds_server.views import (
+    MEDIA,
+    PAGE_HEADERS,
+    OtherVersionError,
+    find_view,
+    read_page,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -200,7 +206,8 @@ class Server:
         except Exception as error:  # noqa: BLE001
             log_error(error, request)
             status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
-        return JSONResponse(said, status, headers={**EXPOSED, "cache-control": "no-store"})
+        headers = {**(EXPOSED if is_for_all(request) else {}), "cache-control": "no-store"}
+        return JSONResponse(said, status, headers=headers)
 
     async def show_file(self, request: Request) -> Response:
         """Answer with a file of the page."""
@@ -220,6 +227,10 @@ class Server:
             return answer_text(404, f"there is no variable {error.args[0]!r}\n", request)
         except BadRequestError as error:
             return answer_text(400, f"{error}\n", request)
+        except OtherVersionError:
+            return answer_text(409, "the archive has changed\n", request)
+        except TooLargeError as error:
+            return answer_text(501, f"{error}\n", request)
         except Exception as error:  # noqa: BLE001
             if self.follower.served.is_own and isinstance(error, SOURCE_ERRORS):
                 log_error(error, request)
@@ -227,7 +238,7 @@ class Server:
             return answer_error(error, request, query.get("variable", ""))
         if body is None:
             return answer_text(404, "no such question\n", request)
-        return answer_page(body, name, request, {"x-version": str(current.number)})
+        return answer_page(body, name, request, {"x-version": current.token})
 
 
 # ---------------------------------------------------------------------- answers
@@ -250,7 +261,7 @@ def answer_text(
 ) -> Response:
     """Return a short answer for people."""
     headers = {
-        **EXPOSED,
+        **(EXPOSED if is_for_all(request) else {}),
         "content-type": "text/plain; charset=utf-8",
         "cache-control": "no-cache" if status == 404 else "no-store",
         "x-content-type-options": "nosniff",
@@ -266,6 +277,13 @@ def answer_page(
     media = MEDIA[name.rpartition(".")[2]]
     found = answer_request(body, request.headers, media, {**PAGE_HEADERS, **(more or {})})
     return make_response(found.status, found.headers, found.content, request)
+
+
+def is_for_all(request: Request) -> bool:
+    """Return whether pages of other origins may read the answer."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    is_own = request.app.state.server.follower.served.is_own
+    return not is_own and path.split("/")[1] in (*FORMATS, "health")
 
 
 async def answer_unknown(request: Request, error: Exception) -> Response:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -16,6 +18,7 @@ import virtualds
 from virtualds.accessors.display import draw_strips
 from virtualds.chunks.columns import INLINE
 from virtualds.errors import without_secrets
+from virtualds.urls import host_of
 from virtualds_server.labels import format_value
 
 MAX_TEXT = 2000
@@ -24,6 +27,16 @@ MAX_VARIABLES = 5000
 """Variables that the page lists."""
 HIDDEN_FOLDER = "file:///"
 """The folder of all files for readers who may not know it."""
+
+
+KEPT_CHUNK, KEPT_CHUNKS = 2**22, 16
+"""Bytes of a decoded chunk that is kept for the next values, and how many are."""
+LARGE_CHUNK, MAX_CHUNK = 2**27, 2**31
+"""Bytes of a decoded chunk of which only one is read at a time, and of which none is."""
+
+
+class TooLargeError(OSError):
+    """A chunk is larger than what the page reads."""
 
 
 class NoSuchVariableError(KeyError):
@@ -46,6 +59,9 @@ class Archive:
     virtual: xr.DataTree
     shows_paths: bool = False
     _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+    _chunks: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+    _chunk_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _large: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def open(cls, opened: Any, opening: Mapping[str, Any], shows_paths: bool) -> Archive:
@@ -92,17 +108,20 @@ class Archive:
             self._kept[kind, path] = make()
         return self._kept[kind, path]
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, str]]:
+        """The group and the name of each variable, by its path."""
+        return {
+            f"{node.path.rstrip('/')}/{name}": (node.path, str(name))
+            for node in self.virtual.subtree
+            for name in node.variables
+        }
+
     def _split(self, path: str) -> tuple[str, str]:
         """Return the group and the name of a variable, or raise an error if there is none."""
-        group, _, name = path.rpartition("/")
-        group = group or "/"
-        try:
-            is_there = name in self.virtual[group].variables
-        except KeyError:
-            is_there = False
-        if not is_there:
+        if path not in self._places:
             raise NoSuchVariableError(path)
-        return group, name
+        return self._places[path]
 
     def _dataset(self, group: str, tree: xr.DataTree | None = None) -> xr.Dataset:
         found: xr.Dataset = (self.virtual if tree is None else tree)[group].to_dataset()
@@ -158,8 +177,9 @@ class Archive:
         dataset = self._dataset(group)
         alone = dataset[[name]]
         array = alone.virtual.arrays.get(name)
-        if array is not None and not self.shows_paths and (folder := self._folder(path)):
-            alone = alone.virtual.rename_paths({folder: HIDDEN_FOLDER})
+        if array is not None and not self.shows_paths:
+            names = self._name_files(path)
+            alone = alone.virtual.rename_paths(lambda url: HIDDEN_FOLDER + names.get(url, ""))
         own = alone.virtual.arrays
         return {
             "attrs": describe_attributes(dataset.variables[name].attrs),
@@ -168,7 +188,70 @@ class Archive:
             "chunks": str(alone.virtual._repr_html_()) if own else "",
         }
 
-    # ------------------------------------------------------------------ origins
+    # ------------------------------------------------------------------ values
+
+    @contextmanager
+    def reserve(self, nbytes: float) -> Iterator[None]:
+        """Let what decodes a large chunk wait until no other does.
+
+        Raises
+        ------
+        TooLargeError
+            The chunk is larger than what a server may hold.
+        """
+        if nbytes > MAX_CHUNK:
+            raise TooLargeError(
+                f"a chunk of {nbytes / 2**30:.1f} GiB is more than the page reads; "
+                f"read it in Python"
+            )
+        if nbytes <= LARGE_CHUNK:
+            yield
+            return
+        with self._large:
+            yield
+
+    def read_value(self, path: str, index: Mapping[str, int]) -> Any:
+        """Return one element. Its chunk is kept for the next ones, if it is small."""
+        variable = self.find(path).variable
+        box = self._find_chunk(path, index)
+        if box is None or (nbytes := box.size * variable.dtype.itemsize) > KEPT_CHUNK:
+            with self.reserve(0 if box is None else nbytes):
+                return variable.isel({dim: index[str(dim)] for dim in variable.dims}).values[()]
+        key = (path, *box.start)
+        with self._chunk_lock:
+            chunk = self._chunks.get(key)
+        if chunk is None:
+            ends = zip(box.start, box.stop, strict=True)
+            slices = {dim: slice(*two) for dim, two in zip(variable.dims, ends, strict=True)}
+            chunk = variable.isel(slices).values
+            with self._chunk_lock:
+                self._chunks[key] = chunk
+                while len(self._chunks) > KEPT_CHUNKS:
+                    self._chunks.pop(next(iter(self._chunks)))
+        return chunk[
+            tuple(index[str(d)] - a for d, a in zip(variable.dims, box.start, strict=True))
+        ]
+
+    def _find_chunk(self, path: str, index: Mapping[str, int]) -> ChunkBox | None:
+        """Return the chunk of an element, or None if no chunk has it."""
+        array = self.find_array(path)
+        if array is None:
+            return None
+        place = tuple(index[str(dim)] for dim in self.find(path).dims)
+        for fragment in array.fragments:
+            bounds = zip(fragment.start, place, fragment.stop, strict=True)
+            if not all(low <= i < high for low, i, high in bounds):
+                continue
+            pairs = list(zip(fragment.axes, fragment.start, place, strict=True))
+            chunk = tuple(int(axis.locate(np.array([i - low]))[0]) for axis, low, i in pairs)
+            edges = [
+                (axis.edges_at(np.array([n, n + 1])) + low).tolist()
+                for (axis, low, _), n in zip(pairs, chunk, strict=True)
+            ]
+            return ChunkBox(
+                fragment.manifest, chunk, tuple(a for a, _ in edges), tuple(b for _, b in edges)
+            )
+        return None
 
     def find_origin(self, path: str, index: Mapping[str, int]) -> dict[str, Any]:
         """Return where an element comes from: its file, chunk, bytes and encoding.
@@ -183,53 +266,59 @@ class Archive:
         array = self.find_array(path)
         if array is None:
             return {"file": None, "reason": "its values were loaded when the set was opened"}
-        place = tuple(index[str(dim)] for dim in self.find(path).dims)
-        for fragment in array.fragments:
-            bounds = zip(fragment.start, place, fragment.stop, strict=True)
-            if not all(low <= i < high for low, i, high in bounds):
-                continue
-            inner = [i - low for i, low in zip(place, fragment.start, strict=True)]
-            pairs = list(zip(fragment.axes, inner, strict=True))
-            chunk = tuple(int(axis.locate(np.array([i]))[0]) for axis, i in pairs)
-            edges = [
-                axis.edges_at(np.array([n, n + 1])).tolist()
-                for axis, n in zip(fragment.axes, chunk, strict=True)
-            ]
-            found = fragment.manifest.at(np.array([_flatten(chunk, fragment.manifest.shape)]))
-            reference = found.lookup((0,))
-            said: dict[str, Any] = {
-                "chunk": [*chunk],
-                "chunk_shape": [stop - start for start, stop in edges],
-                "position": [i - start for (start, _), i in zip(edges, inner, strict=True)],
+        box = self._find_chunk(path, index)
+        if box is None:
+            return {"file": None, "reason": "no file has this element; it is read as fill value"}
+        place = [index[str(dim)] for dim in self.find(path).dims]
+        found = box.manifest.at(np.array([_flatten(box.chunk, box.manifest.shape)]))
+        reference = found.lookup((0,))
+        said: dict[str, Any] = {
+            "chunk": [*box.chunk],
+            "chunk_shape": [b - a for a, b in zip(box.start, box.stop, strict=True)],
+            "position": [i - a for i, a in zip(place, box.start, strict=True)],
+        }
+        if reference.file >= 0:
+            url = without_secrets(found.files[reference.file].url)
+            return said | {
+                "file": url if self.shows_paths else name_source(url),
+                "offset": reference.offset,
+                "length": reference.length,
+                "encoding": str(array.pipelines[reference.pipeline]),
             }
-            if reference.file >= 0:
-                url = without_secrets(found.files[reference.file].url)
-                said |= {
-                    "file": url if self.shows_paths else name_source(url),
-                    "offset": reference.offset,
-                    "length": reference.length,
-                    "encoding": str(array.pipelines[reference.pipeline]),
-                }
-            elif reference.file == INLINE:
-                said |= {"file": None, "reason": "its bytes are in the set"}
-            else:
-                said |= {"file": None, "reason": "the chunk is missing; it is read as fill value"}
-            return said
-        return {"file": None, "reason": "no file has this element; it is read as fill value"}
+        if reference.file == INLINE:
+            return said | {"file": None, "reason": "its bytes are in the set"}
+        return said | {"file": None, "reason": "the chunk is missing; it is read as fill value"}
 
-    def _folder(self, path: str) -> str:
-        """Return the folder that all files of a variable share, with a slash at its end."""
+    # ------------------------------------------------------------------ names of files
 
-        def find() -> str:
-            array = self.find_array(path)
-            files = array.listed_sources if array is not None else ()
-            folders = {file.url.rpartition("/")[0] for file in files if file.url}
-            columns = zip(*(folder.split("/") for folder in folders), strict=False)
-            common = [one[0] for one in takewhile(lambda column: len({*column}) == 1, columns)]
-            return "".join(f"{one}/" for one in common)
-
-        found: str = self._keep("folder", path, find)
+    def _name_files(self, path: str) -> dict[str, str]:
+        """Return the name of each file of a variable below the folder that all share."""
+        array = self.find_array(path)
+        urls = [file.url for file in array.listed_sources if file.url] if array is not None else []
+        hosts = dict.fromkeys(host_of(url) for url in urls)
+        found: dict[str, str] = {}
+        for number, host in enumerate(hosts, 1):
+            own = [url for url in urls if host_of(url) == host]
+            columns = zip(*(url.split("/")[:-1] for url in own), strict=False)
+            shared = len(list(takewhile(lambda column: len({*column}) == 1, columns)))
+            # files of several hosts may have the same names
+            before = f"{number}/" if len(hosts) > 1 else ""
+            found |= {url: before + "/".join(url.split("/")[shared:]) for url in own}
         return found
+
+
+class ChunkBox(NamedTuple):
+    """A chunk: its manifest, its index there, and where it begins and ends in the array."""
+
+    manifest: virtualds.ChunkManifest
+    chunk: tuple[int, ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return prod(b - a for a, b in zip(self.start, self.stop, strict=True))
 
 
 def name_source(url: str) -> str:

@@ -108,7 +108,8 @@ def choose_map(low: float, high: float) -> str:
 def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     """Return the range of values that colours show: without the outermost half per cent.
 
-    Around zero it is symmetric, if `choose_map` takes a map with a middle.
+    Of classes, which are few whole numbers, none is left out. Around zero it is symmetric, if
+    `choose_map` takes a map with a middle.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     there = values[np.isfinite(values)]
     if not there.size:
         return 0.0, 1.0
-    if there.size > 1000:
+    if there.size > 1000 and not _are_classes(there):
         # neither sorts all values of a large picture
         edge = max(there.size // 200, 1)
         parts = np.partition(there, [edge, there.size - 1 - edge])
@@ -133,6 +134,19 @@ def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     return low, high
 
 
+def _are_classes(numbers: npt.NDArray[Any]) -> bool:
+    return float(np.ptp(numbers)) < LEVELS and bool((np.rint(numbers) == numbers).all())
+
+
+def _scale(numbers: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.float64]:
+    """Return numbers as parts of a range, 0 at its beginning and 1 at its end."""
+    # the distance of numbers may be more than a number holds, and the half of one less
+    unit = 2.0**-600 if max(abs(low), abs(high)) > 1 else 2.0**600
+    values, start, stop = (np.asarray(one, np.float64) * unit for one in (numbers, low, high))
+    found: npt.NDArray[np.float64] = (values - start) / (stop - start)
+    return found
+
+
 def draw_png(values: npt.NDArray[Any], low: float, high: float, name: str) -> bytes:
     """Return a picture, one pixel for each value; missing values are transparent.
 
@@ -144,12 +158,12 @@ def draw_png(values: npt.NDArray[Any], low: float, high: float, name: str) -> by
     b'PNG'
     """
     rows, columns = values.shape
-    scale = (LEVELS - 1) / (high - low) if high > low else 0.0
     missing = np.isnan(values)
     # infinite values have the colours of the ends
-    scaled = np.clip((np.where(missing, low, values) - low) * scale, 0, LEVELS - 1)
+    cut = np.clip(np.where(missing, low, values), low, high)
+    parts_of_range = _scale(cut, low, high) if high > low else np.zeros(values.shape)
     lines = np.zeros((rows, columns + 1), np.uint8)
-    lines[:, 1:] = np.where(missing, 0, np.rint(np.nan_to_num(scaled, nan=0)) + 1)
+    lines[:, 1:] = np.where(missing, 0, np.rint(parts_of_range * (LEVELS - 1)) + 1)
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
     parts = (
         (b"IHDR", header),

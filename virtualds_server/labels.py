@@ -65,8 +65,14 @@ class Axis(NamedTuple):
         """Whether numbers or dates rise along the axis; None if they do neither."""
         if self.values is None or self.values.dtype.kind not in "iufmM" or self.values.size < 2:
             return None
-        ends = self.values[[0, -1]]
-        return None if ends[0] == ends[1] else bool(ends[0] < ends[1])
+        first, last = self.values[0], self.values[-1]
+        # neither holds where an end is missing
+        return bool(first < last) if first < last or first > last else None
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the coordinate are dates."""
+        return self.values is not None and self.values.dtype.kind == "M"
 
     def format(self, index: int) -> str:
         """Return the label of a position."""
@@ -95,10 +101,12 @@ class Axis(NamedTuple):
         shown = self.values[positions]
         if not _is_monotonic(shown):
             return None
-        # of dates, differences are exact
-        passed = (shown - shown[0]).astype(np.float64)
+        if shown.dtype.kind in "mM":
+            # nanoseconds of three centuries are more than an integer holds
+            shown = shown.astype(f"{shown.dtype.kind}8[us]").astype(np.int64)
+        passed = shown.astype(np.float64) - float(shown[0])
         found: npt.NDArray[np.float64] = passed / passed[-1]
-        return found if np.isfinite(found).all() else None
+        return found if np.isfinite(found).all() and (np.diff(found) >= 0).all() else None
 
     def list_ticks(self, positions: npt.NDArray[np.int64], most: int) -> list[Tick]:
         """Return ticks for cells that show some positions.
@@ -128,7 +136,9 @@ class Axis(NamedTuple):
         places = np.arange(positions.size, dtype=np.float64)
         order = slice(None, None, 1 if numbers[0] <= numbers[-1] else -1)
         at = np.interp(chosen.astype(np.float64), numbers[order].astype(np.float64), places[order])
-        labels = [format_coordinate(one, self.units) for one in chosen]
+        # enough digits to tell ticks from each other
+        digits = count_digits(chosen) if shown.dtype.kind != "M" else DIGITS
+        labels = [format_coordinate(one, self.units, digits) for one in chosen]
         return [Tick(float(a), label) for a, label in zip(at, labels, strict=True)]
 
     def _list_positions(self, positions: npt.NDArray[np.int64], most: int) -> list[Tick]:
@@ -192,11 +202,29 @@ def _iterate_days(low: Any, high: Any, step: int) -> Iterator[Any]:
         # too many for any axis
         yield from np.arange(low.astype("M8[D]"), low.astype("M8[D]") + 1000).astype("M8[s]")
         return
-    for month in months.astype("M8[D]"):
-        yield from (month + np.arange(0, 30 - step / 2, step, dtype=np.int64)).astype("M8[s]")
+    for month in months:
+        days = month.astype("M8[D]") + np.arange(0, 30 - step / 2, step, dtype=np.int64)
+        yield from days[days.astype("M8[M]") == month].astype("M8[s]")
 
 
-def format_coordinate(value: Any, units: str = "") -> str:
+DIGITS = 6
+"""Digits of a number whose others do not matter."""
+
+
+def count_digits(numbers: npt.NDArray[Any]) -> int:
+    """Return how many digits tell numbers at equal distances from each other.
+
+    Examples
+    --------
+    >>> count_digits(np.array([0.0, 0.5])), count_digits(1e9 + np.array([0.0, 0.001, 0.002]))
+    (6, 14)
+    """
+    step = float(np.abs(np.diff(numbers)).min())
+    most = float(np.abs(numbers).max())
+    return max(DIGITS, min(int(np.ceil(np.log10(most / step))) + 2, 17)) if most > step else DIGITS
+
+
+def format_coordinate(value: Any, units: str = "", digits: int = DIGITS) -> str:
     """Return a coordinate value as a label, degrees with their hemisphere.
 
     Examples
@@ -211,14 +239,14 @@ def format_coordinate(value: Any, units: str = "") -> str:
         if units == "degrees_east" and 180 < number < 360:
             number -= 360
         side = HEMISPHERES[units][number > 0] if number and abs(number) != 180 else ""
-        return f"{format_short(abs(number))}°{side}"
+        return f"{format_short(abs(number), digits)}°{side}"
     if isinstance(value, float | np.floating):
-        return format_short(float(value))
+        return format_short(float(value), digits)
     return format_value(value)
 
 
-def format_short(number: float) -> str:
-    """Return a number with six digits, or all of a whole number.
+def format_short(number: float, digits: int = DIGITS) -> str:
+    """Return a number with some digits, or all of a whole number.
 
     Examples
     --------
@@ -227,9 +255,22 @@ def format_short(number: float) -> str:
     """
     if np.isnan(number):
         return "missing"
-    if abs(number) < 1e9 and number == int(number):
+    if abs(number) < 10 ** max(digits, 9) and number == int(number):
         return str(int(number))
-    return f"{number:.6g}"
+    return f"{number:.{digits}g}"
+
+
+def format_tip(value: Any) -> str:
+    """Return a value as text for a quick look: 64-bit numbers with twelve digits.
+
+    Examples
+    --------
+    >>> [format_tip(one) for one in (np.float32(0.1), 0.1 + 0.2, np.int64(2**53 + 1))]
+    ['0.1', '0.3', '9007199254740993']
+    """
+    if isinstance(value, float | np.float64):
+        return format_short(float(value), 12)
+    return format_value(value).removesuffix(".0")
 
 
 def format_value(value: Any) -> str:
@@ -259,5 +300,19 @@ def _format_date(text: str) -> str:
 
 
 def _format_duration(value: np.timedelta64) -> str:
-    hours = value / np.timedelta64(1, "h")
-    return f"{hours / 24:.6g} days" if abs(hours) >= 48 else f"{hours:.6g} hours"
+    """Return all of a duration: days, and what is left as hours or as a clock says it.
+
+    >>> [_format_duration(np.timedelta64(n, "s")) for n in (7 * 3600, 86400, 100_001, -1)]
+    ['7 hours', '1 days', '1 days 03:46:41', '-00:00:01']
+    """
+    total = int(value.astype("m8[us]").astype(np.int64))
+    days, left = divmod(abs(total), 86_400_000_000)
+    sign = "-" if total < 0 else ""
+    hours, rest = divmod(left, 3_600_000_000)
+    if not left and days:
+        return f"{sign}{days} days"
+    if not rest and not days:
+        return f"{sign}{hours} hours"
+    seconds = f"{rest % 60_000_000 / 1e6:09.6f}".rstrip("0").rstrip(".")
+    clock = f"{hours:02}:{rest // 60_000_000:02}:{seconds}"
+    return f"{sign}{days} days {clock}" if days else f"{sign}{clock}"

@@ -24,12 +24,13 @@ from virtualds_server.labels import (
     Axis,
     Tick,
     format_coordinate,
-    format_short,
+    format_tip,
     format_value,
 )
 
-MAX_BYTES = 2**28
-"""Bytes of decoded chunks that one picture or series reads; of more, it has fewer elements."""
+MAX_BYTES = 2**31
+"""Bytes of chunks that one picture or series decodes, one after another; of more, it has fewer
+elements."""
 MAX_CHUNKS = 3000
 """Chunks that one picture or series reads."""
 MAX_PIXELS = 2048
@@ -170,6 +171,10 @@ class Slice:
         return y, x
 
     @cached_property
+    def _costs(self) -> Costs:
+        return find_costs(self.archive, self.selection.variable, self.array, self.dims)
+
+    @cached_property
     def lines(self) -> tuple[Line, Line]:
         """The rows from the top to the bottom, and the columns."""
         most = [get_number(self.query, key, MAX_PIXELS, 1) for key in ("height", "width")]
@@ -177,7 +182,7 @@ class Slice:
         steps = choose_steps(
             [stop - start for start, stop in parts],
             [min(one, MAX_PIXELS) for one in most],
-            find_costs(self.archive, self.selection.variable, self.array, self.dims),
+            self._costs,
         )
         found = []
         for dim, (start, stop), step in zip(self.dims, parts, steps, strict=True):
@@ -216,7 +221,9 @@ class Slice:
         indexers: dict[Any, Any] = dict(at)
         for dim, start, step, count in ranges:
             indexers[dim] = slice(start, start + step * (count - 1) + 1, step)
-        found: npt.NDArray[Any] = self.array.variable.isel(indexers).transpose(*self.dims).values
+        with self.archive.reserve(self._costs.nbytes):
+            read = self.array.variable.isel(indexers).transpose(*self.dims)
+            found: npt.NDArray[Any] = read.values
         y, x = (slice(None, None, -1 if line.is_reversed else 1) for line in self.lines)
         return found[y, x]
 
@@ -230,6 +237,12 @@ class Slice:
         low, high = find_range(values)
         low = get_float(self.query, "low", low)
         high = get_float(self.query, "high", high)
+        if (
+            low >= high
+            and {"low", "high"} & self.query.keys()
+            and find_range(values) != (low, high)
+        ):
+            raise BadRequestError(f"low={low:g} is not below high={high:g}")
         name = self.query.get("map") or choose_map(low, high)
         if name not in MAPS:
             raise BadRequestError(f"map={name!r}: there are {', '.join(MAPS)}")
@@ -251,9 +264,10 @@ class Slice:
             "low": low,
             "high": high,
             "map": name,
-            "scale": self._describe_scale(low, high),
-            "least": self._label(there.min()) if there.size else None,
-            "greatest": self._label(there.max()) if there.size else None,
+            "scale": describe_scale(low, high, self.array.dtype),
+            "least": self._label(float(there.min())) if there.size else None,
+            "greatest": self._label(float(there.max())) if there.size else None,
+            "cut": [bool((there < low).any()), bool((there > high).any())],
             "missing": 1 - there.size / values.size,
             "aspect": find_aspect(self.lines),
             "at": {
@@ -264,17 +278,26 @@ class Slice:
             },
         }
 
-    def _describe_scale(self, low: float, high: float) -> list[tuple[float, str]]:
-        if self.array.dtype.kind in "mM":
-            return [(0.0, self._label(low)), (1.0, self._label(high))]
-        if not low < high:
-            return [(0.5, self._label(low))]
-        steps = np.linspace(low, high, 1001)
-        ticks = Axis("", steps).list_ticks(np.arange(1001), TICKS_OF_SCALE)
-        return [(tick.at / 1000, tick.label) for tick in ticks]
-
     def _label(self, number: float) -> str:
         return format_number(number, self.array.dtype)
+
+
+def describe_scale(low: float, high: float, dtype: np.dtype[Any]) -> list[tuple[float, str]]:
+    """Return ticks between two numbers, as parts of their distance, and their labels.
+
+    Examples
+    --------
+    >>> describe_scale(0, 10, np.dtype("f4"))
+    [(0.0, '0'), (0.5, '5'), (1.0, '10')]
+    """
+    if not low < high:
+        return [(0.5, format_number(low, dtype))]
+    ends = [(0.0, format_number(low, dtype)), (1.0, format_number(high, dtype))]
+    if dtype.kind in "mM" or not 1e-300 < high - low < 1e300:
+        return ends
+    steps = np.linspace(low, high, 1001)
+    ticks = Axis("", steps).list_ticks(np.arange(1001), TICKS_OF_SCALE)
+    return [(tick.at / 1000, tick.label) for tick in ticks] or ends
 
 
 def to_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -292,12 +315,17 @@ def to_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def format_number(number: float, dtype: np.dtype[Any]) -> str:
-    """Return a number that `to_numbers` has made as text."""
-    if dtype.kind == "M":
-        return format_value(np.datetime64(round(number), "s"))
-    if dtype.kind == "m":
-        return format_value(np.timedelta64(round(number), "s"))
-    return format_short(number)
+    """Return a number that `to_numbers` has made as text.
+
+    Examples
+    --------
+    >>> format_number(1.5, np.dtype("M8[ns]")), format_number(3600.0, np.dtype("m8[s]"))
+    ('1970-01-01 00:00:01.5', '1 hours')
+    """
+    if dtype.kind in "mM" and np.isfinite(number):
+        kind = np.datetime64 if dtype.kind == "M" else np.timedelta64
+        return format_value(kind(round(number * 1e6), "us"))
+    return format_tip(np.float32(number) if dtype.kind == "f" and dtype.itemsize <= 4 else number)
 
 
 def choose_plane(array: xr.DataArray) -> tuple[str, str]:
@@ -321,7 +349,7 @@ def choose_plane(array: xr.DataArray) -> tuple[str, str]:
             for letter, unit in (("Y", "degrees_north"), ("X", "degrees_east")):
                 if str(attrs.get("axis", "")).upper() == letter or units == unit:
                     found.setdefault(letter, dim)
-    if len(found) == 2:
+    if len(set(found.values())) == 2:
         return found["Y"], found["X"]
     return dims[-2], dims[-1]
 
@@ -331,7 +359,10 @@ def find_aspect(lines: tuple[Line, Line]) -> float | None:
     y, x = (_find_extent(line) for line in lines)
     if y is None or x is None or y[0] != x[0] or not y[1]:
         return None
-    return x[1] / y[1]
+    aspect = x[1] / y[1]
+    # without units, only squares are lengths of the same kind
+    cells = aspect * lines[0].length / lines[1].length
+    return aspect if y[0] or 0.8 < cells < 1.25 else None
 
 
 def _find_extent(line: Line) -> tuple[str, float] | None:
@@ -345,8 +376,7 @@ def _find_extent(line: Line) -> tuple[str, float] | None:
     ends = axis.values[[line.start, line.start + (line.length - 1) * line.step]].astype(float)
     # of cells, each as wide as the distance of their middles
     extent = abs(ends[1] - ends[0]) * line.length / max(line.length - 1, 1)
-    units = "degrees" if axis.units in HEMISPHERES else axis.units
-    return (units, float(extent)) if units else None
+    return "degrees" if axis.units in HEMISPHERES else axis.units, float(extent)
 
 
 # ---------------------------------------------------------------------- what reading costs
@@ -379,8 +409,8 @@ def choose_steps(lengths: Sequence[int], most: Sequence[int], costs: Costs) -> l
     --------
     >>> choose_steps([1800, 3600], [900, 900], Costs((180, 360), 4 * 180 * 360))
     [2, 4]
-    >>> choose_steps([100_000], [1000], Costs((1,), 2.0**20))
-    [400]
+    >>> choose_steps([100_000], [1000], Costs((1,), 2.0**24))
+    [800]
     """
     steps = [max(ceil(n / m), 1) for n, m in zip(lengths, most, strict=True)]
     while True:
@@ -413,31 +443,38 @@ def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     [step] = choose_steps([stop - start], [min(most, MAX_PIXELS)], costs)
     others = [str(dim) for dim in array.dims if dim != along]
     indexers: dict[Any, Any] = {dim: selection.find_index(array, dim) for dim in others}
+    at = {dim: Axis.of(array, dim).format_fully(index) for dim, index in indexers.items()}
     indexers[along] = slice(start, stop, step)
-    numbers = to_numbers(array.variable.isel(indexers).values)
+    with archive.reserve(costs.nbytes):
+        values = array.variable.isel(indexers).values
+    numbers = to_numbers(values)
     line = Line(Axis.of(array, along), start, step, numbers.size)
     places = line.axis.find_places(line.positions)
     told = line.describe(get_number(query, "columns", 7, 2))
     if places is not None:
         # ticks were at positions; places are along the coordinate
-        at = np.interp(
-            [part * line.length - 0.5 for part, _ in told["ticks"]], np.arange(line.length), places
-        )
-        told["ticks"] = [(float(a), label) for a, (_, label) in zip(at, told["ticks"], strict=True)]
+        middles = [part * line.length - 0.5 for part, _ in told["ticks"]]
+        parts = np.interp(middles, np.arange(line.length), places)
+        labels = [label for _, label in told["ticks"]]
+        told["ticks"] = [(float(part), label) for part, label in zip(parts, labels, strict=True)]
+    there = numbers[np.isfinite(numbers)]
+    ends = (float(there.min()), float(there.max())) if there.size else None
     return {
         "x": told,
+        "at": at,
         "places": None if places is None else [round(float(one), 5) for one in places],
-        "gaps": find_gaps(places),
+        "gaps": find_gaps(places) if line.axis.is_dated else [],
         "values": [describe_number(one) for one in numbers],
-        "shown": [format_number(one, array.dtype) for one in numbers.tolist()],
-        "scale": describe_height(numbers, array.dtype),
+        "shown": [format_tip(one) for one in values],
+        "ends": ends,
+        "scale": describe_scale(*ends, array.dtype) if ends else [],
         # a denser series would read more than one request may
         "limited": step > wanted,
     }
 
 
 def find_gaps(places: npt.NDArray[np.float64] | None) -> list[int]:
-    """Return the positions after which a coordinate leaves out at least one of its usual steps.
+    """Return the positions after which dates leave out at least one of their usual steps.
 
     Examples
     --------
@@ -452,20 +489,9 @@ def find_gaps(places: npt.NDArray[np.float64] | None) -> list[int]:
 
 def describe_number(value: Any) -> float | None:
     """Return a number for JSON, with the digits of its data type; None if it has none."""
-    return float(str(value)) if np.isfinite(value) else None
-
-
-def describe_height(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> list[tuple[float, str]]:
-    """Return ticks between the least and the greatest number, as values and labels."""
-    there = numbers[np.isfinite(numbers)]
-    if not there.size:
-        return []
-    low, high = float(there.min()), float(there.max())
-    if dtype.kind in "mM" or low == high:
-        return [(one, format_number(one, dtype)) for one in dict.fromkeys((low, high))]
-    steps = np.linspace(low, high, 1001)
-    ticks = Axis("", steps).list_ticks(np.arange(1001), TICKS_OF_SCALE)
-    return [(low + (high - low) * tick.at / 1000, tick.label) for tick in ticks]
+    if not np.isfinite(value):
+        return None
+    return float(str(value)) if isinstance(value, np.floating) else float(value)
 
 
 def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
@@ -473,12 +499,12 @@ def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     selection = Selection.of(query)
     array = archive.find(selection.variable)
     at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
-    point = array.isel(dict(zip(array.dims, at.values(), strict=True)))
     coordinates = []
-    for name, coordinate in list(point.coords.items())[:MAX_COORDINATES]:
+    for name, coordinate in list(array.coords.items())[:MAX_COORDINATES]:
         given = str(coordinate.attrs.get("units", ""))
         units = SPELLINGS.get(given, given)
-        text = format_coordinate(coordinate.values[()], units)
+        own = {dim: at[str(dim)] for dim in coordinate.dims}
+        text = format_coordinate(coordinate.variable.isel(own).values[()], units)
         coordinates.append((str(name), text if units in HEMISPHERES else f"{text} {units}".strip()))
     return read_value(archive, query) | {
         "coordinates": coordinates,
@@ -488,13 +514,13 @@ def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_value(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one value as text."""
+    """Return one value as text, and with few digits."""
     selection = Selection.of(query)
     array = archive.find(selection.variable)
-    at = {dim: selection.find_index(array, str(dim)) for dim in array.dims}
+    at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
     units = str(array.attrs.get("units", "")) if array.dtype.kind not in "mM" else ""
-    value = array.variable.isel(at).values[()]
-    return {"value": format_value(value), "short": format_coordinate(value), "units": units}
+    value = archive.read_value(selection.variable, at)
+    return {"value": format_value(value), "short": format_tip(value), "units": units}
 
 
 def read_values(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -186,6 +187,8 @@ class Version:
 
     def __init__(self, number: int, state: Hashable, served: Served) -> None:
         self.number, self.state, self.served = number, state, served
+        # other processes count their versions, too
+        self.token = f"{number}-{secrets.token_hex(4)}"
         self._opened = served.open()
         self._stores: dict[int, VirtualStore] = {}
         self._archive: Archive | None = None

@@ -52,6 +52,10 @@ QUESTIONS: dict[str, Callable[[Archive, Mapping[str, str]], dict[str, Any]]] = {
 """What is answered by the name in the path, besides pictures and the table of contents."""
 
 
+class OtherVersionError(Exception):
+    """A picture of a version is asked for that is not served any more."""
+
+
 @cache
 def read_page() -> dict[str, Body]:
     """Return the files of the page by their names."""
@@ -69,9 +73,10 @@ async def find_view(
         served = version.served
         told = {
             "name": served.name,
-            "version": version.number,
+            "version": version.token,
+            "number": version.number,
             "maps": list_maps(),
-            "line": served.line,
+            "line": served.line if served.is_own else None,
             "zarr": not served.is_own,
         }
         return await bodies.get(key, lambda: encode({**told, **archive.describe()}))
@@ -79,6 +84,8 @@ async def find_view(
         return await bodies.get(key, lambda: encode(QUESTIONS[name](archive, query)))
     if name not in ("slice.json", "picture.png"):
         return None
+    if query.get("version", version.token) != version.token:
+        raise OtherVersionError
     shown = Slice(archive, Selection.of(query), query)
     # the values are kept, so that other colours of them need no chunk
     values_key = (version.number, "values", await bodies.run(lambda: shown.key))
@@ -86,7 +93,10 @@ async def find_view(
     assert values is not None
     if name == "picture.png":
         return await bodies.get(key, lambda: shown.draw(shown.parse(values.data)))
-    return await bodies.get(key, lambda: encode(shown.describe(shown.parse(values.data))))
+    told = {"version": version.token}
+    return await bodies.get(
+        key, lambda: encode({**told, **shown.describe(shown.parse(values.data))})
+    )
 
 
 def encode(said: Mapping[str, Any]) -> bytes:

@@ -300,9 +300,8 @@ def main() -> None:
             virtualds.open_virtual_mfdataset(
                 few, combine="nested", concat_dim="time", to=root / "small.zarr"
             )
-            print(
-                f"{'':26}{'seconds':>9}{'processor':>10}{'ms a file':>10}{'read MB':>10}{'disk MB':>9}{'peak MB':>9}"
-            )
+            names = ("seconds", "processor", "ms a file", "read MB", "disk MB", "peak MB")
+            print(" " * 26 + "".join(f"{name:>10}" for name in names))
             for name, found in iterate_steps(root, count, given.only):
                 if found is None:
                     print(f"{name:26}   failed", flush=True)

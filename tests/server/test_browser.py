@@ -12,9 +12,12 @@ from urllib.parse import urlsplit
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
 from browser import browsing
 from page_files import SHAPE, make_archive, make_values, update_set, write_day
 from serving import serving
+
+import virtualds
 
 pytest.importorskip("zarr", minversion="3.0")
 
@@ -117,7 +120,7 @@ def test_a_value_is_that_of_the_file_under_the_pointer(browser: Any, url: str) -
         box = page.locator("#frame").bounding_box()
         # the third row from the north, the sixth column
         page.mouse.move(box["x"] + box["width"] * 5.5 / 20, box["y"] + box["height"] * 2.5 / 10)
-        expected = f"{VALUES[0, 0, 7, 5]:.6g} K"
+        expected = f"{VALUES[0, 0, 7, 5]!s} K"
         page.wait_for_function("text => document.querySelector('#tip b')?.textContent === text",
                                arg=expected)  # fmt: skip
         assert "45°N" in page.locator("#tip").inner_text()
@@ -369,6 +372,117 @@ def test_a_new_version_of_the_archive_is_shown(browser: Any, tmp_path: Path) -> 
             "() => document.getElementById('label.time')?.textContent.includes('of 4')"
         )
         assert "has changed" in page.locator("#notice").inner_text()
+
+
+def test_a_new_version_shows_its_own_picture(browser: Any, tmp_path: Path) -> None:
+    seen = """() => {
+        const image = document.querySelector("#picture img");
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+        canvas.getContext("2d").drawImage(image, 0, 0);
+        return [...canvas.getContext("2d").getImageData(0, 0, 4, 3).data].join();
+    }"""
+    pictures = list[str]()
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["t"] = np.eye(3, 4)
+    with serving(tmp_path / "t.h5") as url, looking(browser, url) as page:
+        for shift in (1, 2):
+            pictures.append(page.evaluate(seen))
+            with h5py.File(tmp_path / "new.h5", "w") as file:
+                file["t"] = np.roll(np.eye(3, 4), shift, axis=1)
+            (tmp_path / "new.h5").rename(tmp_path / "t.h5")
+            before = find_source(page)
+            page.wait_for_timeout(1200)
+            page.locator("#swap").click()
+            page.locator("#swap").click()
+            page.wait_for_function(
+                "before => { const src = document.querySelector('#picture img')?.src; "
+                "return src && !src.endsWith(before) && src.includes('y=phony_dim_0'); }",
+                arg=before,
+            )
+        pictures.append(page.evaluate(seen))
+    assert len(set(pictures)) == 3
+
+
+def test_nothing_of_another_variable_stays_where_one_cannot_be_read(
+    browser: Any, tmp_path: Path
+) -> None:
+    for name, value in (("alpha", 1.0), ("beta", 2.0)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file[name] = np.full((3, 4), value)
+            file[f"{name}_line"] = np.arange(4.0)
+    parts = [virtualds.open_virtual_dataset(tmp_path / f"{one}.h5") for one in ("alpha", "beta")]
+    renamed = [part.rename({dim: f"d{part.sizes[dim]}" for dim in part.dims}) for part in parts]
+    xr.merge(renamed).virtual.to_manifest(tmp_path / "both.zarr")
+    with serving(tmp_path / "both.zarr") as url, looking(browser, url) as page:
+        page.locator(".variable", has_text="alpha").first.click()
+        wait_for_picture(page, "alpha")
+        (tmp_path / "beta.h5").unlink()
+        for name in ("beta", "beta_line"):
+            page.locator(f".variable[data-path='/{name}']").click()
+            page.wait_for_selector("#problem:visible")
+            assert page.locator("#title").inner_text() == name
+            assert page.locator("#picture img, #yticks span, #bar-ticks span").count() == 0
+        page.locator(".variable b", has_text="alpha").first.click()
+        wait_for_picture(page, "alpha")
+        assert not page.locator("#problem").is_visible()
+
+
+def test_the_value_under_the_pointer_is_of_the_picture_that_is_seen(browser: Any, url: str) -> None:
+    with looking(browser, url) as page:
+        box = page.locator("#frame").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 5.5 / 20, box["y"] + box["height"] * 2.5 / 10)
+        page.wait_for_selector("#tip b:not(:empty)")
+        page.keyboard.press(".")
+        wait_for_picture(page, "at.time=1")
+        page.wait_for_selector("#tip", state="hidden")
+        page.mouse.move(box["x"] + box["width"] * 5.6 / 20, box["y"] + box["height"] * 2.6 / 10)
+        expected = f"{VALUES[1, 0, 7, 5]!s} K"
+        page.wait_for_function(
+            "text => document.querySelector('#tip b')?.textContent === text", arg=expected
+        )
+
+
+def test_sliders_stand_where_the_cross_is(browser: Any, url: str) -> None:
+    with looking(browser, f"{url}#at.time=2") as page:
+        click_at(page, 4.5 / 20, 6.5 / 10)
+        read_facts(page)
+        page.locator("#y").select_option("time")
+        wait_for_picture(page, "y=time")
+        assert page.locator("input[id='at.lat']").input_value() == "3"
+        page.locator(".variable", has_text="level").last.click()
+        page.wait_for_selector("#line svg")
+        page.locator(".variable", has_text="temperature").click()
+        page.wait_for_selector("#picture img")
+        assert not page.locator("#cross-x").is_visible()
+
+
+def test_a_slider_that_is_dragged_asks_for_few_pictures(browser: Any, url: str) -> None:
+    with looking(browser, url) as page:
+        asked = list[str]()
+        page.on("request", lambda one: asked.append(one.url) if "slice.json" in one.url else None)
+        page.evaluate(
+            """() => {
+                const slider = document.getElementById("at.time");
+                for (let n = 0; n < 200; n++) {
+                    slider.value = n % 12;
+                    slider.dispatchEvent(new Event("input"));
+                }
+            }"""
+        )
+        wait_for_picture(page, "at.time=7")
+        page.wait_for_timeout(300)
+        assert "at.time=7" in find_source(page)
+        assert len(asked) <= 5
+
+
+def test_back_returns_to_the_variable_before(browser: Any, url: str) -> None:
+    with looking(browser, url) as page:
+        page.locator(".variable", has_text="level").last.click()
+        page.wait_for_selector("#line svg")
+        page.go_back()
+        page.wait_for_selector("#picture img")
+        assert page.url.startswith(url)
 
 
 def test_a_variable_that_is_gone_is_told(browser: Any, url: str) -> None:

@@ -195,7 +195,7 @@ def test_a_part_of_a_slice_is_drawn_alone(served: httpx.Client) -> None:
     assert seen.shape == (4, 15)
     told = ask(served, "slice.json", variable="/t", part__lat="2:6", part__lon="5:20")
     assert (told["y"]["start"], told["y"]["count"], told["x"]["start"]) == (2, 4, 5)
-    assert told["least"] == f"{VALUES[0, 0, 2:6, 5:20].min():.6g}"
+    assert told["least"] == str(VALUES[0, 0, 2:6, 5:20].min())
 
 
 def test_a_picture_of_fewer_pixels_has_every_nth_element(served: httpx.Client) -> None:
@@ -447,6 +447,117 @@ def test_names_and_attributes_arrive_as_they_are_or_escaped(served: httpx.Client
     assert contents["groups"][0]["variables"][0]["title"].startswith("<img src=x")
     facts = ask(served, "variable.json", variable="/t")
     assert "<img" not in facts["chunks"] + "".join(facts["strips"])
+
+
+def test_errors_are_not_for_pages_of_other_origins(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path, 2)
+    origin = {"origin": "https://example.org"}
+    paths = ("view/point.json?variable=/none", "view/point.json?variable=/t", "view/none.json")
+    with view(archive) as own, serving(archive) as url:
+        httpx.get(f"{own}view/contents.json").raise_for_status()
+        (tmp_path / "secret" / "files" / "day00.nc").unlink()
+        for path in (*paths, "health", "none"):
+            assert (
+                "access-control-allow-origin" not in httpx.get(own + path, headers=origin).headers
+            )
+        for path in paths:
+            assert (
+                "access-control-allow-origin" not in httpx.get(url + path, headers=origin).headers
+            )
+        # readers of Zarr may be pages
+        answer = httpx.get(f"{url}zarr/none", headers=origin)
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert httpx.get(f"{url}view/contents.json").json()["line"] is None
+
+
+def test_a_picture_of_another_version_is_refused(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path, 2)
+    with serving(archive) as url, httpx.Client(base_url=url) as client:
+        version = ask(client, "slice.json", variable="/t")["version"]
+        path = f"view/picture.png?variable=/t&version={version}"
+        assert client.get(path).status_code == 200
+        assert client.get(f"{path}x").status_code == 409
+    with serving(archive) as url:
+        # another process, or the same one that was started again
+        assert httpx.get(f"{url}{path}").status_code == 409
+
+
+def test_files_of_several_hosts_keep_different_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "secret" / name).mkdir(parents=True)
+        with h5py.File(tmp_path / "secret" / name / "t.h5", "w") as file:
+            file.create_dataset("t", data=np.zeros((2, 3)), chunks=(1, 3))
+    with counting_server(tmp_path) as (base, _):
+        urls = [str(tmp_path / "secret" / "a" / "t.h5"), f"{base}/secret/b/t.h5"]
+        parts = [virtualds.open_virtual_dataset(one) for one in urls]
+        xr.concat(parts, parts[0]["t"].dims[0]).virtual.to_manifest(tmp_path / "both.zarr")
+        with serving(tmp_path / "both.zarr") as url, httpx.Client(base_url=url) as client:
+            facts = ask(client, "variable.json", variable="/t")
+    shown = facts["chunks"] + "".join(facts["strips"])
+    assert "secret" not in shown and str(tmp_path) not in shown and base not in shown
+    assert "1/t.h5" in shown and "2/t.h5" in shown
+
+
+DAYS_OF_SERIES = ["2000-01-01", "missing", "2000-01-03"]
+
+
+@looped("values, expected", [
+    (np.array([[True, False, True]] * 2), ["True", "False", "True"]),
+    (np.array([["2000-01-01", "NaT", "2000-01-03"]] * 2, "M8[ns]"), DAYS_OF_SERIES),
+    (np.array([[2**53 + 1, 2**53 + 3, 1]] * 2), ["9007199254740993", "9007199254740995", "1"]),
+    (np.array([[1e9, 1e9 + 0.001, 1e9 + 0.002]] * 2), ["1000000000", "1000000000", "1000000000"]),
+    (np.array([[-1.7e308, 0, 1.7e308]] * 2), ["-1.7e+308", "0", "1.7e+308"]),
+    (np.array([[5e-324, 1e-322, 2e-322]] * 2), [f"{n:.12g}" for n in (5e-324, 1e-322, 2e-322)]),
+    (np.array([[np.nan, np.inf, -np.inf]] * 2), ["missing", "inf", "-inf"]),
+])  # fmt: skip
+def test_values_of_all_kinds_have_pictures_and_series(
+    tmp_path: Path, values: np.ndarray[Any, Any], expected: list[str]
+) -> None:
+    xr.Dataset({"t": (("y", "x"), values)}).to_netcdf(tmp_path / "t.nc")
+    with serving(tmp_path / "t.nc") as url, httpx.Client(base_url=url) as client:
+        told = ask(client, "slice.json", variable="/t")
+        assert all(0 <= at <= 1 and label for at, label in told["scale"])
+        seen = decode_picture(client.get("view/picture.png?variable=/t").content)
+        numbers = values[0].astype("f8") if values.dtype.kind != "M" else np.array([1, np.nan, 3])
+        assert ((seen[0] == 0) == np.isnan(numbers)).all()
+        finite = np.isfinite(numbers)
+        assert (np.diff(seen[0][finite][np.argsort(numbers[finite])].astype(int)) >= 0).all()
+        assert ask(client, "series.json", variable="/t", along="x")["shown"] == expected
+        told = ask(client, "value.json", variable="/t", at__x=1)
+        assert told["value"] in (str(values[0, 1]), expected[1])
+
+
+def test_series_of_many_centuries_lie_within_their_figure() -> None:
+    dates = np.arange("1700", "2091", dtype="M8[Y]").astype("M8[ns]")
+    places = Axis("time", dates).find_places(np.arange(dates.size))
+    assert places is not None
+    assert places[0] == 0 and places[-1] == 1 and (np.diff(places) > 0).all()
+
+
+def test_a_chunk_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file.create_dataset("t", (20_000, 20_000), "f8", chunks=(20_000, 20_000), fillvalue=1)
+    with serving(tmp_path / "large.h5") as url, httpx.Client(base_url=url) as client:
+        for name in ("picture.png", "slice.json", "series.json", "point.json"):
+            answer = client.get(f"view/{name}?variable=/t")
+            assert (answer.status_code, "3.0 GiB" in answer.text) == (501, True)
+
+
+def test_values_of_one_chunk_are_read_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("t", data=np.arange(4096.0).reshape(64, 64), chunks=(32, 64))
+    with counting_server(tmp_path) as (base, counts):
+        virtualds.open_virtual_dataset(f"{base}/t.h5").virtual.to_manifest(tmp_path / "r.zarr")
+        with serving(tmp_path / "r.zarr") as url, httpx.Client(base_url=url) as client:
+            [y, x] = (one["dim"] for one in ask(client, "dimensions.json", variable="/t")["dims"])
+            ask(client, "value.json", variable="/t")
+            before = len(counts.requests)
+            for n in range(1, 30):
+                told = ask(
+                    client, "value.json", variable="/t", **{f"at__{y}": n, f"at__{x}": 2 * n}
+                )
+                assert told["value"] == str(64.0 * n + 2 * n)
+            assert len(counts.requests) == before
 
 
 def test_what_zarr_has_no_form_for_can_be_looked_at(tmp_path: Path) -> None:

@@ -43,13 +43,16 @@ function readLink() {
   }
 }
 
-function writeLink() {
+// Another variable is a step back in the browser; a slider is none.
+function writeLink(isStep = false) {
   const query = new URLSearchParams();
   for (const key of ["variable", "y", "x", "map", "low", "high", "along"]) if (state[key] !== "") query.set(key, state[key]);
   for (const [dim, index] of Object.entries(state.at)) query.set(`at.${dim}`, index);
   for (const [dim, part] of Object.entries(state.parts)) query.set(`part.${dim}`, part.join(":"));
   for (const [dim, index] of Object.entries(state.pin || {})) query.set(`pin.${dim}`, index);
-  history.replaceState(null, "", `#${query}`);
+  const link = `#${query}`;
+  if (isStep && location.hash.length > 1 && link !== location.hash) history.pushState(null, "", link);
+  else history.replaceState(null, "", link);
 }
 
 // ------------------------------------------------------------------ asking
@@ -65,7 +68,7 @@ async function ask(name, query = {}, signal = undefined) {
   }
   if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
   const version = answer.headers.get("x-version");
-  if (contents && version && Number(version) !== contents.version) followChange();
+  if (contents && version && version !== contents.version) followChange();
   return answer.json();
 }
 
@@ -86,7 +89,7 @@ async function followChange() {
 setInterval(async () => {
   if (document.hidden || !contents) return;
   const told = await fetch("health").then((answer) => answer.json()).catch(() => null);
-  if (told && told.version && told.version !== contents.version) followChange();
+  if (told && told.version && told.version !== contents.number) followChange();
 }, 15000);
 
 function tell(text) {
@@ -104,8 +107,18 @@ function begin(kind) {
 function fail(error) {
   if (error.name === "AbortError") return;
   stopPlaying();
+  clearPicture();
   $("problem").textContent = error.message;
   $("problem").hidden = false;
+}
+
+// No picture is better than that of something else.
+function clearPicture() {
+  shown = null;
+  hideTip();
+  for (const id of ["picture", "yticks", "xticks", "bar-ticks", "ytitle", "xtitle"]) $(id).replaceChildren();
+  for (const id of ["cross-y", "cross-x", "chunk"]) $(id).hidden = true;
+  $("note").textContent = "";
 }
 
 // ------------------------------------------------------------------ the list of variables
@@ -186,12 +199,15 @@ async function choose(path, keep = false) {
   $("subtitle").textContent = [variable.title && variable.name, variable.units, variable.dtype].filter(Boolean).join(" · ");
   for (const id of ["stage", "tools", "line", "values", "series", "point", "whole"]) $(id).hidden = true;
   $("sliders").replaceChildren();
-  $("note").textContent = "";
   $("problem").hidden = true;
+  begin("slice");
+  clearPicture();
+  const signal = begin("dimensions");
   try {
-    shape = await ask("dimensions.json", { variable: variable.path }, begin("dimensions"));
+    const told = await ask("dimensions.json", { variable: variable.path }, signal);
+    if (signal.aborted) return;
+    shape = told;
   } catch (error) {
-    $("stage").hidden = false;
     return fail(error);
   }
   for (const dim of Object.keys(state.at)) {
@@ -199,10 +215,14 @@ async function choose(path, keep = false) {
     if (!found) delete state.at[dim];
     else state.at[dim] = Math.min(state.at[dim], found.size - 1);
   }
-  if (!variable.drawn || !shape.dims.length) await showValues();
-  else if (shape.dims.length === 1) await showLine();
-  else await showPlane();
-  writeLink();
+  writeLink(!keep);
+  try {
+    if (!variable.drawn || !shape.dims.length) await showValues();
+    else if (shape.dims.length === 1) await showLine();
+    else await showPlane();
+  } catch (error) {
+    fail(error);
+  }
   showStructure();
 }
 
@@ -225,6 +245,10 @@ async function showLine() {
 async function showPlane() {
   const names = shape.dims.map((one) => one.dim);
   if (!names.includes(state.y) || !names.includes(state.x) || state.y === state.x) [state.y, state.x] = shape.plane;
+  if (state.pin) {
+    // sliders stand where the value is
+    for (const dim of names) if (dim !== state.y && dim !== state.x && dim in state.pin) state.at[dim] = state.pin[dim];
+  }
   for (const id of ["y", "x"]) {
     $(id).replaceChildren(...names.map((dim) => new Option(dim, dim, false, dim === state[id])));
   }
@@ -335,21 +359,54 @@ function findRoom() {
   return { width, height: clamp(innerHeight * 0.62, 240, 640) };
 }
 
-async function showSlice() {
+// One picture is asked for at a time, then the newest that is wanted: a slider that is dragged over
+// a thousand positions asks for those that can be shown. What takes long is given up.
+let busy = null;
+let begun = 0;
+let isWanted = false;
+function showSlice() {
+  isWanted = true;
+  if (busy && performance.now() - begun > 400) newest.slice?.abort();
+  busy ??= (async () => {
+    try {
+      while (isWanted) {
+        isWanted = false;
+        begun = performance.now();
+        await drawSlice();
+      }
+    } finally {
+      busy = null;
+    }
+  })();
+  return busy;
+}
+
+async function drawSlice(isSecond = false) {
   const signal = begin("slice");
+  const at = { ...state.at };
   const late = setTimeout(() => ($("waiting").hidden = false), 250);
+  $("chunk").hidden = true;
+  $("whole").hidden = !Object.keys(state.parts).length;
   try {
     const query = sliceQuery();
     const told = await ask("slice.json", query, signal);
-    Object.assign(query, { map: told.map, low: told.low, high: told.high });
+    if (signal.aborted) return;
+    // a picture of this version only: a browser keeps pictures by their addresses
+    Object.assign(query, { map: told.map, low: told.low, high: told.high, version: told.version });
     delete query.rows;
     delete query.columns;
     const image = new Image();
     image.alt = "";
     image.src = `view/picture.png?${new URLSearchParams(query)}`;
-    await image.decode();
+    try {
+      await image.decode();
+    } catch {
+      if (signal.aborted) return;
+      if (!isSecond) return drawSlice(true);
+      throw new Error("the picture cannot be read; try again");
+    }
     if (signal.aborted) return;
-    shown = told;
+    shown = { ...told, positions: at };
     $("problem").hidden = true;
     place(told, image);
     writeLink();
@@ -359,7 +416,7 @@ async function showSlice() {
     fail(error);
   } finally {
     clearTimeout(late);
-    if (!signal.aborted) $("waiting").hidden = true;
+    if (newest.slice?.signal === signal) $("waiting").hidden = true;
   }
 }
 
@@ -377,9 +434,9 @@ function preload(signal) {
 }
 
 function place(told, image) {
+  hideTip();
   // the colours stay when a slider moves, so that pictures can be compared
-  state.low = told.low;
-  state.high = told.high;
+  if (told.least !== null) Object.assign(state, { low: told.low, high: told.high });
   const room = findRoom();
   const aspect = told.aspect && told.aspect > 0.2 && told.aspect < 6 ? told.aspect : 1.7;
   const width = Math.min(room.width, room.height * aspect);
@@ -403,6 +460,10 @@ function place(told, image) {
   }
   $("yticks").style.width = `${Math.max(...told.y.ticks.map(([, label]) => label.length), 1) * 0.52}rem`;
   $("bar").style.background = gradient(told.map, "top");
+  $("bar").style.setProperty("--lowest", contents.maps[told.map][0]);
+  $("bar").style.setProperty("--highest", contents.maps[told.map].at(-1));
+  $("bar").className = ["low", "high"].filter((one, n) => told.cut[n]).join(" ");
+  $("bar").title = told.cut.some(Boolean) ? "Values beyond an end have its colour" : "";
   $("bar-ticks").replaceChildren(
     ...told.scale.map(([at, textContent]) => {
       const tick = make("span", { textContent });
@@ -413,7 +474,6 @@ function place(told, image) {
   $("map").style.background = gradient(told.map, "right");
   for (const radio of document.querySelectorAll("#maps input")) radio.checked = radio.value === told.map;
   for (const id of ["low", "high"]) if (document.activeElement !== $(id)) $(id).value = Number(told[id].toPrecision(6));
-  $("whole").hidden = !Object.keys(state.parts).length;
   for (const [dim, label] of Object.entries(told.at)) {
     const size = shape.dims.find((one) => one.dim === dim).size;
     const place = `${((state.at[dim] ?? 0) + 1).toLocaleString("en")} of ${size.toLocaleString("en")}`;
@@ -469,9 +529,9 @@ function locate(event) {
   return { x: clamp(x, 0, 1), y: clamp(y, 0, 1) };
 }
 
-function pointQuery(at) {
+function pointQuery(at, positions = state.at) {
   const query = { variable: state.variable };
-  for (const { dim } of shape.dims) query[`at.${dim}`] = at[dim] ?? state.at[dim] ?? 0;
+  for (const { dim } of shape.dims) query[`at.${dim}`] = at[dim] ?? positions[dim] ?? 0;
   return query;
 }
 
@@ -489,10 +549,12 @@ function showTip(event) {
   tip.style.top = `${event.clientY + high + 28 > innerHeight ? event.clientY - high - 10 : event.clientY + 18}px`;
   clearTimeout(tipTimer);
   tipTimer = setTimeout(async () => {
+    if (!shown) return;
     const at = { [shown.y.dim]: y.index, [shown.x.dim]: x.index };
     try {
-      const told = await ask("value.json", pointQuery(at), begin("tip"));
-      value.textContent = withUnits(told.short, told.units);
+      const signal = begin("tip");
+      const told = await ask("value.json", pointQuery(at, shown.positions), signal);
+      if (!signal.aborted) value.textContent = withUnits(told.short, told.units);
     } catch (error) {
       if (error.name !== "AbortError") value.textContent = "";
     }
@@ -509,7 +571,7 @@ let drag = null;
 function watchFrame() {
   const frame = $("frame");
   frame.addEventListener("pointerdown", (event) => {
-    if (event.button || !shown || event.target.id === "problem") return;
+    if (event.button || !shown) return;
     drag = { from: locate(event), type: event.pointerType, moved: false };
     if (event.pointerType === "mouse") frame.setPointerCapture(event.pointerId);
   });
@@ -610,6 +672,7 @@ function pin(at) {
 
 let seriesKey = "";
 async function showPin() {
+  if (!shown) return;
   const [y, x] = [partOf(shown.y, state.pin[shown.y.dim]), partOf(shown.x, state.pin[shown.x.dim])];
   $("cross-y").hidden = y === null;
   $("cross-x").hidden = x === null;
@@ -684,7 +747,8 @@ async function drawSeries(box, note, query, { height, move, here }) {
     told = await ask("series.json", { variable: state.variable, points, columns, ...query }, signal);
     newest.redraw();
     const every = told.x.step > 1 ? `every ${nth(told.x.step)} of ${shape.dims.find((one) => one.dim === query.along).size.toLocaleString("en")} values` : "";
-    note.textContent = every;
+    const at = Object.entries(told.at).map(([dim, label]) => `${dim} ${label}`);
+    note.textContent = [every, at.length ? `at ${at.join(", ")}` : ""].filter(Boolean).join(" · ");
     if (told.x.step === 1 || told.limited) break;
   }
 }
@@ -695,20 +759,20 @@ function drawLine(box, told, height, move, here) {
   const left = Math.max(...labels, 2) * 7 + 12;
   const [right, top, bottom] = [12, 8, 26];
   const values = told.values.filter((one) => one !== null);
-  let low = values.reduce((a, b) => Math.min(a, b), Infinity);
-  let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-  if (!(low < high)) [low, high] = [low - 1, high + 1];
+  const [low, high] = told.ends || [0, 1];
   const total = told.values.length;
   // along the coordinate, so that missing dates are a gap; else by position
   const placeOf = (n) => (told.places ? told.places[n] : (n + 0.5) / total);
   const gaps = new Set(told.gaps);
   const sx = (part) => left + part * (width - left - right);
-  const sy = (value) => top + (1 - (value - low) / (high - low)) * (height - top - bottom);
+  // halves, since the distance of two numbers may be more than a number holds
+  const sy = (value) => top + (1 - (low < high ? (value / 2 - low / 2) / (high / 2 - low / 2) : 0.5)) * (height - top - bottom);
   const svg = draw("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0 });
   svg.setAttribute("aria-label", values.length ? `Series along ${told.x.dim}, ${count(total, "value")}` : "no value");
-  for (const [value, label] of told.scale) {
-    svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: sy(value), y2: sy(value) }));
-    svg.append(draw("text", { x: left - 6, y: sy(value) + 4, "text-anchor": "end" }, label));
+  for (const [part, label] of told.scale) {
+    const y = top + (1 - part) * (height - top - bottom);
+    svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
+    svg.append(draw("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, label));
   }
   for (const [part, label] of told.x.ticks) {
     const anchor = part < 0.06 ? "start" : part > 0.94 ? "end" : "middle";
@@ -810,7 +874,8 @@ function watchTools() {
       const other = id === "y" ? "x" : "y";
       if ($(id).value === state[other]) state[other] = state[id];
       state[id] = $(id).value;
-      state.parts = {};
+      // other slices have other ranges
+      Object.assign(state, { parts: {}, low: "", high: "" });
       showPlane();
     });
   }
