@@ -104,7 +104,7 @@ def write_day(path: Path, planet: Planet, day: int) -> None:
             made.setncatts({"scale_factor": 0.002 if day < 365 else 0.005, "units": units[name]})
             made.long_name = titles[name]
             shown = values if name == "temperature" else 1.025 * np.maximum(values, 0) * 4
-            made[:] = np.ma.masked_invalid(shown)[np.newaxis]
+            made[:] = np.ma.masked_array(np.nan_to_num(shown), np.isnan(shown))[np.newaxis]
 
 
 def make_archive(folder: Path) -> Path:
