@@ -15,7 +15,7 @@ from counting_server import counting_server
 from products import looped
 
 import virtualds
-from virtualds.arrays.sources import READ_WHOLE
+from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
 from virtualds.errors import ReadError, VirtualdsError
 from virtualds.source_file import checksum_of, compute_checksum_behind
 
@@ -90,19 +90,23 @@ def test_a_part_of_a_small_array_in_npz_is_checked_too(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_large_array_in_npz_is_read_alone(tmp_path: Path) -> None:
-    written(tmp_path / "a.npz", v=np.zeros(READ_WHOLE + 1, "u1"), w=np.zeros(READ_WHOLE, "u1"))
+    written(
+        tmp_path / "a.npz",
+        v=np.zeros(MAX_CHECKSUM_BYTES + 1, "u1"),
+        w=np.zeros(MAX_CHECKSUM_BYTES, "u1"),
+    )
     with counting_server(tmp_path) as (url, counts):
         ds = virtualds.open_virtual_dataset(f"{url}/a.npz")
         before = counts.sent
-        np.asarray(ds.v[READ_WHOLE // 2])
+        np.asarray(ds.v[MAX_CHECKSUM_BYTES // 2])
         assert counts.sent - before < 2**20
-        np.asarray(ds.w[READ_WHOLE // 2])
-        assert counts.sent - before >= READ_WHOLE
+        np.asarray(ds.w[MAX_CHECKSUM_BYTES // 2])
+        assert counts.sent - before >= MAX_CHECKSUM_BYTES
 
 
 def test_a_part_of_a_large_chunk_in_a_zipped_zarr_store_is_read_alone(tmp_path: Path) -> None:
     """Without codecs, a checksum would have all of it read."""
-    ds = xr.Dataset({"v": ("x", np.arange(READ_WHOLE // 4 + 1, dtype="f4"))})
+    ds = xr.Dataset({"v": ("x", np.arange(MAX_CHECKSUM_BYTES // 4 + 1, dtype="f4"))})
     encoding: Any = {"v": {"chunks": ds.v.shape, "compressors": None}}
     ds.to_zarr(tmp_path / "s", zarr_format=3, encoding=encoding, consolidated=False)
     zipped(tmp_path / "s.zip", tmp_path / "s")
@@ -225,7 +229,7 @@ def test_verify_leaves_members_alone_that_are_not_read(tmp_path: Path) -> None:
 
 
 def test_verify_checks_arrays_that_are_too_large_to_be_read_whole(tmp_path: Path) -> None:
-    large = np.arange(READ_WHOLE // 4 + 1, dtype="f4")
+    large = np.arange(MAX_CHECKSUM_BYTES // 4 + 1, dtype="f4")
     path = written(tmp_path / "a.npz", v=large, w=NUMBERS)
     ds = virtualds.open_virtual_dataset(path)
     assert ds.virtual.verify(against="native").ok

@@ -17,12 +17,12 @@ from virtualds.arrays.coverage import Coverage, find_coverage
 from virtualds.arrays.display import (
     ChunkStatistics,
     bin_chunks,
+    build_files_section,
     compute_statistics,
     count_files,
     describe_arrays,
-    describe_files,
+    format_chunk_lengths,
     format_stored,
-    list_chunk_lengths,
 )
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Range
@@ -153,7 +153,7 @@ class VariableEntry:
     @property
     def chunks(self) -> str:
         """Lengths of chunks."""
-        return " × ".join(list_chunk_lengths(self.array))
+        return " × ".join(format_chunk_lengths(self.array))
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: 
     more = len(filled) - SHOWN_GROUPS
     blocks += [f"and {more:,} more groups"] if more > 0 else []
     blocks.append(
-        describe_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES)
+        build_files_section([a for found in filled.values() for a in found.arrays], SHOWN_FILES)
     )
     if report is not None:
         blocks.append(Section("Build", [report], format_count(report.files, "file"), is_open=False))

@@ -21,7 +21,7 @@ from virtualds.arrays.coverage import IN_THE_SET, SEVERAL, ChunkPlane, Coverage,
 from virtualds.arrays.display import (
     ChunkStatistics,
     compute_statistics,
-    list_chunk_lengths,
+    format_chunk_lengths,
     list_encodings,
 )
 from virtualds.chunks.columns import Ints
@@ -391,7 +391,7 @@ def draw_chunks(
     ax: Axes | None,
 ) -> Axes:
     """Draw the chunks of a plane on a hatched background."""
-    lengths = ", ".join(list_chunk_lengths(array))
+    lengths = ", ".join(format_chunk_lengths(array))
     title = f"{name}: {format_count(array.nchunks, 'chunk')} of ({lengths})"
     added = 2 - len(axes)
     for _ in range(added):

@@ -1,6 +1,6 @@
-"""Virtual arrays, and the variables and groups that contain them.
+"""Virtual arrays, and variables and groups of them.
 
-Three modules register numpy functions for virtual arrays, so they are imported with any of the
+The modules that register numpy functions for virtual arrays are imported with any of the
 others.
 """
 

@@ -1,4 +1,4 @@
-"""`ManifestArray`, the virtual array: construction, reading, and inspection.
+"""`ManifestArray`, the virtual array: constructors, reading, and display.
 
 `FragmentedArray` has the methods that keep an array virtual, and
 `virtualds.arrays.numpy_functions` the numpy functions that use them. All other operations read the
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.display import format_page, format_summary
+from virtualds.arrays.display import format_html, format_summary
 from virtualds.arrays.duck_array import DuckArray
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
@@ -41,17 +41,17 @@ from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 
 # ---------------------------------------------------------------------- fill values
-# The values of elements that no chunk covers.
+# Values of elements outside all fragments.
 
 
 def has_missing_value(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype has a value that means missing."""
+    """Return whether a dtype can represent a missing value (NaN or NaT)."""
     return dtype.kind in ABSENT
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the value of elements that no fragment covers: NaN or NaT if possible, else zero."""
-    # cached, except for records, which are mutable
+    """Return the fill value of elements outside all fragments: NaN or NaT, else zero."""
+    # not cached for structured dtypes, whose scalars are mutable
     return _compute_fill(dtype) if dtype.names else _cached_fill(dtype)
 
 
@@ -65,31 +65,31 @@ _cached_fill = lru_cache(1024)(_compute_fill)
 
 
 def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
-    """Return whether missing chunks of a pipeline read as ``value``."""
+    """Return whether missing chunks with this pipeline read as ``value``."""
     try:
         return is_same_scalar(pipeline.missing_value, value)
     except CodecError:
-        return False  # netCDF's fill value need not be a date
+        return False  # the fill value may not be decodable as a date
 
 
 def is_same_scalar(a: Any, b: Any) -> bool:
     """Return whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
-    one, two = np.asarray(a), np.asarray(b)
-    if one.dtype.kind == two.dtype.kind == "c":
+    left, right = np.asarray(a), np.asarray(b)
+    if left.dtype.kind == right.dtype.kind == "c":
         return is_same_scalar(a.real, b.real) and is_same_scalar(a.imag, b.imag)
     if a != b:
         return bool(a != a and b != b)
-    kind = np.result_type(one, two)
-    return one.astype(kind).tobytes() == two.astype(kind).tobytes()
+    common_dtype = np.result_type(left, right)
+    return left.astype(common_dtype).tobytes() == right.astype(common_dtype).tobytes()
 
 
 # ---------------------------------------------------------------------- arrays of fragments
-# Cropping, permuting and repeating axes only change the numbers of chunks, and read nothing.
+# Cropping, permuting and repeating axes change only the chunk grid; no values are read.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FragmentedArray:
-    """The methods of `virtualds.ManifestArray` that read no values."""
+    """Base class of `virtualds.ManifestArray`: all methods that read no values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -102,20 +102,22 @@ class FragmentedArray:
         for fragment in self.fragments:
             if fragment.shape == self.shape and not any(fragment.start):
                 continue
-            inside = len(fragment.start) == len(self.shape) and all(
+            is_inside = len(fragment.start) == len(self.shape) and all(
                 a >= 0 and b <= n
                 for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)
             )
-            if not inside:
+            if not is_inside:
                 raise ValueError(
                     f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
                     f"lie inside {self.shape}; crop it, or give the array a shape that holds it"
                 )
         for pipeline in self.pipelines:
-            shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
-            if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
+            array_axes = [entry for entry in pipeline.layout if isinstance(entry, int)]
+            if len(set(array_axes)) < len(array_axes) or not set(array_axes) <= set(
+                range(self.ndim)
+            ):
                 raise ValueError(
-                    f"ManifestArray: chunks are stored with the axes {shown}, which are not "
+                    f"ManifestArray: chunks are stored with the axes {array_axes}, which are not "
                     f"different axes of an array of {self.ndim}; correct the layout of the pipeline"
                 )
 
@@ -123,38 +125,38 @@ class FragmentedArray:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def label(self) -> str:
-        """The name and shape of the array, for errors."""
+        """Name and shape of the array, for error messages."""
         return f"{self.name or 'virtual array'} {self.shape}"
 
     @property
     def nbytes(self) -> int:
-        """The size of the values in bytes, once read."""
+        """Size of the decoded values in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
     def nbytes_virtual(self) -> int:
-        """The size of the references in memory, in bytes."""
+        """Size in bytes of the references, in memory."""
         axes = sum(axis.nbytes for f in self.fragments for axis in f.axes)
         return axes + sum(f.manifest.nbytes for f in self.fragments)
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks in all grids, including missing ones."""
+        """Number of chunks in the grids of all fragments, including missing chunks."""
         return sum(f.manifest.size for f in self.fragments)
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The lengths, per axis, of the smallest dask blocks that consist of whole chunks."""
+        """The smallest dask chunks, per axis, that consist of whole stored chunks."""
         return find_whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
 
     @property
@@ -180,9 +182,9 @@ class FragmentedArray:
 
     @property
     def listed_sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that contain chunks, and other files that reference sets list.
+        """The distinct files that reference sets list, with or without chunks.
 
-        For arrays in reference sets, they are found without reading all references.
+        For arrays in reference sets, this does not read all references.
         """
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
 
@@ -197,7 +199,7 @@ class FragmentedArray:
         return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: FragmentedArray) -> bool:
-        """Return whether both arrays refer to the same bytes, and so have the same values."""
+        """Return whether both arrays have the same chunk references, and so the same values."""
         return self is other or (
             self.shape == other.shape
             and self.dtype == other.dtype
@@ -217,16 +219,16 @@ class FragmentedArray:
         if (start, stop) == (0, self.shape[axis]):
             return self
         stop = max(start, stop)
-        kept = (f.crop(axis, start, stop) for f in self.fragments)
+        cropped = (f.crop(axis, start, stop) for f in self.fragments)
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
         return replace(
-            self, shape=shape, fragments=tuple(f for f in kept if f is not None)
+            self, shape=shape, fragments=tuple(f for f in cropped if f is not None)
         ).pruned()
 
     def flip(self, axis: int) -> Self:
-        """Return the same elements along one axis from the last to the first."""
+        """Reverse the order of the elements along one axis."""
         flipped = tuple(p.flip(axis) for p in self.pipelines)
-        # chunks of one element along the axis show the same in both directions
+        # chunks of length 1 along the axis need no flip
         parts = [
             (
                 f.flip(axis, self.shape[axis]),
@@ -279,23 +281,23 @@ class FragmentedArray:
     def _of_parts(
         self, shape: tuple[int, ...], parts: Sequence[tuple[Fragment, Sequence[CodecPipeline]]]
     ) -> Self:
-        """Return an array of ``parts``: fragments, each with its own variant of all pipelines."""
-        variants = zip(*(pipelines for _, pipelines in parts), strict=True)
-        table = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(variants)))}
+        """Return an array of pairs of a fragment and its own version of all pipelines."""
+        all_pipelines = zip(*(pipelines for _, pipelines in parts), strict=True)
+        index_of = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(all_pipelines)))}
         fragments = []
         for fragment, pipelines in parts:
-            numbers = [table[p] for p in pipelines]
+            numbers = [index_of[p] for p in pipelines]
             fragments.append(replace(fragment, manifest=fragment.manifest.with_pipelines(numbers)))
-        return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
+        return replace(self, shape=shape, pipelines=tuple(index_of), fragments=tuple(fragments))
 
     def repeat(self, axis: int, count: int) -> Self:
         """Repeat an axis of length 1 ``count`` times."""
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
-        shown = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
-        return replace(self, shape=shape, fragments=shown)
+        repeated = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
+        return replace(self, shape=shape, fragments=repeated)
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
-        """Repeat the array along new leading axes and axes of length 1."""
+        """Broadcast the array to a shape, as `numpy.broadcast_to` does."""
         if len(shape) < self.ndim:
             raise self._broadcast_error(shape)
         result = self
@@ -315,37 +317,37 @@ class FragmentedArray:
         )
 
     def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> Self:
-        """Keep some ranges of an axis; all other elements become the fill value."""
-        kept = []
+        """Keep the given ranges of an axis; all other elements become the fill value."""
+        kept_fragments = []
         for start, stop in runs:
-            parts = (f.crop(axis, start, stop) for f in self.fragments)
-            kept += [f.shift(axis, start) for f in parts if f is not None]
-        return replace(self, fragments=tuple(kept)).pruned()
+            cropped = (f.crop(axis, start, stop) for f in self.fragments)
+            kept_fragments += [f.shift(axis, start) for f in cropped if f is not None]
+        return replace(self, fragments=tuple(kept_fragments)).pruned()
 
     def pruned(self) -> Self:
-        """Return the array without files and pipelines that none of its chunks needs."""
+        """Return the array without the files and pipelines that no chunk uses."""
         fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
         if len(self.pipelines) < 2 and fragments:
             return replace(self, fragments=tuple(fragments))
-        found = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
-        used = np.unique(np.concatenate(found)).tolist() if found else []
+        used_by_fragment = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
+        used = np.unique(np.concatenate(used_by_fragment)).tolist() if used_by_fragment else []
         numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
-        kept = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
+        renumbered = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
         pipelines = tuple(self.pipelines[i] for i in used)
-        return replace(self, pipelines=pipelines, fragments=tuple(kept))
+        return replace(self, pipelines=pipelines, fragments=tuple(renumbered))
 
 
 # ---------------------------------------------------------------------- virtual arrays
 
 
 COPIED_BYTES = 2**23
-"""Maximum number of bytes that an index, a cast or a writer loads without a warning."""
+"""Maximum number of bytes that indexing, casting or writing loads without a warning."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False)
 class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
-    """An array whose values are in chunks of files, and are read when needed.
+    """An array of chunks in files, which are read when values are needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
     reading a byte. All other operations read just the values that they need.
@@ -361,9 +363,9 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     pipelines : tuple of CodecPipeline
         How bytes become values; the column ``pipeline`` of manifests indexes this tuple.
     fragments : tuple of Fragment
-        Boxes inside the array that do not overlap.
+        Rectangular regions of the array that do not overlap.
     name : str
-        The name of the array in errors.
+        Name of the array in error messages.
 
     Raises
     ------
@@ -460,13 +462,13 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
 
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
-        """Return an array of one value, without fragments."""
+        """Return an array without chunks, whose elements all have the fill value."""
         kind = np.dtype(dtype)
         return cls(tuple(shape), kind, np.asarray(fill_value).astype(kind)[()], (), ())
 
     @classmethod
     def from_values(cls, values: npt.NDArray[Any]) -> ManifestArray:
-        """Return an array with values in memory as one inline chunk."""
+        """Return an array of one inline chunk, which holds the given values."""
         if values.dtype.hasobject:
             raise CombineError(
                 f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
@@ -478,9 +480,9 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
         """Return an array that raises an error with ``reason`` when its values are read."""
         kind = np.dtype(dtype)
-        # the bytes of objects are addresses, which are never stored in a chunk
-        dtype_of_bytes = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
-        return cls.of_bytes(tuple(shape), dtype_of_bytes, b"", (Unreadable(reason),))
+        # an object dtype cannot be stored in a chunk
+        stored_dtype = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
+        return cls.of_bytes(tuple(shape), stored_dtype, b"", (Unreadable(reason),))
 
     @classmethod
     def of_bytes(
@@ -507,34 +509,34 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         subok: bool = True,
         copy: bool = True,
     ) -> Any:
-        """Convert the values: by reference if every value is preserved, else by reading them.
+        """Convert to another dtype: lazily if the cast is lossless, else by reading the values.
 
-        An order of "C" or "F" is an order in memory, so it reads them as well. Zarr asks for one
-        before it encodes a chunk.
+        An order of "C" or "F" requires an array in memory, so it also reads the values; zarr passes
+        one before it encodes a chunk.
         """
         # numpy completes dtypes without a length or unit, such as "S" or "M8"
-        kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
+        target = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
         if order in ("C", "F"):
-            return np.asarray(self).astype(kind, order, casting, subok, copy)
-        if kind == self.dtype:
+            return np.asarray(self).astype(target, order, casting, subok, copy)
+        if target == self.dtype:
             return self
-        numbers = kind.kind in "biufc" and kind.char not in "gG"
-        longer = kind.kind in "SUMm" and kind.kind == self.dtype.kind
-        if (numbers or longer) and np.can_cast(self.dtype, kind, "safe"):
-            fill = np.asarray(self.fill_value).astype(kind)[()]
-            return replace(self, dtype=kind, fill_value=fill)
-        self.warn_of_copy(self.size * kind.itemsize, f"a cast to {kind}")
-        return np.asarray(self).astype(kind, order, casting, subok, copy)
+        is_numeric = target.kind in "biufc" and target.char not in "gG"
+        is_longer = target.kind in "SUMm" and target.kind == self.dtype.kind
+        if (is_numeric or is_longer) and np.can_cast(self.dtype, target, "safe"):
+            fill = np.asarray(self.fill_value).astype(target)[()]
+            return replace(self, dtype=target, fill_value=fill)
+        self.warn_of_copy(self.size * target.itemsize, f"a cast to {target}")
+        return np.asarray(self).astype(target, order, casting, subok, copy)
 
     # ------------------------------------------------------------------ reading
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
-        """Read values, without a limit on their size.
+        """Read values into memory, without applying ``load_limit``.
 
         Parameters
         ----------
         key : tuple of int, slice or 1-D array, one per axis; optional
-            Each selects along its own axis. Everything by default.
+            Orthogonal (outer) index; everything by default.
 
         Raises
         ------
@@ -544,7 +546,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         return read(self, (slice(None),) * self.ndim if key is None else key)
 
     def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-        """Read single points, without a limit on their number; their axes come first."""
+        """Read a pointwise index without applying ``load_limit``; the axes of points come first."""
         return read_points(self, key)
 
     def __array__(
@@ -560,12 +562,12 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def check_limit(self, nbytes: int) -> None:
-        """Raise an error for loading more than `set_options(load_limit=...)` allows.
+        """Raise an error if loading ``nbytes`` exceeds `set_options(load_limit=...)`.
 
         Raises
         ------
         UnsupportedError
-            The values have too many bytes; the message says what to do.
+            ``nbytes`` exceeds the limit.
         """
         limit = get_options().load_limit
         if nbytes > limit:
@@ -589,7 +591,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
                 CopyWarning,
             )
 
-    # ------------------------------------------------------------------ being an object
+    # ------------------------------------------------------------------ copies, hashes, dask
 
     def copy(self, order: Any = "C") -> EagerArray:
         """Return an array that reads its values when it is indexed.
@@ -612,21 +614,21 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         from dask.base import normalize_token
 
         parts = [(f.start, f.axes, f.manifest) for f in self.fragments]
-        described = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
-        return ("virtualds", *map(normalize_token, described))
+        identity = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
+        return ("virtualds", *map(normalize_token, identity))
 
-    # ------------------------------------------------------------------ being looked at
+    # ------------------------------------------------------------------ representations
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shape} {self.dtype}: {format_summary(self)}>"
 
     def _repr_inline_(self, max_width: int) -> str:
-        whole = f"virtual: {format_summary(self)}"
+        summary = f"virtual: {format_summary(self)}"
         # omit the number of fragments rather than truncate it
-        return whole if len(whole) <= max_width else whole.partition(" in ")[0][:max_width]
+        return summary if len(summary) <= max_width else summary.partition(" in ")[0][:max_width]
 
     def _repr_html_(self) -> str:
-        return format_page(self)
+        return format_html(self)
 
 
 class EagerArray(ManifestArray):
@@ -634,35 +636,35 @@ class EagerArray(ManifestArray):
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """The chunks whose multiples `dask.array.from_array` uses by default."""
+        """Dask chunks of whole stored chunks, from which `dask.array.from_array` starts."""
         return self.blocks
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         return np.asarray(super().__getitem__(key))
 
     def warn_of_copy(self, nbytes: int, what: str) -> None:
-        """Do not warn: its values are meant to be loaded."""
+        """Do not warn, since the values are meant to be loaded."""
 
 
 def _build_file_table(
     path: str | SourceFile | npt.ArrayLike,
 ) -> tuple[list[SourceFile], npt.ArrayLike]:
-    """Return the distinct files of a column of urls, and the column of their indexes."""
+    """Return the distinct files of an array of urls, and the index of the file of each chunk."""
     if isinstance(path, SourceFile):
         return [path], 0
     if isinstance(path, str):
         return [SourceFile(normalise_url(path))], 0
-    names, numbers = np.unique(np.asarray(path, dtype=str), return_inverse=True)
+    urls, numbers = np.unique(np.asarray(path, dtype=str), return_inverse=True)
     numbers = numbers.reshape(np.shape(path))
-    if names.size and names[0] == "":
-        return [SourceFile(normalise_url(str(n))) for n in names[1:]], np.where(
+    if urls.size and urls[0] == "":
+        return [SourceFile(normalise_url(str(n))) for n in urls[1:]], np.where(
             numbers == 0, MISSING, numbers - 1
         )
-    return [SourceFile(normalise_url(str(n))) for n in names], numbers
+    return [SourceFile(normalise_url(str(n))) for n in urls], numbers
 
 
 def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
-    """Return the stored array and its packing attributes, if all chunks share the same packing.
+    """Return the array before CF decoding, and its packing attributes, if all chunks share them.
 
     Otherwise return the array unchanged, and None.
     """
@@ -679,5 +681,5 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
         if not array.gaps_read_as_missing:
             return array, None
         fill = array.pipelines[0].fill_value
-    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
-    return plain, dict(packing.attributes) if packing else None
+    packed = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
+    return packed, dict(packing.attributes) if packing else None

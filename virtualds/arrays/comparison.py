@@ -1,7 +1,7 @@
-"""Comparisons of virtual arrays, by their references if these are sufficient.
+"""Lazy comparisons of virtual arrays, which compare references before values.
 
 xarray compares two arrays by ``((a == b) | (isnull(a) & isnull(b))).all()``. For two arrays that
-refer to the same bytes, that is always true. So a comparison is a lazy expression, which reads
+have the same references, that is always true. So a comparison is a lazy expression, which reads
 values only if the references cannot determine the result.
 """
 
@@ -18,12 +18,12 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS, UFUNCS, load_arguments
 
-CAN_BE_NULL = "fcMmV"
+NULLABLE_KINDS = "fcMmV"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
-    """A lazy boolean array: a ufunc of operands of the same shape, computed when it is needed."""
+    """A lazy boolean array: a ufunc and its operands, which all have the same shape."""
 
     ufunc: np.ufunc
     operands: tuple[Any, ...]
@@ -32,23 +32,23 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements per axis."""
+        """Number of elements along each axis."""
         shape: tuple[int, ...] = self.operands[0].shape
         return shape
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return int(np.prod(self.shape))
 
     @property
     def nbytes(self) -> int:
-        """The size of the values in bytes, once computed."""
+        """Size of the computed values in bytes."""
         return self.size
 
     def __array__(
@@ -60,7 +60,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         return Comparison(self.ufunc, tuple(operand[key] for operand in self.operands))
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> Any:
-        """Return the values as another dtype."""
+        """Convert to another dtype, which computes the values unless it is bool."""
         return self if np.dtype(dtype) == bool else np.asarray(self).astype(dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -73,14 +73,14 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        # any other reduction needs all values
-        plain = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
-        if func is np.all and plain and is_certain(self):
+        # any other function needs the values
+        has_no_options = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
+        if func is np.all and has_no_options and is_certainly_true(self):
             return np.True_
         return func(*load_arguments(args, Comparison), **load_arguments(dict(kwargs), Comparison))
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the computed values."""
+        """Return an attribute of the computed values."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
@@ -95,38 +95,38 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         return f"<Comparison {self.ufunc.__name__} {self.shape}>"
 
 
-def _compute(expression: Any, known: dict[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Compute an expression, reading each array once; ``known`` caches arrays by identity."""
+def _compute(expression: Any, cache: dict[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Compute an expression; ``cache`` maps the id of each array to its values."""
     if not isinstance(expression, Comparison):
-        if id(expression) not in known:
-            known[id(expression)] = np.asarray(expression)
-        return known[id(expression)]
-    values = [_compute(operand, known) for operand in expression.operands]
-    # the operator compares records, which np.equal does not
+        if id(expression) not in cache:
+            cache[id(expression)] = np.asarray(expression)
+        return cache[id(expression)]
+    values = [_compute(operand, cache) for operand in expression.operands]
+    # the operator compares structured dtypes, which np.equal does not
     compute = operator.eq if expression.ufunc is np.equal else expression.ufunc
     return np.asarray(compute(*values))
 
 
-def is_certain(expression: Any) -> bool:
-    """Return whether a comparison is certainly true everywhere, judging by references."""
+def is_certainly_true(expression: Any) -> bool:
+    """Return whether a comparison is true everywhere, as far as references can prove it."""
     if isinstance(expression, ManifestArray):
         return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
     if expression.ufunc in (np.logical_or, np.bitwise_or):
         left, right = expression.operands
         return (
-            is_certain(left)
-            or is_certain(right)
-            or _is_complete(left, right)
-            or _is_complete(right, left)
+            is_certainly_true(left)
+            or is_certainly_true(right)
+            or _is_equal_or_null(left, right)
+            or _is_equal_or_null(right, left)
         )
     if expression.ufunc is np.equal:
         a, b = expression.operands
-        return a.dtype.kind not in CAN_BE_NULL + "O" and _is_same(a, b)
+        return a.dtype.kind not in NULLABLE_KINDS + "O" and _is_same(a, b)
     return False
 
 
-def _is_complete(equality: Any, nulls: Any) -> bool:
-    """Return whether ``equality`` compares an array with itself, and ``nulls`` finds its nulls."""
+def _is_equal_or_null(equality: Any, nulls: Any) -> bool:
+    """Return whether ``equality | nulls`` is true: of an array with itself, and its nulls."""
     if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
         return False
     a, b = equality.operands
@@ -134,7 +134,7 @@ def _is_complete(equality: Any, nulls: Any) -> bool:
 
 
 def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
-    """Return whether an expression is true for every missing value of ``array``."""
+    """Return whether an expression is true wherever ``array`` is NaN or NaT."""
     if not isinstance(expression, Comparison):
         return False
     if expression.ufunc in (np.isnan, np.isnat):
@@ -149,11 +149,11 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
-    """Return a function that creates a lazy expression for virtual operands of the same shape."""
+    """Return a version of a ufunc that is lazy for virtual operands of the same shape."""
 
     def deferred(*operands: Any) -> Any:
-        virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
-        if not virtual or len({o.shape for o in operands}) != 1:
+        are_virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
+        if not are_virtual or len({o.shape for o in operands}) != 1:
             return NotImplemented
         dtypes = [operand.dtype for operand in operands]
         if ufunc is not np.equal or any(dtype.kind != "V" for dtype in dtypes):
@@ -182,7 +182,7 @@ for _ufunc in (
 
 
 def _reduce_all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
-    if axis is None and not kwargs and is_certain(array):
+    if axis is None and not kwargs and is_certainly_true(array):
         return np.True_
     return NotImplemented
 

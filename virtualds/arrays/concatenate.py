@@ -1,8 +1,8 @@
-"""Combining virtual arrays: concatenation, and writing one into a region of another.
+"""Concatenation of virtual arrays, and writing one into a region of another.
 
-Chunks on the grid of the larger array that are decoded like its own are added to its manifest, so
-that there is one fragment even after many fills. All others split it into several fragments, as a
-concatenation would.
+Chunks that lie on the chunk grid of the larger array and decode with its pipeline are added to its
+manifest, so that one fragment remains after many writes. Other chunks become fragments of their
+own, as in a concatenation.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from virtualds.errors import CombineError
 # ---------------------------------------------------------------------- concatenate
 
 Box = tuple[tuple[int, int], ...]
-"""Start and stop of a box, per axis."""
+"""A rectangular region of an array: start and stop along each axis."""
 
 MAX_PIPELINES = np.iinfo(np.uint16).max + 1
 """Maximum number of pipelines that the column ``pipeline`` of a manifest can index."""
 
 MAX_VIEWS = 64
-"""Maximum number of parts of an array in a set that are reordered without reading references."""
+"""Maximum number of parts that are reordered without loading references of a reference set."""
 
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
@@ -46,48 +46,50 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))
-    # if the conversion reads values, these become an inline chunk
+    # values that astype had to read become an inline chunk
     converted = (a.astype(dtype) for a in arrays)
     arrays = [
         a if isinstance(a, ManifestArray) else ManifestArray.from_values(a) for a in converted
     ]
     fill, arrays = _find_common_fill(arrays)
-    begins = accumulate((a.shape[axis] for a in arrays), initial=0)
+    offsets = accumulate((a.shape[axis] for a in arrays), initial=0)
     before, after = (0,) * axis, (0,) * (arrays[0].ndim - axis - 1)
-    starts = [(*before, begin, *after) for begin in begins]
+    starts = [(*before, begin, *after) for begin in offsets]
     shape = (*arrays[0].shape[:axis], starts[-1][axis], *arrays[0].shape[axis + 1 :])
     placed = zip(starts[:-1], arrays, strict=True)
-    found = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
-    # the class of the first array is kept, which may be one that must not be read
-    return replace(arrays[0], **{f.name: getattr(found, f.name) for f in fields(found)})
+    assembled = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
+    # keep the subclass of the first array, such as one whose values must not be read
+    return replace(arrays[0], **{f.name: getattr(assembled, f.name) for f in fields(assembled)})
 
 
 def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
-    """Return an array with its parts along an axis in a different order, or only some of them.
+    """Return an array with its parts along an axis reordered or selected.
 
-    ``lengths`` are those of all parts, and ``order`` the numbers of parts in the new order.
+    ``lengths`` are the lengths of the present parts, ``order`` the indexes of the parts to return.
     """
     if np.array_equal(order, np.arange(len(lengths))):
         return array
     if len(order) > MAX_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
-        # this many views of tables would cost more than loading the references
+        # so many views of the stored tables cost more than loading the references
         loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
         array = replace(array, fragments=join_fragments(tuple(loaded), axis))
-    begins = np.cumsum(lengths) - lengths
+    starts = np.cumsum(lengths) - lengths
     if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
-        fragment = array.fragments[0].reorder(axis, begins, lengths, order)
+        fragment = array.fragments[0].reorder(axis, starts, lengths, order)
         if fragment is not None:
-            used = find_distinct_in_order(np.moveaxis(fragment.manifest.pipeline, axis, 0))
-            numbers = np.zeros(len(array.pipelines), np.int64)
-            numbers[used] = np.arange(used.size)
-            pipelines = tuple(map(array.pipelines.__getitem__, used.tolist()))
-            manifest = fragment.manifest.with_pipelines(numbers.tolist())
+            used_pipelines = find_distinct_in_order(
+                np.moveaxis(fragment.manifest.pipeline, axis, 0)
+            )
+            new_index = np.zeros(len(array.pipelines), np.int64)
+            new_index[used_pipelines] = np.arange(used_pipelines.size)
+            pipelines = tuple(map(array.pipelines.__getitem__, used_pipelines.tolist()))
+            manifest = fragment.manifest.with_pipelines(new_index.tolist())
             fragments = (replace(fragment, manifest=manifest),)
             shape = (*array.shape[:axis], int(lengths[order].sum()), *array.shape[axis + 1 :])
             return replace(array, shape=shape, pipelines=pipelines, fragments=fragments)
     before = (slice(None),) * axis
-    ends = begins + lengths
-    parts = [array[(*before, slice(begins[n], ends[n]))] for n in order.tolist()]
+    stops = starts + lengths
+    parts = [array[(*before, slice(starts[n], stops[n]))] for n in order.tolist()]
     return concatenate(parts, axis)
 
 
@@ -99,16 +101,16 @@ def assemble(
     axes: Iterable[int],
     name: str = "",
 ) -> ManifestArray:
-    """Assemble virtual arrays of one dtype into a larger one, each at its start.
+    """Place virtual arrays of one dtype into a larger one, each at its start index.
 
-    The parts must not overlap, and gaps between them are ``fill_value``. Adjacent parts along
-    ``axes`` are merged, so that there are few fragments. ``name`` is that of the result in errors.
+    ``parts`` are pairs of start and array, which must not overlap; gaps between them read as
+    ``fill_value``. Fragments that are adjacent along ``axes`` are merged.
     """
-    table: dict[CodecPipeline, int] = {}
-    moved = []
+    pipeline_index: dict[CodecPipeline, int] = {}
+    fragments = []
     for begin, array in parts:
-        numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
-        if len(table) > MAX_PIPELINES:
+        pipeline_map = [pipeline_index.setdefault(p, len(pipeline_index)) for p in array.pipelines]
+        if len(pipeline_index) > MAX_PIPELINES:
             raise CombineError(
                 f"concatenate {array.label}: the parts are decoded in more than "
                 f"{MAX_PIPELINES} ways; join fewer, or load some (ds.virtual.load())"
@@ -117,16 +119,16 @@ def assemble(
             if 0 in fragment.shape:
                 continue
             start = tuple(map(operator.add, begin, fragment.start))
-            manifest = fragment.manifest.with_pipelines(numbers)
-            moved.append(Fragment(start, fragment.axes, manifest))
-    joined = tuple(moved)
+            manifest = fragment.manifest.with_pipelines(pipeline_map)
+            fragments.append(Fragment(start, fragment.axes, manifest))
+    joined = tuple(fragments)
     for axis in axes:
         joined = join_fragments(joined, axis)
-    return ManifestArray(shape, dtype, fill_value, tuple(table), joined, name)
+    return ManifestArray(shape, dtype, fill_value, tuple(pipeline_index), joined, name)
 
 
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
-    """Return the axis counted from the front; raise an error for arrays of different shapes."""
+    """Return the non-negative axis; raise an error if the arrays do not fit together along it."""
     if not arrays:
         raise CombineError("concatenate: no arrays were given; give at least one")
     first = arrays[0]
@@ -152,7 +154,7 @@ def _describe_place(array: ManifestArray) -> str:
 
 
 def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
-    """Return one fill value for the gaps of all arrays, and the arrays converted to it."""
+    """Return a common fill value for gaps, and the arrays with gaps of other values converted."""
     gapped = [a for a in arrays if a.has_gaps]
     if not gapped:
         return arrays[0].fill_value, arrays
@@ -166,20 +168,20 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
 
 
 def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
-    """Return an array with the same values, whose new gaps are ``fill``."""
+    """Change the fill value of an array without changing its present values."""
     if array.has_gaps and not is_same_scalar(array.fill_value, fill):
         array = convert_gaps_to_chunks(array)
     return replace(array, fill_value=fill)
 
 
 def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
-    """Return a pipeline whose missing chunks read as the fill value of an array."""
+    """Return a pipeline whose missing chunks read as the fill value of the array."""
     fill = np.asarray(array.fill_value, array.dtype).tobytes()
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
 def convert_gaps_to_chunks(array: ManifestArray) -> ManifestArray:
-    """Convert the gaps of an array to missing chunks, which have their own fill value."""
+    """Convert the gaps of an array to missing chunks, which keep their own fill value."""
     pipeline = build_fill_pipeline(array)
     table = array.pipelines
     if pipeline not in table:
@@ -192,61 +194,63 @@ def convert_gaps_to_chunks(array: ManifestArray) -> ManifestArray:
             tuple(ChunkAxis.regular(b - a, b - a) for a, b in gap),
             missing,
         )
-        # split where fragments end, so that a regular grid remains one
+        # gaps are split where fragments end, so that a regular grid remains regular
         for gap in _find_gaps(_whole_box(array), map(_box_of, array.fragments), is_joined=False)
     ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
 
 def unify_fill(array: ManifestArray) -> ManifestArray:
-    """Return an array with one pipeline if its pipelines differ only in the fill value.
+    """Return an array with one pipeline if its pipelines differ only in an unused fill value.
 
-    In a reference set, any chunk may be missing.
+    In a reference set, any chunk may be missing, so all fill values count as used.
     """
     pipelines = array.pipelines
     if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:
         return array
     count = len(pipelines)
-    filling = {n for f in array.fragments for n in _find_missing_pipelines(f.manifest, count)}
-    if array.has_gaps or len(filling) > 1:
+    fill_pipelines = {
+        n for f in array.fragments for n in _find_missing_pipelines(f.manifest, count)
+    }
+    if array.has_gaps or len(fill_pipelines) > 1:
         return array
     fragments = tuple(
         replace(f, manifest=f.manifest.with_pipelines([0] * count)) for f in array.fragments
     )
-    kept = pipelines[filling.pop() if filling else 0]
-    return replace(array, pipelines=(kept,), fragments=fragments)
+    pipeline = pipelines[fill_pipelines.pop() if fill_pipelines else 0]
+    return replace(array, pipelines=(pipeline,), fragments=fragments)
 
 
 def _find_missing_pipelines(manifest: ChunkManifest, count: int) -> list[int]:
-    """Return the pipelines, out of ``count``, that missing chunks have or may have."""
+    """Return the indexes of the pipelines, out of ``count``, that missing chunks may have."""
     if manifest.rest is not None:
         return [manifest.rest]
     if manifest.is_in_set or manifest.find_existing() is not None:
-        # in a set any chunk may be missing; without references all chunks are
-        found: list[int] = manifest.used_pipelines(count).tolist()
-        return found
+        # any chunk may be missing
+        used: list[int] = manifest.used_pipelines(count).tolist()
+        return used
     manifest = manifest.loaded()
-    filling: list[int] = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
-    return filling
+    missing: list[int] = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
+    return missing
 
 
 # ---------------------------------------------------------------------- regions
 
 
 def crop_box(array: ManifestArray, box: Box) -> ManifestArray:
-    """Return the part of an array in a box."""
+    """Crop an array to a box."""
     for axis, (start, stop) in enumerate(box):
         array = array.crop(axis, start, stop)
     return array
 
 
 def count_references(array: ManifestArray) -> int:
-    """Return how many chunks of an array exist."""
+    """Return the number of chunks that have a reference."""
     return sum(ids.size for f in array.fragments for ids, _ in iterate_references(f.manifest))
 
 
 def find_boxes(array: ManifestArray, url: str) -> list[Box]:
-    """Return boxes that together cover the chunks of an array in one file."""
+    """Return boxes that together cover the chunks that are stored in one file."""
     if all(file.url != url for file in array.listed_sources):
         return []
     return [box for fragment in array.fragments for box in _find_boxes_in(fragment, url)]
@@ -254,47 +258,52 @@ def find_boxes(array: ManifestArray, url: str) -> list[Box]:
 
 def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
     shape = fragment.manifest.shape
-    met = [np.zeros(0, np.int64)]
-    for ids, part in iterate_references(fragment.manifest):
-        numbers = [n for n, file in enumerate(part.files) if file.url == url]
-        met.append(ids[np.isin(part.file, numbers)])
+    chunk_ids = [np.zeros(0, np.int64)]
+    for ids, references in iterate_references(fragment.manifest):
+        numbers = [n for n, file in enumerate(references.files) if file.url == url]
+        chunk_ids.append(ids[np.isin(references.file, numbers)])
     edges = [fragment.edges(axis) for axis in range(len(shape))]
-    for box in cover_with_boxes(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
+    for box in cover_with_boxes(
+        np.stack(np.unravel_index(np.concatenate(chunk_ids), shape), axis=1)
+    ):
         yield tuple(
-            (int(at[start]), int(at[stop])) for at, (start, stop) in zip(edges, box, strict=True)
+            (int(axis_edges[start]), int(axis_edges[stop]))
+            for axis_edges, (start, stop) in zip(edges, box, strict=True)
         )
 
 
-HELD, NOBODY = -1, -2
-"""What `map_files` returns where chunks are in other files, and where there are none."""
+OTHER_FILE, NO_CHUNK = -1, -2
+"""Codes of `map_files` for chunks in files without a number, and for positions without chunks."""
 
 
 def map_files(array: ManifestArray, axes: Sequence[int], numbers: Mapping[str, int]) -> Ints:
-    """Return the largest of the numbers of the files of which an array has chunks at each position.
+    """Return the largest file number among the chunks at each position along some axes.
 
-    Positions are those along ``axes``, whatever the chunks are along the others. ``numbers`` are by
-    url; the number of any other file is `HELD`, and `NOBODY` stands where there is no chunk.
+    The result has the shape of the array along ``axes``. ``numbers`` are the file numbers by url;
+    other files count as `OTHER_FILE`, and positions without chunks are `NO_CHUNK`.
     """
-    found: Ints = np.full([array.shape[axis] for axis in axes], NOBODY)
+    mapped: Ints = np.full([array.shape[axis] for axis in axes], NO_CHUNK)
     for fragment in array.fragments:
         shape = fragment.manifest.shape
-        here = np.full([shape[axis] for axis in axes], NOBODY)
-        for ids, part in iterate_references(fragment.manifest):
+        by_chunk = np.full([shape[axis] for axis in axes], NO_CHUNK)
+        for ids, references in iterate_references(fragment.manifest):
             # only the files that are used, since tables of sets list all files
-            used, rows = np.unique(part.file, return_inverse=True)
-            urls = ["" if n == INLINE else part.files[n].url for n in used.tolist()]
-            known = np.array([numbers.get(url, HELD) for url in urls])
-            at = np.unravel_index(ids, shape)
-            np.maximum.at(here, tuple(at[axis] for axis in axes), known[rows])
+            used, inverse = np.unique(references.file, return_inverse=True)
+            urls = ["" if n == INLINE else references.files[n].url for n in used.tolist()]
+            used_numbers = np.array([numbers.get(url, OTHER_FILE) for url in urls])
+            chunk_index = np.unravel_index(ids, shape)
+            np.maximum.at(
+                by_chunk, tuple(chunk_index[axis] for axis in axes), used_numbers[inverse]
+            )
         for n, axis in enumerate(axes):
-            here = here.repeat(np.diff(fragment.edges(axis)), axis=n)
+            by_chunk = by_chunk.repeat(np.diff(fragment.edges(axis)), axis=n)
         box = tuple(slice(fragment.start[axis], fragment.stop[axis]) for axis in axes)
-        found[box] = np.maximum(found[box], here)
-    return found
+        mapped[box] = np.maximum(mapped[box], by_chunk)
+    return mapped
 
 
 def cover_with_boxes(places: Ints) -> list[Box]:
-    """Return boxes that together cover some positions of a grid, given in C order.
+    """Return boxes that together cover the given grid positions, which are in C order.
 
     >>> cover_with_boxes(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
     [((0, 2), (0, 2)), ((2, 3), (1, 2))]
@@ -313,43 +322,43 @@ def cover_with_boxes(places: Ints) -> list[Box]:
 
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) -> ManifestArray:
-    """Return an array that is missing in some boxes of whole chunks, which read as ``fill``."""
-    # its present gaps may be valid values, which are kept
+    """Return an array without the chunks in some boxes, which then read as ``fill``."""
+    # the present fill value may be a valid value, so present gaps keep it
     array = set_fill(array, default_fill(array.dtype) if fill is None else fill)
     for box in _join_boxes(boxes):
         shape = tuple(stop - start for start, stop in box)
-        nothing = ManifestArray.full(shape, array.fill_value, array.dtype)
-        array = _replace_region(array, box, nothing, replaces=True)
+        empty = ManifestArray.full(shape, array.fill_value, array.dtype)
+        array = _replace_region(array, box, empty, replaces=True)
     return array
 
 
 def _join_boxes(boxes: Iterable[Box]) -> list[Box]:
-    """Return boxes of which those are joined that lie side by side along one axis."""
-    found = sorted(set(boxes))
-    for axis in reversed(range(len(found[0]) if found else 0)):
-        rows: dict[Any, list[tuple[int, int]]] = {}
-        for box in found:
-            runs = rows.setdefault((box[:axis], box[axis + 1 :]), [])
+    """Merge boxes that are adjacent along one axis and equal along all others."""
+    merged = sorted(set(boxes))
+    for axis in reversed(range(len(merged[0]) if merged else 0)):
+        runs_by_rest: dict[Any, list[tuple[int, int]]] = {}
+        for box in merged:
+            runs = runs_by_rest.setdefault((box[:axis], box[axis + 1 :]), [])
             start, stop = box[axis]
             if runs and runs[-1][1] == start:
                 runs[-1] = runs[-1][0], stop
             else:
                 runs.append((start, stop))
-        found = sorted((*a, run, *b) for (a, b), runs in rows.items() for run in runs)
-    return found
+        merged = sorted((*a, run, *b) for (a, b), runs in runs_by_rest.items() for run in runs)
+    return merged
 
 
 def tile_fragments(
     fragments: Sequence[Fragment], chunks: Sequence[int], grid: tuple[int, ...]
 ) -> ChunkManifest:
-    """Return the manifest of a regular grid covered by fragments, without reading references."""
+    """Return one manifest of fragments on a regular grid, without loading references."""
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest) for f in fragments
     )
     return ChunkManifest.of_table(TiledReferences(grid, parts), grid)
 
 
-# ---------------------------------------------------------------------- filling
+# ---------------------------------------------------------------------- writing regions
 
 
 def put_region(
@@ -360,28 +369,28 @@ def put_region(
     replaces: bool,
     cuts: bool = False,
 ) -> ManifestArray:
-    """Return an array with another one in a region of it, which begins at ``start``.
+    """Write an array into the region of another that begins at ``start``.
 
     Existing references in the region are kept unless ``replaces`` is true. Raises `CombineError` if
-    the region cuts compressed chunks of the array, unless ``cuts`` is true, if the dtypes differ,
-    or if chunks to keep are between others that are stored in another way.
+    the region cuts compressed chunks of the array and ``cuts`` is false, if dtypes differ, or if
+    existing chunks must be kept but the new ones have another chunk grid or pipeline.
     """
     converted = added.astype(array.dtype) if added.dtype != array.dtype else added
     if not isinstance(converted, ManifestArray):
         raise CombineError(
             f"its dtype is {array.dtype} in the set and {added.dtype} in the new dataset"
         )
-    array = before = _merge_on_one_grid(array, converted)
+    array = original = _merge_on_one_grid(array, converted)
     region = tuple((a, a + n) for a, n in zip(start, converted.shape, strict=True))
     fragments = []
     for fragment in array.fragments:
-        laid: Fragment | None = fragment
+        merged: Fragment | None = fragment
         if (inside := _intersect(_box_of(fragment), region)) is not None:
             part = crop_box(converted, _shift_box(inside, start, -1))
-            laid = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], replaces)
-        if laid is None:
-            return _replace_region(before, region, converted, replaces, cuts)
-        fragments.append(laid)
+            merged = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], replaces)
+        if merged is None:
+            return _replace_region(original, region, converted, replaces, cuts)
+        fragments.append(merged)
     array = replace(array, fragments=tuple(fragments))
     gaps = _find_gaps(region, map(_box_of, array.fragments))
     parts = [(tuple(a for a, _ in g), crop_box(converted, _shift_box(g, start, -1))) for g in gaps]
@@ -389,18 +398,18 @@ def put_region(
 
 
 def _merge_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
-    """Return an array as one fragment, if it has a single chunk grid and pipeline."""
+    """Return an array as a single fragment if it has one regular chunk grid and one pipeline."""
     is_whole = len(array.fragments) == 1 and not array.has_gaps
     if is_whole or len(array.pipelines) > 1 or not array.gaps_read_as_missing:
         return array
     pipelines = array.pipelines
     if not array.fragments:
-        # an array without chunks takes the chunk grid and pipeline of the first cell
+        # an array without chunks adopts the chunk grid and pipeline of the first write
         if len(added.pipelines) != 1 or not fills_with(added.pipelines[0], array.fill_value):
             return array
         pipelines = added.pipelines
-    covered = added.fragments if len(added.fragments) == 1 and not added.has_gaps else ()
-    chunks = find_regular_chunks(array.shape, array.fragments or covered)
+    added_fragments = added.fragments if len(added.fragments) == 1 and not added.has_gaps else ()
+    chunks = find_regular_chunks(array.shape, array.fragments or added_fragments)
     if chunks is None or not array.size:
         return array
     axes = make_regular_axes(array.shape, chunks)
@@ -415,7 +424,7 @@ def _merge_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestAr
 def _merge_into_fragment(
     array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], replaces: bool
 ) -> Fragment | None:
-    """Return a fragment with chunks of another array added to it, or None if they do not fit."""
+    """Add the chunks of an array to a fragment; None if the grid or the pipeline differs."""
     used = base.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
         return None
@@ -423,25 +432,25 @@ def _merge_into_fragment(
     manifest = base.manifest.with_pipelines([0] * len(array.pipelines))
     for fragment in added.fragments:
         origin = _find_origin(base, fragment, start)
-        if origin is None or not _is_decoded_alike(array.pipelines[pipeline], added, fragment):
+        if origin is None or not _has_same_pipeline(array.pipelines[pipeline], added, fragment):
             return None
         new = fragment.manifest.with_pipelines([0] * len(added.pipelines))
-        there = manifest
+        target = manifest
         for axis, (begin, count) in enumerate(zip(origin, new.shape, strict=True)):
-            there = there.take(axis, slice(begin, begin + count))
+            target = target.take(axis, slice(begin, begin + count))
         ids, rows = gather_references(new)
-        old = _list_existing(there)
+        existing = _list_existing(target)
         if not replaces:
-            kept = np.flatnonzero(~np.isin(ids, old, assume_unique=True))
-            new = build_sparse(ids[kept], rows.at(kept).pruned(), new.shape)
-        elif not np.isin(old, ids, assume_unique=True).all():
-            # chunks that are now missing would otherwise show the old ones
+            unoccupied = np.flatnonzero(~np.isin(ids, existing, assume_unique=True))
+            new = build_sparse(ids[unoccupied], rows.at(unoccupied).pruned(), new.shape)
+        elif not np.isin(existing, ids, assume_unique=True).all():
+            # a chunk that the new array lacks would keep its old reference
             return None
         manifest = overlay(manifest, origin, new)
     if replaces and added.has_gaps:
         box = tuple((a, a + n) for a, n in zip(start, added.shape, strict=True))
-        before = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
-        if count_references(crop_box(before, box)):
+        base_array = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
+        if count_references(crop_box(base_array, box)):
             return None
     if added.has_gaps and not fills_with(array.pipelines[pipeline], added.fill_value):
         return None
@@ -449,45 +458,45 @@ def _merge_into_fragment(
 
 
 def _list_existing(manifest: ChunkManifest) -> Ints:
-    """Return the flat indexes of the chunks that exist."""
-    found = [ids for ids, _ in iterate_references(manifest)]
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    """Return the flat chunk ids of the chunks that have a reference."""
+    ids_by_block = [ids for ids, _ in iterate_references(manifest)]
+    return np.concatenate([np.zeros(0, np.int64), *ids_by_block])
 
 
 def _find_origin(base: Fragment, added: Fragment, start: list[int]) -> tuple[int, ...] | None:
-    """Return the chunk of a fragment at which another one begins, or None if their grids differ."""
+    """Return the chunk id in ``base`` at which ``added`` starts, or None if the grids differ."""
     origin = []
     axes = zip(base.axes, base.start, added.axes, added.start, start, strict=True)
     for axis, base_start, other, other_start, begin in axes:
         low = begin + other_start - base_start
-        cut, kept = axis.crop(low, low + other.size)
-        edges = axis.slabs(kept.start, kept.stop).edges
-        if cut != other or (int(edges[0]), int(edges[-1])) != (low, low + other.size):
+        cropped, slabs = axis.crop(low, low + other.size)
+        edges = axis.slabs(slabs.start, slabs.stop).edges
+        if cropped != other or (int(edges[0]), int(edges[-1])) != (low, low + other.size):
             return None
-        origin.append(kept.start)
+        origin.append(slabs.start)
     return tuple(origin)
 
 
-def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: Fragment) -> bool:
-    """Return whether a fragment decodes as a pipeline does, except for missing chunks.
+def _has_same_pipeline(pipeline: CodecPipeline, added: ManifestArray, fragment: Fragment) -> bool:
+    """Return whether the pipelines of a fragment of ``added`` equal a pipeline.
 
-    The fill value of missing chunks is compared only if chunks are missing.
+    Fill values are compared only if the fragment has missing chunks.
     """
     used = fragment.manifest.used_pipelines(len(added.pipelines)).tolist()
-    known = [added.pipelines[n] for n in used]
-    if any(replace(p, fill=None) != replace(pipeline, fill=None) for p in known):
+    pipelines = [added.pipelines[n] for n in used]
+    if any(replace(p, fill=None) != replace(pipeline, fill=None) for p in pipelines):
         return False
-    missing = _list_existing(fragment.manifest).size < fragment.manifest.size
-    return not missing or all(p == pipeline for p in known)
+    has_missing = _list_existing(fragment.manifest).size < fragment.manifest.size
+    return not has_missing or all(p == pipeline for p in pipelines)
 
 
-# ---------------------------------------------------------------------- cutting
+# ---------------------------------------------------------------------- splitting fragments
 
 
 def _replace_region(
     array: ManifestArray, region: Box, added: ManifestArray, replaces: bool, cuts: bool = False
 ) -> ManifestArray:
-    """Return an array with another one in a region, surrounded by other fragments."""
+    """Write an array into a region as fragments of its own; the rest is cropped around it."""
     if not replaces and count_references(crop_box(array, region)):
         raise CombineError(
             f"the region {_format_box(region)} has references already, and the new ones are stored "
@@ -497,20 +506,20 @@ def _replace_region(
     if not cuts:
         _check_edges(array, region)
     gaps = _find_gaps(_whole_box(array), [region])
-    rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
-    return _join([*rest, (tuple(a for a, _ in region), added)], array)
+    remainder = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
+    return _join([*remainder, (tuple(a for a, _ in region), added)], array)
 
 
 def _join(
     parts: Sequence[tuple[tuple[int, ...], ManifestArray]], array: ManifestArray
 ) -> ManifestArray:
-    """Assemble an array from parts that do not overlap, with the fill value of another.
+    """Assemble parts that do not overlap into an array with the shape and fill value of ``array``.
 
     Gaps of a part with another fill value become missing chunks, which keep that value.
     """
     shape, axes, fill = array.shape, range(array.ndim), array.fill_value
-    held = [(place, set_fill(p, fill)) for place, p in parts]
-    return assemble(shape, array.dtype, fill, held, axes, array.name).pruned()
+    filled = [(place, set_fill(p, fill)) for place, p in parts]
+    return assemble(shape, array.dtype, fill, filled, axes, array.name).pruned()
 
 
 def _check_edges(array: ManifestArray, region: Box) -> None:
@@ -524,10 +533,10 @@ def _check_edges(array: ManifestArray, region: Box) -> None:
         for axis, (low, high) in enumerate(inside):
             edges = fragment.edges(axis)
             if not np.isin([low, high], edges).all():
-                shown = ", ".join(map(str, edges[:4].tolist())) + ", ..." * (edges.size > 4)
+                shown_edges = ", ".join(map(str, edges[:4].tolist())) + ", ..." * (edges.size > 4)
                 raise CombineError(
                     f"the region {_format_box(region)} cuts compressed chunks of the set, which "
-                    f"begin at {shown} along axis {axis}; choose a region of whole "
+                    f"begin at {shown_edges} along axis {axis}; choose a region of whole "
                     f"chunks, or cut the template in shorter ones"
                 )
 
@@ -551,34 +560,34 @@ def _shift_box(box: Box, by: Sequence[int], sign: int) -> Box:
     return tuple((a + sign * s, b + sign * s) for (a, b), s in zip(box, by, strict=True))
 
 
-def _intersect(one: Box, other: Box) -> Box | None:
+def _intersect(left: Box, right: Box) -> Box | None:
     """Return the intersection of two boxes, or None if it is empty."""
-    found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return found if all(a < b for a, b in found) else None
+    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(left, right, strict=True))
+    return box if all(a < b for a, b in box) else None
 
 
 def _find_gaps(box: Box, others: Iterable[Box], *, is_joined: bool = True) -> list[Box]:
-    """Return boxes that together cover the part of a box that others leave, sorted.
+    """Return sorted boxes that together cover the part of a box outside the others.
 
-    The box is split along the first axis where others begin or end. For each of these ranges, the
-    rest along the other axes is determined; equal adjacent results are merged unless ``is_joined``
-    is false.
+    The box is split along its first axis where others start or stop. For each of these ranges, the
+    gaps along the other axes are found recursively; equal gaps of adjacent ranges are merged unless
+    ``is_joined`` is false.
     """
     if not box:
         return [] if any(True for _ in others) else [()]
-    (low, high), behind = box[0], box[1:]
-    sides = [(max(low, a), min(high, b), rest) for (a, b), *rest in others]
+    (low, high), other_axes = box[0], box[1:]
+    sides = [(max(low, a), min(high, b), others_behind) for (a, b), *others_behind in others]
     cuts = sorted({low, high, *(cut for a, b, _ in sides if a < b for cut in (a, b))})
     number = {cut: n for n, cut in enumerate(cuts)}
-    met: list[list[Box]] = [[] for _ in cuts]
-    for a, b, rest in sides:
+    boxes_by_range: list[list[Box]] = [[] for _ in cuts]
+    for a, b, others_behind in sides:
         for n in range(number[a], number[b]) if a < b else ():
-            met[n].append(tuple(rest))
-    found: list[Box] = []
-    begun: dict[Box, int] = {}
-    for cut, along in zip(cuts, met, strict=True):
-        left = _find_gaps(behind, along, is_joined=is_joined) if cut < high else []
-        stay = {gap: begun.pop(gap, cut) if is_joined else cut for gap in left}
-        found += [((begin, cut), *gap) for gap, begin in begun.items()]
-        begun = stay
-    return sorted(found)
+            boxes_by_range[n].append(tuple(others_behind))
+    gaps: list[Box] = []
+    open_gaps: dict[Box, int] = {}
+    for cut, along in zip(cuts, boxes_by_range, strict=True):
+        current = _find_gaps(other_axes, along, is_joined=is_joined) if cut < high else []
+        continued = {gap: open_gaps.pop(gap, cut) if is_joined else cut for gap in current}
+        gaps += [((begin, cut), *gap) for gap, begin in open_gaps.items()]
+        open_gaps = continued
+    return sorted(gaps)

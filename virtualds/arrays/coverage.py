@@ -1,4 +1,4 @@
-"""Finds the positions of a dimension that each source file covers, and the use of each encoding."""
+"""Which source files cover which positions of a dimension, and where each encoding is used."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from virtualds.source_file import SourceFile
 MAX_CELLS = 512
 """Maximum number of cells along an axis, more than a picture shows; a cell may have many chunks."""
 SEVERAL = -2
-"""The code of a cell with chunks of several encodings."""
+"""Code of a cell whose chunks have several encodings."""
 NOTHING = -1
-"""The code of a cell without chunks, which reads as the fill value."""
+"""Code of a cell without chunks."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkPlane:
     """The encodings of an array's chunks, projected onto the plane of two axes.
 
-    ``boxes``, of shape (n, 4), are rectangles of similar chunks: start and stop along the one axis,
-    then the other. For each, ``codes`` has the index of the pipeline of its chunks, or `SEVERAL`,
-    and ``holes`` whether some of them are missing. ``grids`` are the chunk boundaries of every
-    fragment along both axes. ``missing`` is the number of chunks that do not exist.
+    ``boxes``, of shape (n, 4), are rectangles of chunks alike: start and stop along the first axis,
+    then along the second. For each box, ``codes`` has the index of the pipeline, or `SEVERAL`, and
+    ``holes`` whether some of its chunks are missing. ``grids`` are the chunk boundaries of each
+    fragment along both axes. ``missing`` is the number of missing chunks.
 
     Examples
     --------
@@ -58,24 +58,26 @@ class ChunkPlane:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some part of the plane has no chunk."""
+        """Whether no box covers some part of the plane."""
         left, right, low, high = self.boxes.T
         return bool(((right - left) * (high - low)).sum() < prod(self.shape))
 
     @classmethod
-    def of(cls, array: ManifestArray, one: int, other: int) -> ChunkPlane:
-        """Create the plane of two axes of an array."""
-        filled = (fragment for fragment in array.fragments if fragment.manifest.size)
-        parts = [_ProjectedCells.of(fragment, one, other) for fragment in filled]
-        rows = np.array([row for part in parts for row in part.iterate_boxes()], np.int64)
+    def of(cls, array: ManifestArray, first_axis: int, second_axis: int) -> ChunkPlane:
+        """Project the chunks of an array onto two of its axes."""
+        fragments = (fragment for fragment in array.fragments if fragment.manifest.size)
+        projections = [
+            _ProjectedCells.of(fragment, first_axis, second_axis) for fragment in fragments
+        ]
+        rows = np.array([row for part in projections for row in part.iterate_boxes()], np.int64)
         table = rows.reshape(-1, 6)
         return cls(
-            (array.shape[one], array.shape[other]),
+            (array.shape[first_axis], array.shape[second_axis]),
             table[:, :4],
             table[:, 4],
             table[:, 5].astype(bool),
-            tuple(part.chunk_edges for part in parts),
-            sum(part.missing for part in parts),
+            tuple(part.chunk_edges for part in projections),
+            sum(part.missing for part in projections),
         )
 
 
@@ -94,48 +96,63 @@ class _ProjectedCells(NamedTuple):
     missing: int
 
     @classmethod
-    def of(cls, fragment: Fragment, one: int, other: int) -> _ProjectedCells:
+    def of(cls, fragment: Fragment, first_axis: int, second_axis: int) -> _ProjectedCells:
         """Project the chunks of a fragment onto two axes."""
         grid = fragment.manifest.shape
-        long, wide = -(-grid[one] // MAX_CELLS) or 1, -(-grid[other] // MAX_CELLS) or 1
-        ends = _divide_evenly(grid[one], long), _divide_evenly(grid[other], wide)
-        shape = (ends[0].size - 1, ends[1].size - 1)
-        count, most = np.zeros(shape, np.int64), np.full(shape, NOTHING)
-        least = np.full(shape, np.iinfo(np.int64).max)
-        for ids, part in iterate_references(fragment.manifest):
+        first_step, second_step = (
+            -(-grid[first_axis] // MAX_CELLS) or 1,
+            -(-grid[second_axis] // MAX_CELLS) or 1,
+        )
+        cell_edges = (
+            _divide_evenly(grid[first_axis], first_step),
+            _divide_evenly(grid[second_axis], second_step),
+        )
+        shape = (cell_edges[0].size - 1, cell_edges[1].size - 1)
+        count, max_pipeline = np.zeros(shape, np.int64), np.full(shape, NOTHING)
+        min_pipeline = np.full(shape, np.iinfo(np.int64).max)
+        for ids, references in iterate_references(fragment.manifest):
             positions = np.unravel_index(ids, grid)
-            where = (positions[one] // long, positions[other] // wide)
-            np.add.at(count, where, 1)
-            np.minimum.at(least, where, part.pipeline)
-            np.maximum.at(most, where, part.pipeline)
-        whole = np.multiply.outer(*map(np.diff, ends)) * (prod(grid) // (grid[one] * grid[other]))
-        chunk_edges = fragment.edges(one), fragment.edges(other)
+            cell_index = (
+                positions[first_axis] // first_step,
+                positions[second_axis] // second_step,
+            )
+            np.add.at(count, cell_index, 1)
+            np.minimum.at(min_pipeline, cell_index, references.pipeline)
+            np.maximum.at(max_pipeline, cell_index, references.pipeline)
+        total = np.multiply.outer(*map(np.diff, cell_edges)) * (
+            prod(grid) // (grid[first_axis] * grid[second_axis])
+        )
+        chunk_edges = fragment.edges(first_axis), fragment.edges(second_axis)
         return cls(
-            np.where(least < most, SEVERAL, most),
-            (count > 0) & (count < whole),
-            (chunk_edges[0][ends[0]], chunk_edges[1][ends[1]]),
+            np.where(min_pipeline < max_pipeline, SEVERAL, max_pipeline),
+            (count > 0) & (count < total),
+            (chunk_edges[0][cell_edges[0]], chunk_edges[1][cell_edges[1]]),
             chunk_edges,
-            int((whole - count).sum()),
+            int((total - count).sum()),
         )
 
     def iterate_boxes(self) -> Iterator[tuple[int, ...]]:
-        """Yield rectangles of equal cells: four sides, code, and whether chunks are missing."""
+        """Yield rectangles of equal cells: four edges, code, and 1 if chunks are missing."""
         state = self.codes * 2 + self.holes
         rows = _find_runs((state[1:] != state[:-1]).any(axis=1))
         for top, bottom in pairwise(rows):
             for left, right in pairwise(_find_runs(state[top, 1:] != state[top, :-1])):
                 if self.codes[top, left] != NOTHING:
-                    sides = (*self.edges[0][[top, bottom]], *self.edges[1][[left, right]])
-                    yield *map(int, sides), int(self.codes[top, left]), int(self.holes[top, left])
+                    box_edges = (*self.edges[0][[top, bottom]], *self.edges[1][[left, right]])
+                    yield (
+                        *map(int, box_edges),
+                        int(self.codes[top, left]),
+                        int(self.holes[top, left]),
+                    )
 
 
 def _divide_evenly(count: int, step: int) -> Ints:
     return np.append(np.arange(0, count, step), count)
 
 
-def _find_runs(differs: npt.NDArray[np.bool_]) -> list[int]:
-    """Return the starts of runs, and the end of the last one."""
-    return [0, *(np.flatnonzero(differs) + 1).tolist(), differs.size + 1]
+def _find_runs(changes: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the boundaries of runs of equal elements, from the flags of a change between them."""
+    return [0, *(np.flatnonzero(changes) + 1).tolist(), changes.size + 1]
 
 
 # ---------------------------------------------------------------------- coverage
@@ -148,11 +165,11 @@ Codes = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """The ranges that each file covers of a dimension of ``size`` positions.
+    """The ranges of a dimension of length ``size`` that each file covers.
 
     ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for inline
-    chunks. ``file`` is the index into ``urls`` for each range, in the order of their starts. The
-    ranges of one file are not adjacent to each other.
+    chunks. ``file``, ``start`` and ``stop`` describe the ranges, sorted by start; ``file`` indexes
+    ``urls``. Adjacent ranges of one file are merged.
 
     Examples
     --------
@@ -174,17 +191,17 @@ class Coverage:
     def find_uncovered(self) -> list[tuple[int, int]]:
         """Return the ranges that no file covers."""
         furthest = np.maximum.accumulate(np.concatenate([[0], self.stop]))
-        begin = np.append(self.start, self.size)
-        bare = begin > furthest
-        return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
+        starts = np.append(self.start, self.size)
+        has_gap = starts > furthest
+        return list(zip(furthest[has_gap].tolist(), starts[has_gap].tolist(), strict=True))
 
     def collect_ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """Return the ranges of each file, by its url."""
-        found: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
+        """Return the ranges by the url of their file."""
+        ranges: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
         rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
         for number, start, stop in rows:
-            found[self.urls[number]].append((start, stop))
-        return found
+            ranges[self.urls[number]].append((start, stop))
+        return ranges
 
 
 def find_coverage(
@@ -192,9 +209,9 @@ def find_coverage(
     arrays: Iterable[tuple[ManifestArray, int]],
     urls: Collection[str] | None = None,
 ) -> Coverage:
-    """Find the ranges of a dimension that each file covers, for all files or those of some urls.
+    """Find the ranges of a dimension that each file, or each of ``urls``, covers.
 
-    ``arrays`` are the arrays with the dimension, each with the index of its axis.
+    ``arrays`` are pairs of an array with the dimension and the axis of the dimension.
     """
     table = _UrlTable()
     rows = [
@@ -205,8 +222,8 @@ def find_coverage(
         for fragment in array.fragments
         for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
     ]
-    found = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
-    file, start, stop = found[:, np.lexsort((found[2], found[1]))]
+    merged = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
+    file, start, stop = merged[:, np.lexsort((merged[2], merged[1]))]
     used, first, file = np.unique(file, return_index=True, return_inverse=True)
     order = np.argsort(first)
     urls_in_order = table.list_urls()
@@ -215,33 +232,35 @@ def find_coverage(
 
 
 def mask_covered(
-    size: int, arrays: Iterable[tuple[ManifestArray, int]], *choices: Callable[[str], bool]
+    size: int, arrays: Iterable[tuple[ManifestArray, int]], *predicates: Callable[[str], bool]
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return for each choice the mask of positions that are covered by one of the chosen files.
+    """Return a mask of the positions that the chosen files cover, for each predicate.
 
-    ``arrays`` are as in `find_coverage`; a choice returns whether the file of a url is chosen.
+    ``arrays`` are as in `find_coverage`; a predicate takes the url of a file.
     """
-    found = np.zeros((len(choices), size), bool)
-    known: tuple[SourceFile, ...] | None = None
-    kept = np.zeros((len(choices), 0), bool)
+    masks = np.zeros((len(predicates), size), bool)
+    last_files: tuple[SourceFile, ...] | None = None
+    chosen_codes = np.zeros((len(predicates), 0), bool)
     for array, axis in arrays:
         for fragment in array.fragments:
             edges = fragment.edges(axis)
-            for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
-                if files is not known:
+            for files, codes, chunk_slabs in _iterate_chunks(fragment.manifest, axis):
+                if files is not last_files:
                     # the codes of inline and of missing chunks index from the end
                     urls = [*(file.url for file in files), IN_THE_SET]
-                    known = files
-                    kept = np.array([[*map(chooses, urls), False] for chooses in choices])
-                for marked, chosen in zip(found, kept, strict=True):
-                    there = np.zeros(edges.size - 1, bool)
-                    there[slabs[chosen[codes]]] = True
-                    marked[edges[0] : edges[-1]] |= np.repeat(there, np.diff(edges))
-    return list(found)
+                    last_files = files
+                    chosen_codes = np.array(
+                        [[*map(predicate, urls), False] for predicate in predicates]
+                    )
+                for mask, chosen in zip(masks, chosen_codes, strict=True):
+                    covered_slabs = np.zeros(edges.size - 1, bool)
+                    covered_slabs[chunk_slabs[chosen[codes]]] = True
+                    mask[edges[0] : edges[-1]] |= np.repeat(covered_slabs, np.diff(edges))
+    return list(masks)
 
 
 class _UrlTable:
-    """Indexes of urls; the variables of an archive mostly share one table of files."""
+    """Assigns an index to each url, and caches those of the last table of files."""
 
     def __init__(self) -> None:
         self._urls: dict[str, int] = {}
@@ -249,7 +268,7 @@ class _UrlTable:
         self._numbers: Ints = np.zeros(0, np.int64)
 
     def number(self, files: tuple[SourceFile, ...]) -> Ints:
-        """Return the index of the url of each file, as an array indexed by codes of a manifest."""
+        """Return the index of each file's url, as an array that the ``file`` column indexes."""
         if files is not self._files:
             # the codes of inline and of missing chunks index from the end
             urls = [*(file.url for file in files), IN_THE_SET, IN_THE_SET]
@@ -263,19 +282,19 @@ class _UrlTable:
 
 
 FileRanges = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
-"""A table of files, and for each range the code of its file, its start and its stop."""
+"""A table of files, and columns of ranges: file code, start, stop."""
 
 
 def _find_file_ranges(
     fragment: Fragment, axis: int, urls: Collection[str] | None
 ) -> Iterator[FileRanges]:
-    """Yield the ranges of an axis that are covered by the chunks of each file, or of some files."""
+    """Yield the ranges of an axis that the chunks of each file, or of ``urls``, cover."""
     edges = fragment.edges(axis)
     for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
         if urls is not None:
-            kept = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
-            codes, slabs = codes[kept[codes]], slabs[kept[codes]]
-        # a file and a slab as one number, so that consecutive slabs of a file form a range
+            is_wanted = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
+            codes, slabs = codes[is_wanted[codes]], slabs[is_wanted[codes]]
+        # encode file and slab in one integer, so that consecutive slabs of a file are consecutive
         keys = np.unique((codes - INLINE) * edges.size + slabs)
         ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)
         first, last = keys[ends[:-1]], keys[ends[1:] - 1]
@@ -286,7 +305,7 @@ def _find_file_ranges(
 def _iterate_chunks(
     manifest: ChunkManifest, axis: int
 ) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
-    """Yield existing chunks in blocks: files, their codes, and their slabs along the axis."""
+    """Yield blocks of existing chunks: file table, file codes, and indexes along the axis."""
     if not manifest.size:
         return
     if manifest.is_loaded:
@@ -295,20 +314,20 @@ def _iterate_chunks(
             file = np.broadcast_to(file, (manifest.shape[axis], *file.shape[1:]))
         codes = file.astype(np.int64).reshape(len(file), -1)
         slabs = np.broadcast_to(np.arange(len(file))[:, np.newaxis], codes.shape)
-        there = codes != MISSING
-        yield manifest.files, codes[there], slabs[there]
+        exists = codes != MISSING
+        yield manifest.files, codes[exists], slabs[exists]
         return
     count, step = manifest.shape[axis], compute_strides(manifest.shape)[axis]
-    for ids, part in iterate_references(manifest):
-        yield part.files, part.file.astype(np.int64), ids // step % count
+    for ids, references in iterate_references(manifest):
+        yield references.files, references.file.astype(np.int64), ids // step % count
 
 
 def _merge_ranges(ranges: Ints, size: int) -> Ints:
-    """Merge the ranges of each file that touch or overlap; rows are file, start and stop."""
+    """Merge adjacent and overlapping ranges of each file; the rows are file, start and stop."""
     file, start, stop = ranges[:, np.lexsort(ranges[1::-1])]
     if not file.size:
         return ranges
-    # the files one after another on one long axis, each separated by a position
+    # lay the files out one after another on a common axis, separated by one position
     shift = file * (size + 1)
     furthest = np.maximum.accumulate(stop + shift)
     first = np.flatnonzero(np.append(True, start[1:] + shift[1:] > furthest[:-1]))

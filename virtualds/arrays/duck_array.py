@@ -1,7 +1,7 @@
-"""The duck array: numpy's protocols, operators and methods.
+"""`DuckArray`: the protocols, operators and methods of numpy arrays.
 
-numpy's functions and ufuncs are looked up in tables here, which other modules fill. All other
-functions are called with the values.
+Other modules register lazy implementations of numpy functions and ufuncs in the tables here. All
+other functions load the values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Implementations of numpy's functions for virtual arrays, registered by
 `virtualds.arrays.numpy_functions` and `virtualds.arrays.comparison`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""Implementations of ufuncs that do not load values immediately."""
+"""Lazy implementations of ufuncs, registered by `virtualds.arrays.comparison`."""
 
 
 def _make_loading_method(name: str) -> Callable[..., Any]:
-    """Return the method of `numpy.ndarray` with that name, applied to the values."""
+    """Return a method that loads the values and calls the `numpy.ndarray` method ``name``."""
 
     def method(self: DuckArray, *args: Any, **kwargs: Any) -> Any:
         return getattr(np.asarray(self), name)(*load_arguments(args), **load_arguments(kwargs))
@@ -32,7 +32,7 @@ def _make_loading_method(name: str) -> Callable[..., Any]:
 
 
 class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Implements numpy's protocols by the tables, or else by loading the values.
+    """Base class that dispatches numpy functions to the tables, or else loads the values.
 
     Loading calls ``__array__``, which may raise an error for too many bytes.
     """
@@ -90,13 +90,11 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
     def _compare(self, compare: Callable[..., Any], ufunc: np.ufunc, other: Any) -> Any:
         if getattr(other, "__array_ufunc__", True) is None:
             return NotImplemented
-        found = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
-        # numpy's operators treat incomparable values as unequal, where its ufuncs raise
-        return (
-            compare(np.asarray(self), load_arguments(other)) if found is NotImplemented else found
-        )
+        lazy = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
+        # for incomparable dtypes, operators return unequal, whereas ufuncs raise
+        return compare(np.asarray(self), load_arguments(other)) if lazy is NotImplemented else lazy
 
-    # numpy's operator uses square and square root in some cases, which np.power does not
+    # the operator ** uses np.square and np.sqrt for some exponents, which np.power does not
 
     def __pow__(self, other: Any) -> Any:
         return np.asarray(self) ** load_arguments(other)
@@ -123,7 +121,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
     # ------------------------------------------------------------------ methods
 
     def reshape(self, *shape: Any, **kwargs: Any) -> Any:
-        """Return the elements in another shape."""
+        """Return the array in another shape."""
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **kwargs)
 
     def ravel(self, order: Any = "C") -> Any:
@@ -141,22 +139,22 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.swapaxes(self, axis1, axis2)
 
     def conj(self) -> Any:
-        """Return the complex conjugates; for real numbers, the array itself."""
+        """Return the complex conjugate; a real array is returned unchanged."""
         return self if self.dtype.kind != "c" else np.conj(np.asarray(self))
 
     conjugate = conj
 
     @property
     def real(self) -> Any:
-        """The real parts; for real numbers, the array itself."""
+        """The real part; a real array itself."""
         return self if self.dtype.kind != "c" else np.asarray(self).real
 
     @property
     def imag(self) -> Any:
-        """The imaginary parts; for real numbers, zeros."""
+        """The imaginary part; zeros for a real array."""
         return np.zeros_like(self) if self.dtype.kind != "c" else np.asarray(self).imag
 
-    # methods of numpy.ndarray that are applied to the values, listed one by one for type checkers
+    # methods that load the values, listed one by one for type checkers
     all = _make_loading_method("all")
     any = _make_loading_method("any")
     argmax = _make_loading_method("argmax")
@@ -189,12 +187,12 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
     view = _make_loading_method("view")
 
 
-def load_arguments(value: Any, *kinds: type) -> Any:
-    """Replace virtual arrays, and objects of further types, in arguments by their values."""
-    if isinstance(value, (DuckArray, *kinds)):
+def load_arguments(value: Any, *types: type) -> Any:
+    """Replace virtual arrays, and instances of ``types``, in (nested) arguments by their values."""
+    if isinstance(value, (DuckArray, *types)):
         return np.asarray(value)
     if isinstance(value, tuple | list):
-        return type(value)(load_arguments(item, *kinds) for item in value)
+        return type(value)(load_arguments(item, *types) for item in value)
     if isinstance(value, dict):
-        return {name: load_arguments(item, *kinds) for name, item in value.items()}
+        return {name: load_arguments(item, *types) for name, item in value.items()}
     return value

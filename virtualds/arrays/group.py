@@ -1,7 +1,7 @@
-"""Groups and variables as a file stores them: names, dimensions, attributes and data.
+"""`ManifestGroup` and `ManifestVariable`: groups and variables as stored in a file.
 
-Parsers and reference formats return a `ManifestGroup`, and writers take one. Values are as stored:
-CF decoding happens when a dataset is built from the group.
+Parsers and readers of reference formats return a `ManifestGroup`, writers take one. Values are as
+stored; they are decoded by the CF conventions when a dataset is built from the group.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from virtualds.urls import path_or_url
 
 
 class ReadMethod(NamedTuple):
-    """The way in which a file was read, and the reason why not in a better way."""
+    """How a file was read, and the reason why no faster method was used."""
 
     name: str
     reason: str = ""
 
     def __str__(self) -> str:
-        return _WORDS[self.name] + (f", since {self.reason}" if self.reason else "")
+        return _DESCRIPTIONS[self.name] + (f", since {self.reason}" if self.reason else "")
 
 
 TOGETHER = ReadMethod("together")
-"""Read with the structure of another file."""
+"""Read with the structure of another file, without parsing all of its metadata."""
 ALONE = ReadMethod("alone")
-"""Read by our own reader."""
+"""Read by the HDF5 reader of virtualds."""
 LIBRARY = "library"
-"""The name for reading with the library of the format."""
-_WORDS = {
+"""Name of the method that reads with the HDF5 library."""
+_DESCRIPTIONS = {
     TOGETHER.name: "read together with files of the same structure",
     ALONE.name: "read by virtualds",
     LIBRARY: "read by the HDF5 library",
@@ -54,14 +54,14 @@ _WORDS = {
 
 
 SHOWN_NAMES = 10
-"""Maximum number of variables and groups that the text of a group names."""
+"""Maximum number of variables and groups in the repr of a group."""
 SHARED_ATTRIBUTES = ("units", "calendar", "bounds", "aggregated_data")
-"""Attributes that say something of other variables: bounds of dates use their units, and variables
-that describe an aggregation variable are not shown."""
+"""Attributes that affect other variables: bounds of times use the units of the times, and variables
+that describe an aggregation variable are hidden."""
 
 
 class Deferred(Protocol):
-    """Values that the library of a file format reads when needed."""
+    """An array that the library of a file format reads when values are needed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -76,9 +76,9 @@ Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
 def resolve_index(key: Any, size: int) -> npt.NDArray[np.int64]:
-    """Return the positions that an index selects along an axis: an int, a slice, or a 1-D array.
+    """Convert an index entry (int, slice or 1-D array) to an array of non-negative positions.
 
-    Only these positions are created, since an axis may have more elements than memory has bytes.
+    An axis may be too long for an array of all its positions.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def resolve_index(key: Any, size: int) -> npt.NDArray[np.int64]:
 
 
 def count_selected(key: Any, size: int) -> int:
-    """Return the number of positions that `resolve_index` would return."""
+    """Return the number of elements that an index entry selects along an axis."""
     return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
 
 
@@ -111,12 +111,12 @@ class ManifestVariable:
     dims : tuple of str
         Name of every axis.
     data : ManifestArray, numpy.ndarray or Deferred
-        The values as stored. If they are not in a byte range (variable-length strings are in a
-        heap), a few values are loaded immediately, and many are read when needed.
+        The values as stored. Values that are not in a byte range (variable-length strings are in a
+        heap) are loaded immediately if they are few, and otherwise deferred.
     attributes : dict
         The attributes in the file, including packing attributes.
     encoding : dict
-        How it was stored, with the keys of xarray's netCDF backends.
+        How the variable was stored, with the keys of xarray's netCDF backends.
 
     Raises
     ------
@@ -142,10 +142,10 @@ class ManifestVariable:
             )
 
     def __repr__(self) -> str:
-        return f"<ManifestVariable ({', '.join(self.dims)}): {self._described}>"
+        return f"<ManifestVariable ({', '.join(self.dims)}): {self._data_repr}>"
 
     @property
-    def _described(self) -> str:
+    def _data_repr(self) -> str:
         if isinstance(self.data, ManifestArray):
             return repr(self.data)
         location = "in memory" if isinstance(self.data, np.ndarray) else "read when needed"
@@ -179,23 +179,23 @@ class ManifestGroup:
     encoding : dict
         ``unlimited_dims`` and the like.
     problems : dict of str to VirtualdsError
-        Errors by name: of variables, whose values cannot be read, of groups, which are left out,
-        and of attributes, named as in CDL, ``"variable:attribute"`` or ``":attribute"``.
+        Errors by name: of variables, whose values cannot be read, of groups, which are omitted, and
+        of attributes, named as in CDL, ``"variable:attribute"`` or ``":attribute"``.
     damaged : dict of str to VirtualdsError
-        Errors of parts of the file that belong to no variable, such as messages, by their location.
+        Errors of parts of the file that belong to no variable, such as GRIB messages, by location.
     left_out : dict of str to ManifestVariable
-        Descriptions (`describe_left_out`) of further variables in the file, which affect how xarray
+        Descriptions (`describe_left_out`) of omitted variables in the file, which affect how xarray
         decodes the others.
     way : ReadMethod, optional
-        How the file was read, if its parser has several ways.
+        How the file was read, if its parser has several methods.
     notes : dict
-        What `virtualds.sync` notes in a set about files that it does not use, as JSON. Nobody else
-        reads it, and nothing is lost without it.
+        JSON that `virtualds.sync` stores in a set about files that the set does not use. Only
+        `sync` reads it, and works without it.
 
     Raises
     ------
     FormatError
-        Two variables disagree about the length of a dimension.
+        A dimension has different lengths in two variables.
 
     Examples
     --------
@@ -218,10 +218,10 @@ class ManifestGroup:
         seen: dict[str, tuple[str, int]] = {}
         for name, variable in self.variables.items():
             for dim, size in zip(variable.dims, variable.data.shape, strict=True):
-                other, known = seen.setdefault(dim, (name, size))
-                if known != size:
+                other, seen_size = seen.setdefault(dim, (name, size))
+                if seen_size != size:
                     raise FormatError(
-                        f"dimension {dim!r}: variable {other!r} has {known} elements along it, "
+                        f"dimension {dim!r}: variable {other!r} has {seen_size} elements along it, "
                         f"{name!r} has {size}; the file contradicts itself, leave one of them out "
                         f"with drop_variables"
                     )
@@ -232,14 +232,16 @@ class ManifestGroup:
             (len(self.groups), "group"),
             (len(self.problems), "problem"),
         )
-        counted = [format_count(n, what) for n, what in counts if n]
+        count_texts = [format_count(n, what) for n, what in counts if n]
         names = [*self.variables, *(f"{name}/" for name in self.groups)]
         more = ["..."] if len(names) > SHOWN_NAMES else []
-        listed = ", ".join([*names[:SHOWN_NAMES], *more])
-        return f"<ManifestGroup of {', '.join(counted) or 'nothing'}{': ' * bool(names)}{listed}>"
+        shown = ", ".join([*names[:SHOWN_NAMES], *more])
+        return (
+            f"<ManifestGroup of {', '.join(count_texts) or 'nothing'}{': ' * bool(names)}{shown}>"
+        )
 
     def group(self, path: str | None) -> ManifestGroup:
-        """Return a subgroup by its path, ``"a/b"`` or ``"/a/b/"``.
+        """Return a group below this one by its path, ``"a/b"`` or ``"/a/b/"``.
 
         Raises
         ------
@@ -251,19 +253,19 @@ class ManifestGroup:
         return self._follow(normalise_group_path(path, lambda path: self._follow(path).groups))
 
     def _follow(self, path: str) -> ManifestGroup:
-        found = self
+        group = self
         for part in filter(None, path.split("/")):
-            found = found.groups[part]
-        return found
+            group = group.groups[part]
+        return group
 
     def leave_out(self, names: Iterable[str]) -> ManifestGroup:
-        """Return the group without some variables, which still affect how the others decode."""
-        gone = self.variables.keys() & set(names)
-        kept = {name: v for name, v in self.variables.items() if name not in gone}
+        """Return the group without some variables, keeping what affects decoding of the others."""
+        omitted = self.variables.keys() & set(names)
+        kept = {name: v for name, v in self.variables.items() if name not in omitted}
         described = {
             name: describe_left_out(v.dims, v.data.dtype, v.attributes)
             for name, v in self.variables.items()
-            if name in gone
+            if name in omitted
         }
         return replace(self, variables=kept, left_out={**self.left_out, **described})
 
@@ -282,30 +284,33 @@ class ManifestGroup:
     def list_arrays(self) -> list[ManifestArray]:
         """Return the virtual arrays of this group and of all groups below it."""
         data = (variable.data for _, variable in self.walk_variables())
-        return [one for one in data if isinstance(one, ManifestArray)]
+        return [array for array in data if isinstance(array, ManifestArray)]
 
     def map_variables(
         self, change: Callable[[str, ManifestVariable], ManifestVariable], path: str = ""
     ) -> ManifestGroup:
-        """Apply a function to all variables, also in groups below; if unchanged, return the group.
+        """Apply a function to all variables of this group and all groups below it.
 
-        ``change`` takes the path of a variable, and the variable.
+        ``change`` takes the path of a variable and the variable. If no variable changes, the group
+        itself is returned.
         """
         prefix = f"{path}/" if path else ""
         variables = {name: change(prefix + name, v) for name, v in self.variables.items()}
         groups = {n: child.map_variables(change, prefix + n) for n, child in self.groups.items()}
-        same = all(variables[name] is v for name, v in self.variables.items())
-        if same and all(groups[name] is child for name, child in self.groups.items()):
+        variables_unchanged = all(variables[name] is v for name, v in self.variables.items())
+        if variables_unchanged and all(
+            groups[name] is child for name, child in self.groups.items()
+        ):
             return self
         return replace(self, variables=variables, groups=groups)
 
     def without_notes(self) -> ManifestGroup:
-        """Return the group and all groups below it without notes, which no longer hold."""
+        """Return the group, and all groups below it, without the notes of `virtualds.sync`."""
         groups = {name: child.without_notes() for name, child in self.groups.items()}
         return replace(self, groups=groups, notes={})
 
     def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
-        """Return the problems of this group and of the groups below it, by path."""
+        """Return the problems of this group, and of the groups below it, by path."""
         return {
             f"{path}/{name}" if path else name: error
             for path, part in (self.walk() if below else [("", self)])
@@ -316,48 +321,48 @@ class ManifestGroup:
 def describe_left_out(
     dims: tuple[str, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> ManifestVariable:
-    """Return a variable without values, with all that affects how xarray decodes other variables.
+    """Return an empty variable with the properties that affect decoding of other variables.
 
-    xarray joins characters along an axis that no other variables have, and decodes bounds of dates
-    by the units of the dates.
+    xarray joins characters along a dimension that no other variable has, and decodes the bounds of
+    times by the units of the times.
     """
     kind = "S1" if dtype.kind == "S" else "V1"
-    given = {name: attributes.get(name) for name in SHARED_ATTRIBUTES}
-    lent = {name: value for name, value in given.items() if isinstance(value, str)}
-    return ManifestVariable(dims, np.empty((0,) * len(dims), kind), lent)
+    shared = {name: attributes.get(name) for name in SHARED_ATTRIBUTES}
+    texts = {name: value for name, value in shared.items() if isinstance(value, str)}
+    return ManifestVariable(dims, np.empty((0,) * len(dims), kind), texts)
 
 
 def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
-    """Return the path of an existing group, without superfluous slashes.
+    """Return the path of an existing group without leading, trailing and double slashes.
 
-    ``below`` returns the names of the groups in a group, given its path.
+    ``below`` takes the path of a group, and returns the names of its direct subgroups.
     """
     if path is not None and not isinstance(path, str):
         raise ValueError(f"group must be a string or None, got {path!r}")
-    found = ""
+    normalised = ""
     for part in filter(None, (path or "").split("/")):
-        if part not in (names := below(found)):
+        if part not in (names := below(normalised)):
             raise FileNotFoundError(
                 f"group {path!r}: there is no {part!r}; give one of {sorted(names)}"
             )
-        found = f"{found}/{part}" if found else part
-    return found
+        normalised = f"{normalised}/{part}" if normalised else part
+    return normalised
 
 
 def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
-    """Return distinct names of all axes; axes without a name are named after their length.
+    """Return distinct dimension names; axes without a name are named after their length.
 
     Examples
     --------
     >>> name_axes((4, 3, 3), ("time", None, None))
     ('time', 'dim_3', 'dim_3_2')
     """
-    found: list[str] = []
+    dims: list[str] = []
     for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
-        made = f"dim_{size}"
-        taken = made in found or made in names
-        found.append((f"{made}_{axis}" if taken else made) if name is None else name)
-    return tuple(found)
+        default = f"dim_{size}"
+        is_taken = default in dims or default in names
+        dims.append((f"{default}_{axis}" if is_taken else default) if name is None else name)
+    return tuple(dims)
 
 
 def build_flat_array(
@@ -369,7 +374,10 @@ def build_flat_array(
     order: str = "C",
     checksum: int = 0,
 ) -> ManifestArray:
-    """Return an array whose values are one contiguous piece of a file, with its ``checksum``."""
+    """Return an array whose values are one contiguous byte range of a file.
+
+    ``order`` is that of numpy, "C" or "F"; ``checksum`` is that of `SourceFile`, 0 for none.
+    """
     shape = tuple(shape)
     check_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < MAX_AXIS for n in shape):
@@ -403,7 +411,7 @@ def build_flat_array(
 def build_flat_variable(
     data: ManifestArray, dims: tuple[str, ...], source: SourceFile
 ) -> ManifestVariable:
-    """Return a variable with an array from `build_flat_array`, and its encoding."""
+    """Return a variable of an array from `build_flat_array`, with its encoding."""
     url = source.url
     encoding = {
         "dtype": data.dtype,
@@ -414,13 +422,13 @@ def build_flat_variable(
 
 
 def prevent_joining_bytes(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
-    """Return variables for ``left_out`` that keep xarray from joining single bytes into strings."""
+    """Return entries of ``left_out`` that keep xarray from joining single bytes into strings."""
     dims = {v.dims[-1] for v in variables if v.data.dtype == "S1" and v.dims}
     return {f"the axis {d}": describe_left_out((d,), np.dtype("V1"), {}) for d in sorted(dims)}
 
 
 def number_axes(name: str, ndim: int) -> tuple[str, ...]:
-    """Return numbered names for the axes of an array.
+    """Return numbered dimension names for the axes of an array.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""numpy's functions for virtual arrays, registered in `NUMPY_FUNCTIONS`.
+"""Implementations of numpy functions for virtual arrays, registered in `NUMPY_FUNCTIONS`.
 
-A function that is not registered, or that returns `NotImplemented`, is called with the values.
+Functions that are not registered, or return `NotImplemented`, load the values.
 """
 
 from __future__ import annotations
@@ -25,62 +25,64 @@ from virtualds.chunks.columns import Ints
 from virtualds.errors import CombineError
 
 # ---------------------------------------------------------------------- indexing
-# Indexing of virtual arrays: the result is virtual if that is efficient, else values.
+# Indexing of virtual arrays.
 #
-# Orthogonal indexing stays virtual as long as the result does not have many more pieces than its
-# source; pointwise indexing reads.
+# An orthogonal index returns a virtual array unless it would have many more slabs than the source
+# has chunks. All other indexes read the values.
 
 
 ALLOWED_SLABS = 64
-"""The number of slabs that a virtual result may always have, however few chunks its source has."""
+"""A virtual result may have this many slabs, and two more for each chunk of its source."""
 
 
 def getitem(array: ManifestArray, key: Any) -> Any:
-    """Index as numpy does; contiguous slices and integers stay virtual."""
+    """Index like numpy; the result is virtual if it has few slabs, else values."""
     entries = [_normalise_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
     if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
         return np.asarray(array)[key]
-    full, new_axes, gap = _expand(array, entries)
-    apart = _are_separated(full, gap)
+    full, new_axes, ellipsis_axis = _expand(array, entries)
+    is_separated = _are_separated(full, ellipsis_axis)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
     mesh = _find_open_mesh([full[i] for i in advanced])
-    ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
-    if new_axes and (mesh is None or ints_too or len(advanced) > 1):
+    has_integers = bool(advanced) and any(isinstance(k, int) for k in full)
+    if new_axes and (mesh is None or has_integers or len(advanced) > 1):
         return np.asarray(array)[key]
-    if mesh is None or (ints_too and (len(advanced) > 1 or apart)):
-        return _index_pointwise(array, full, apart)
+    if mesh is None or (has_integers and (len(advanced) > 1 or is_separated)):
+        return _index_pointwise(array, full, is_separated)
     for i, positions in zip(advanced, mesh, strict=True):
         full[i] = positions
-    found: Any = _index_virtually(array, full)
-    if found is None:
+    result: Any = _index_virtually(array, full)
+    if result is None:
         counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
         nbytes = prod(counts) * array.dtype.itemsize
         array.check_limit(nbytes)
         array.warn_of_copy(nbytes, "an index with a step or with positions")
-        found = array.read(tuple(full))
-    found = reduce(np.expand_dims, new_axes, found)
-    if apart and len(advanced) > 1:
-        return np.moveaxis(found, advanced, range(len(advanced)))
-    return found
+        result = array.read(tuple(full))
+    result = reduce(np.expand_dims, new_axes, result)
+    if is_separated and len(advanced) > 1:
+        return np.moveaxis(result, advanced, range(len(advanced)))
+    return result
 
 
 def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
-    """Return one entry per axis (masks as positions), the new axes, and the ellipsis's position."""
-    given = [k for k in entries if k is not None and k is not Ellipsis]
-    used = sum(k.ndim if isinstance(k, np.ndarray) and k.dtype == bool else 1 for k in given)
-    rank = len(array.shape)
-    if used > rank:
+    """Return an index entry for each axis, the positions of new axes, and that of the ellipsis."""
+    indexers = [k for k in entries if k is not None and k is not Ellipsis]
+    axis_count = sum(
+        k.ndim if isinstance(k, np.ndarray) and k.dtype == bool else 1 for k in indexers
+    )
+    ndim = len(array.shape)
+    if axis_count > ndim:
         raise IndexError(
-            f"{array.label}: {used} indices for {rank} axes; give at most one per axis"
+            f"{array.label}: {axis_count} indices for {ndim} axes; give at most one per axis"
         )
     if Ellipsis not in [k if k is Ellipsis else None for k in entries]:
         entries.append(Ellipsis)
     full: list[Any] = []
     new_axes: list[int] = []
-    position = gap = 0
+    position = ellipsis_axis = 0
     for k in entries:
         if k is Ellipsis:
-            count, gap = rank - used, len(full)
+            count, ellipsis_axis = ndim - axis_count, len(full)
             full += [slice(None)] * count
             position += count
         elif k is None:
@@ -98,7 +100,7 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
         else:
             full.append(k)
             position += not isinstance(k, int)
-    return full, new_axes, gap
+    return full, new_axes, ellipsis_axis
 
 
 def _normalise_entry(key: Any) -> Any:
@@ -120,7 +122,7 @@ def _normalise_entry(key: Any) -> Any:
 
 
 def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
-    """Return 1-D positions if arrays select orthogonally (one array, or as from np.ix_)."""
+    """Return 1-D positions if index arrays are orthogonal, as from `numpy.ix_`, else None."""
     if len(arrays) <= 1:
         return arrays if all(a.ndim == 1 for a in arrays) else None
     try:
@@ -139,20 +141,23 @@ def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | 
     return [a.ravel() for a in arrays]
 
 
-def _are_separated(full: list[Any], gap: int) -> bool:
-    """Return whether a slice or ellipsis separates integers and arrays: their axes come first."""
-    positions = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    if not positions:
+def _are_separated(full: list[Any], ellipsis_axis: int) -> bool:
+    """Return whether a slice separates the integers and arrays of an index.
+
+    The axes of the arrays then come first in the result, as in numpy.
+    """
+    indexed = [i for i, k in enumerate(full) if not isinstance(k, slice)]
+    if not indexed:
         return False
-    return len(positions) <= positions[-1] - positions[0] or positions[0] < gap <= positions[-1]
+    return len(indexed) <= indexed[-1] - indexed[0] or indexed[0] < ellipsis_axis <= indexed[-1]
 
 
 def select_virtually(
     array: ManifestArray, key: tuple[Any, ...], together: bool
 ) -> ManifestArray | None:
-    """Return the selection of a key with one entry per axis as a virtual array, or None to read it.
+    """Index virtually with one entry per axis; None if the values must be read.
 
-    With ``together``, arrays are broadcast to the shape of the result. Otherwise every entry
+    With ``together``, index arrays are broadcast to the shape of the result. Otherwise every entry
     selects along its own axis.
     """
     if together:
@@ -163,24 +168,24 @@ def select_virtually(
 
 
 def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
-    """Index by arrays that are broadcast, if each varies along a different axis."""
+    """Index by broadcast arrays if each varies along a different axis; else return None."""
     ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
-    key = [_drop_repetition(k) for k in key]
+    key = [_undo_broadcast(k) for k in key]
     along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
-    axes = [j for found in along for j in found]
-    if len(set(axes)) < len(axes) or any(len(found) > 1 for found in along):
+    axes = [j for varying in along for j in varying]
+    if len(set(axes)) < len(axes) or any(len(varying) > 1 for varying in along):
         return None
     # an array with one element selects like an integer
     full = [k.ravel() if j else int(k.ravel()[0]) for k, j in zip(key, along, strict=True)]
-    if (found := _index_virtually(array, full)) is None:
+    if (selected := _index_virtually(array, full)) is None:
         return None
     inserted = [axis for axis in range(ndim) if axis not in axes]
-    ordered = found.transpose(tuple(np.argsort(axes).tolist()))
+    ordered = selected.transpose(tuple(np.argsort(axes).tolist()))
     return reduce(ManifestArray.insert_axis, inserted, ordered)
 
 
-def _drop_repetition(positions: Ints) -> Ints:
-    """Return positions without repetition along the axes along which they do not vary."""
+def _undo_broadcast(positions: Ints) -> Ints:
+    """Reduce positions to length 1 along the axes along which they do not vary."""
     for axis in range(positions.ndim):
         first = positions[(slice(None),) * axis + (slice(1),)]
         if positions.size and (positions == first).all():
@@ -189,7 +194,7 @@ def _drop_repetition(positions: Ints) -> Ints:
 
 
 def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
-    """Index without reading, unless the result would have far more slabs than there are chunks."""
+    """Index without reading values; None if the result would have too many slabs."""
     segments = [
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]
@@ -197,7 +202,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
     if slabs > ALLOWED_SLABS + 2 * array.nchunks:
         return None
     for axis, along in enumerate(segments):
-        array = _assemble(array, axis, along)
+        array = _concatenate_segments(array, axis, along)
     for axis in reversed(range(len(full))):
         if isinstance(full[axis], int):
             array = array.drop_axis(axis)
@@ -205,7 +210,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
 
 
 class Segment(NamedTuple):
-    """Elements from ``start`` up to ``stop``, each repeated ``times`` times, or flipped."""
+    """A range of an axis from ``start`` to ``stop``, with each element repeated, or flipped."""
 
     start: int
     stop: int
@@ -214,12 +219,12 @@ class Segment(NamedTuple):
 
     @property
     def can_fall(self) -> bool:
-        """Whether the next element may be the one before it, so that the segment is flipped."""
+        """Whether the segment can be extended at its start, as a flipped one."""
         return self.is_flipped or self.stop - self.start == self.times == 1
 
 
 def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
-    """Return the ranges of an axis that an index selects, in order."""
+    """Return the segments of an axis that an index entry selects, in order."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         if step == 1:
@@ -227,20 +232,22 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
         positions = np.arange(start, stop, step)
     else:
         positions = count_from_front(np.atleast_1d(key), size, axis)
-    # split where they neither change by one nor repeat
-    found: list[Segment] = []
+    # positions that rise by 1, repeat, or fall by 1 form one segment
+    segments: list[Segment] = []
     for start, stop in find_runs(positions):
-        last = found[-1] if found and stop - start == 1 else None
+        last = segments[-1] if segments and stop - start == 1 else None
         if last and last[:2] == (start, stop):
-            found[-1] = last._replace(times=last.times + 1)
+            segments[-1] = last._replace(times=last.times + 1)
         elif last and last.start == stop and last.can_fall:
-            found[-1] = Segment(start, last.stop, is_flipped=True)
+            segments[-1] = Segment(start, last.stop, is_flipped=True)
         else:
-            found.append(Segment(start, stop))
-    return found or [Segment(0, 0)]
+            segments.append(Segment(start, stop))
+    return segments or [Segment(0, 0)]
 
 
-def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> ManifestArray:
+def _concatenate_segments(
+    array: ManifestArray, axis: int, segments: list[Segment]
+) -> ManifestArray:
     parts = []
     for start, stop, times, is_flipped in segments:
         part = array.crop(axis, start, stop)
@@ -249,8 +256,8 @@ def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> Manif
     return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
 
 
-def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
-    """Index axes together, with the axes of the result where numpy puts them."""
+def _index_pointwise(array: ManifestArray, full: list[Any], is_separated: bool) -> npt.NDArray[Any]:
+    """Read a pointwise index, with the axes of the result in numpy's order."""
     positions = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in positions))
     counts = [
@@ -262,14 +269,14 @@ def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.
     array.check_limit(nbytes)
     array.warn_of_copy(nbytes, "an index of points")
     values = array.read_points(tuple(full))
-    if not apart:
+    if not is_separated:
         points = list(range(arrays[0].ndim))
         values = np.moveaxis(values, points, [p + positions[0] for p in points])
     return values
 
 
 def _count_elements(key: Any, size: int) -> int:
-    """Return the number of elements that an index selects along an axis."""
+    """Return the number of elements that an index entry selects along an axis."""
     if isinstance(key, slice):
         return len(range(*key.indices(size)))
     return int(np.size(key))
@@ -284,18 +291,18 @@ NUMPY_FUNCTIONS[np.ndarray.__getitem__] = getitem
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ALLOWED_PIECES = 64
-"""The number of pieces that a masked virtual array may always have, however few its source has."""
+"""`where` may return this many pieces, and two more for each chunk of its source."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Register a function as the implementation of numpy's functions."""
+    """Return a decorator that registers an implementation of numpy functions."""
 
-    def enter(function: Function) -> Function:
+    def register(function: Function) -> Function:
         for numpy_function in functions:
             NUMPY_FUNCTIONS[numpy_function] = function
         return function
 
-    return enter
+    return register
 
 
 # ---------------------------------------------------------------------- joining
@@ -335,7 +342,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
 
-# ---------------------------------------------------------------------- shape
+# ---------------------------------------------------------------------- axes and shape
 
 
 @implements(np.expand_dims)
@@ -411,12 +418,12 @@ def take(
     out: Any = None,
     mode: str = "raise",
 ) -> Any:
-    """Index one axis."""
+    """Take elements along one axis."""
     if axis is None or out is not None or mode != "raise" or not isinstance(array, ManifestArray):
         return NotImplemented
     positions = np.asarray(indices)
     if positions.dtype.kind not in "iu":
-        # numpy treats booleans as numbers here, where indexing treats them as a mask
+        # np.take treats booleans as positions, whereas indexing treats them as a mask
         return NotImplemented
     axis = normalize_axis_index(axis, array.ndim)
     return array[(slice(None),) * axis + (positions,)]
@@ -424,14 +431,14 @@ def take(
 
 @implements(np.reshape)
 def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> Any:
-    """Insert or remove axes of length 1; any other reshape reads."""
-    wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    if args or kwargs or -1 in wanted or 0 in array.shape:
+    """Insert or remove axes of length 1; any other reshape loads the values."""
+    new_shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if args or kwargs or -1 in new_shape or 0 in array.shape:
         return NotImplemented
-    if [n for n in wanted if n != 1] != [n for n in array.shape if n != 1]:
+    if [n for n in new_shape if n != 1] != [n for n in array.shape if n != 1]:
         return NotImplemented
     array = squeeze(array)
-    for axis, n in enumerate(wanted):
+    for axis, n in enumerate(new_shape):
         if n == 1:
             array = array.insert_axis(axis)
     return array
@@ -439,7 +446,7 @@ def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> A
 
 @implements(np.ravel)
 def ravel(array: ManifestArray, order: Any = "C") -> Any:
-    """Flatten the array: virtually if at most one axis is longer than one."""
+    """Flatten the array; virtual if at most one axis is longer than 1."""
     return np.reshape(array, array.size) if order in ("C", "A", "K") else NotImplemented
 
 
@@ -469,7 +476,7 @@ def full_like(
     shape: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return an array of one value, without chunks."""
+    """Return an array without chunks, whose elements are the fill value."""
     kind = np.dtype(array.dtype if dtype is None else dtype)
     if np.ndim(fill_value) or kind.hasobject:
         return np.full(array.shape if shape is None else shape, fill_value, kind)
@@ -492,13 +499,13 @@ def ones_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any
 
 @implements(np.copy)
 def copy(array: ManifestArray, *args: Any, **kwargs: Any) -> ManifestArray:
-    """Return the array itself, since it is read-only."""
+    """Return the array itself, which is immutable."""
     return array
 
 
 @implements(np.shape)
 def shape(array: ManifestArray) -> tuple[int, ...]:
-    """Return the elements per axis."""
+    """Return the number of elements along each axis."""
     return array.shape
 
 
@@ -522,7 +529,7 @@ def shares_memory(*args: Any, **kwargs: Any) -> bool:
 
 @implements(np.where)
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """Keep whole ranges of a virtual array and fill the others, as reindexing needs."""
+    """Keep ranges of ``x`` and fill the rest with the scalar ``y``, as reindexing does."""
     if not isinstance(x, ManifestArray) or isinstance(y, ManifestArray) or np.ndim(y):
         return NotImplemented
     if isinstance(condition, ManifestArray) or x.dtype != np.asarray(y).dtype:
@@ -531,32 +538,32 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     x = x.broadcast_to(np.broadcast_shapes(mask.shape, x.shape))
     mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
     axes = range(mask.ndim)
-    kept = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
-    # otherwise the mask is not a product of masks along each axis
-    if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept):
+    kept_along = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
+    # the mask must be the outer product of masks along each axis
+    if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept_along):
         return NotImplemented
-    kept_ranges = [find_runs(np.flatnonzero(along)) for along in kept]
+    kept_ranges = [find_runs(np.flatnonzero(along)) for along in kept_along]
     if prod(map(len, kept_ranges)) > ALLOWED_PIECES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
     x = set_fill(x, fill)
     for axis, runs in enumerate(kept_ranges):
-        if not kept[axis].all():
+        if not kept_along[axis].all():
             x = x.keep(axis, runs)
     return replace(x, fill_value=fill)
 
 
 @implements(np.pad)
 def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
-    """Surround an array with one value, as for shifting; any other border reads."""
+    """Pad an array with one value, as `xarray.Dataset.shift` does; other modes load the values."""
     constant = kwargs.pop("constant_values", 0)
     if mode != "constant" or kwargs or np.size(constant) != 1 or isinstance(pad_width, dict):
         return NotImplemented
     widths = np.broadcast_to(pad_width, (array.ndim, 2))
     if array.ndim == 0 or widths.dtype.kind not in "iu" or widths.min() < 0:
         return NotImplemented
-    # numpy converts the value to the dtype
+    # let numpy cast the value
     fill = np.pad(np.zeros(1, array.dtype), (1, 0), constant_values=constant)[0]
     shape = tuple(int(n) for n in widths.sum(axis=1) + array.shape)
-    part = tuple(widths[:, 0].tolist()), set_fill(array, fill)
-    return assemble(shape, array.dtype, fill, [part], (), array.name)
+    placed = tuple(widths[:, 0].tolist()), set_fill(array, fill)
+    return assemble(shape, array.dtype, fill, [placed], (), array.name)

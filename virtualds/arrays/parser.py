@@ -1,10 +1,10 @@
-"""Parsers: how to detect a source format, scan it, and read it natively.
+"""`Parser`: how to detect a source format, scan its files, and read them with other libraries.
 
-A source format is one module with one `Parser`, and one line in the table of
-`virtualds.datasets.registry`. The checks compare values with what the native readers of the
+A source format is one module with one `Parser`, and one entry in the table of
+`virtualds.datasets.registry`. Checks compare the values with those of the native readers of the
 `Parser` read.
 
-Files of the same structure are joined as columns (`SameStructureFiles`).
+Files of the same structure are scanned together and joined (`SameStructureFiles`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from virtualds.source_file import StorageOptions
 Array = npt.NDArray[Any]
 
 AGGREGATED_DIMENSIONS, AGGREGATED_DATA = "aggregated_dimensions", "aggregated_data"
-"""Attributes of variables that are put together from other files (CF conventions 1.13, 2.8)."""
+"""Attributes of aggregation variables (CF conventions 1.13, section 2.8)."""
 
 
 def is_aggregation(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a variable is put together from other files, by its attributes.
+    """Return whether the attributes are those of an aggregation variable.
 
     Files with such variables are not read together.
     """
@@ -47,15 +47,15 @@ class Absent(Enum):
 
 
 ABSENT = Absent.ABSENT
-"""Stands for the attribute of a file that does not have it."""
+"""The value of an attribute that a file does not have."""
 PerFile = Mapping[tuple[str, str], Sequence[Any]]
-"""The value in each file, by variable ("" for the group itself) and name."""
+"""Values of each file, by the names of variable ("" for the group itself) and attribute."""
 
 
 class SameStructureFiles(Protocol):
     """Files with the same variables, but different values.
 
-    They differ in the values of variables, the references of chunks, and the lengths of dimensions.
+    They may differ in the values of variables, chunk references, and lengths of dimensions.
     Attributes that affect decoding are equal in all of them.
     """
 
@@ -73,26 +73,26 @@ class SameStructureFiles(Protocol):
 
     @property
     def attributes(self) -> PerFile:
-        """The attributes that differ, with the value in each file, or `ABSENT`."""
+        """The attributes that differ between files, with the value of each file, or `ABSENT`."""
 
     @property
     def encodings(self) -> PerFile:
-        """The encoding entries that differ, in the same form."""
+        """The encoding entries that differ between files, as in `attributes`."""
 
     @property
     def below(self) -> Mapping[str, SameStructureFiles]:
         """The groups below this one, by path, if they were requested.
 
-        All files must have the same ones.
+        All files must have the same groups.
         """
 
     def take(self, indexes: Ints) -> SameStructureFiles:
         """Return some of the files, in the given order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
-        """Return a variable of all files, concatenated along a dimension.
+        """Return a variable of all files, concatenated along one of its dimensions.
 
-        All its other dimensions must have the same length in all files.
+        Its other dimensions must have the same lengths in all files.
         """
 
     def get_values(self, name: str) -> Sequence[Array] | None:
@@ -103,12 +103,12 @@ class SameStructureFiles(Protocol):
 
 
 MustBeEqual = Callable[[str, Any], bool]
-"""A function of the name and value of an attribute (None if only the parser sees the value), which
-returns whether the attribute must be equal in all files of a structure."""
+"""Takes the name and value of an attribute (None if only the parser has the value), and returns
+whether the attribute must be equal in all files of a structure."""
 
 
 class ReadTogether(Protocol):
-    """Reads files of the same structure together."""
+    """A function that scans files of the same structure together."""
 
     def __call__(
         self,
@@ -119,18 +119,18 @@ class ReadTogether(Protocol):
         must_be_equal: MustBeEqual,
         below: bool = False,
     ) -> AbstractContextManager[Sequence[SameStructureFiles]]:
-        """Yield the files of each structure, open until the end of the block.
+        """Return a context manager that yields the files of each structure, open within the block.
 
         Files that are not among those yielded must be read one by one. With ``below``, the groups
-        below the requested one are read as well. Attributes for which ``must_be_equal`` returns
-        true are equal in all files of a structure. A file that cannot be read raises no error: it
-        is not yielded, so the caller reads it by itself, which raises the error.
+        below the requested one are read as well. Files that differ in an attribute for which
+        ``must_be_equal`` returns true have different structures. A file that cannot be read raises
+        no error here: it is not yielded, so that the error is raised when it is read alone.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class ListedFiles:
-    """`SameStructureFiles` that were read one by one: at least one, all with the same variables."""
+    """`SameStructureFiles` of one or more groups that were scanned one by one."""
 
     groups: Sequence[ManifestGroup]
     numbers: Sequence[int] = field(default=())
@@ -143,18 +143,18 @@ class ListedFiles:
     @cached_property
     def lengths(self) -> Mapping[str, Ints]:
         """The length of each dimension in each file; -1 if a file lacks it."""
-        sizes = [find_dim_sizes(group) for group in self.groups]
-        dims = dict.fromkeys(dim for found in sizes for dim in found)
-        return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
+        all_sizes = [find_dim_sizes(group) for group in self.groups]
+        dims = dict.fromkeys(dim for sizes in all_sizes for dim in sizes)
+        return {d: np.array([sizes.get(d, -1) for sizes in all_sizes], np.int64) for d in dims}
 
     @cached_property
     def attributes(self) -> PerFile:
-        """The attributes that differ."""
+        """The attributes that differ between files."""
         return self._find_different(lambda owner: owner.attributes)
 
     @cached_property
     def encodings(self) -> PerFile:
-        """The encoding entries that differ."""
+        """The encoding entries that differ between files."""
         return self._find_different(lambda owner: owner.encoding)
 
     def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> PerFile:
@@ -162,13 +162,12 @@ class ListedFiles:
         for name in self.group.variables:
             owners[name] = [group.variables[name] for group in self.groups]
         return {
-            (name, key): [one.get(key, ABSENT) for one in found]
+            (name, key): values
             for name, of_each in owners.items()
-            for found in [[get(owner) for owner in of_each]]
-            for key in dict.fromkeys(key for one in found for key in one)
-            if not all(
-                is_same_value(found[0].get(key, ABSENT), one.get(key, ABSENT)) for one in found[1:]
-            )
+            for mappings in [[get(owner) for owner in of_each]]
+            for key in dict.fromkeys(key for mapping in mappings for key in mapping)
+            for values in [[mapping.get(key, ABSENT) for mapping in mappings]]
+            if not all(is_same_value(values[0], value) for value in values[1:])
         }
 
     @cached_property
@@ -191,11 +190,11 @@ class ListedFiles:
 
     def get_values(self, name: str) -> Sequence[Array] | None:
         """Return the stored values of a variable in each file, or None if they must be read."""
-        found = self._list_data(name)
-        return found if all(isinstance(one, np.ndarray) for one in found) else None
+        data = self._list_data(name)
+        return data if all(isinstance(values, np.ndarray) for values in data) else None
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a virtual variable of all files, stacked along a new first axis."""
+        """Return a virtual variable that has the same shape in all files, stacked first."""
         stacked: Any = concatenate_keeping_byte_order(
             [array.insert_axis(0) for array in self._list_data(name)], 0
         )
@@ -206,66 +205,68 @@ class ListedFiles:
 
 
 def concatenate_keeping_byte_order(data: Sequence[Any], axis: int) -> Any:
-    """Concatenate the data of files, keeping their byte order if it is the same in all."""
+    """Concatenate arrays, keeping their byte order if all have the same dtype."""
     joined: Any = np.concatenate(data, axis=axis)
     first = data[0]
-    if joined.dtype == first.dtype or any(one.dtype != first.dtype for one in data):
+    if joined.dtype == first.dtype or any(other.dtype != first.dtype for other in data):
         return joined
     is_virtual = isinstance(joined, ManifestArray)
     return replace(joined, dtype=first.dtype) if is_virtual else joined.astype(first.dtype)
 
 
-def is_same_value(one: Any, other: Any) -> bool:
-    """Return whether two attributes have the same type, and are bit-identical."""
-    if one is other or type(one) is not type(other):
-        return one is other
-    if isinstance(one, np.ndarray | np.generic):
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
+def is_same_value(left: Any, right: Any) -> bool:
+    """Return whether two attributes have the same type and the same bits."""
+    if left is right or type(left) is not type(right):
+        return left is right
+    if isinstance(left, np.ndarray | np.generic):
+        if (left.dtype, left.shape) != (right.dtype, right.shape):
             return False
         return (
-            is_same_value(one.tolist(), other.tolist())
-            if one.dtype.hasobject
-            else (one.tobytes() == other.tobytes())
+            is_same_value(left.tolist(), right.tolist())
+            if left.dtype.hasobject
+            else (left.tobytes() == right.tobytes())
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_same_value, one, other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(is_same_value(one[key], other[key]) for key in one)
-    # as text, NaN equals itself, and zeros have a sign
-    return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(is_same_value, left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(
+            is_same_value(left[key], right[key]) for key in left
+        )
+    # repr distinguishes -0.0 from 0.0, and NaN equals itself
+    return repr(left) == repr(right) if isinstance(left, float | complex) else bool(left == right)
 
 
-def select_for_file(owner: str, columns: PerFile, index: int, known: Mapping[str, Any]) -> Any:
-    """Return the attributes or the encoding of one of several files.
+def select_for_file(owner: str, columns: PerFile, index: int, template: Mapping[str, Any]) -> Any:
+    """Return the attributes (or encoding) of one file of several.
 
     ``owner`` is the variable, or "" for the group. ``columns`` has the entries that differ between
-    the files, and ``known`` all entries of another file.
+    the files, and ``template`` all entries of the first file.
     """
-    own = {name: values[index] for (of, name), values in columns.items() if of == owner}
-    if not own:
-        return known
-    return {n: v for n, v in {**known, **own}.items() if v is not ABSENT}
+    differing = {name: values[index] for (of, name), values in columns.items() if of == owner}
+    if not differing:
+        return template
+    return {n: v for n, v in {**template, **differing}.items() if v is not ABSENT}
 
 
 # ---------------------------------------------------------------------- parser
 
 ReadSource = Callable[..., ManifestGroup]
-"""A function that reads the structure of one group of a source file."""
+"""A function that scans one group of a source file; see `Parser.read`."""
 
 
 # ---------------------------------------------------------------------- native readers
 
 
 class NativeReadError(Exception):
-    """A native reader cannot read the values; the message is the reason."""
+    """Raised by a native reader that cannot read the values; the message is the reason."""
 
 
 class NativeRegion(NamedTuple):
     """A region of a variable for a native reader to read.
 
     ``shape`` is the shape of the variable. ``offset`` is the byte offset of the chunk in the file,
-    and ``has_codecs`` whether the chunk is encoded. With ``decoded``, the values are decoded by the
-    CF conventions, otherwise as they are stored.
+    and ``has_codecs`` whether the chunk has codecs. If ``decoded`` is true, values are decoded by
+    the CF conventions, otherwise they are as stored.
     """
 
     group: str
@@ -283,11 +284,11 @@ class NativeRegion(NamedTuple):
 
 
 ReadNative = Callable[[NativeRegion], Array | None]
-"""A function that returns the values of a region, or None if it cannot read such a region; it may
-raise `NativeReadError`."""
+"""Returns the values of a region, or None if it does not support such regions; may raise
+`NativeReadError`."""
 OpenNative = Callable[[Callable[[], Any], ExitStack], ReadNative]
-"""A function of a callable that returns a local path or a new file object, and of an exit stack
-that closes the file."""
+"""Opens a file for reading: takes a callable that returns a local path or a new file object, and an
+exit stack, which closes the file."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ class NativeReader:
     check : callable, optional
         Takes the path of a file, and raises `NativeReadError` if the library would crash on it.
     remote : bool
-        Whether it reads files that are not on this machine.
+        Whether it reads remote files.
 
     Raises
     ------
@@ -333,7 +334,7 @@ class NativeReader:
 
     @property
     def name(self) -> str | None:
-        """The library with its version, or None if it is not installed."""
+        """Name and version of the library, or None if it is not installed."""
         try:
             return f"{self.package} {_find_version(self.package)}"
         except PackageNotFoundError:
@@ -341,25 +342,25 @@ class NativeReader:
 
 
 _find_version = cache(version)
-"""Returns the version of an installed package, whose metadata take milliseconds to read."""
+"""`importlib.metadata.version`, cached because it takes milliseconds."""
 
 
-def select_region(array: Any, wanted: NativeRegion) -> Array:
-    """Return a region of the array that a library returns for the variable.
+def select_region(array: Any, region: NativeRegion) -> Array:
+    """Select a region from the array of a library.
 
     Raises
     ------
     NativeReadError
-        The array and the variable differ in shape.
+        The array does not have the shape of the variable.
     """
-    if array.shape != wanted.shape:
+    if array.shape != region.shape:
         raise NativeReadError(f"there the variable has shape {array.shape}")
-    return np.asarray(array[wanted.region])
+    return np.asarray(array[region.region])
 
 
 def make_stored_reader(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
-    """Return a function that reads regions of a library's arrays, for values as stored."""
-    return lambda wanted: None if wanted.decoded else select_region(array_of(wanted), wanted)
+    """Return a reader of stored values that selects regions from the arrays of a library."""
+    return lambda region: None if region.decoded else select_region(array_of(region), region)
 
 
 # ---------------------------------------------------------------------- parsers
@@ -376,17 +377,17 @@ class Parser:
     suffixes : tuple of str
         Usual suffixes of file names, for guesses without opening the file.
     detect : callable
-        Takes the first bytes of a file, or a marker, and returns whether it is of this format.
+        Takes the first bytes of a file, or the name of a marker, and returns whether it matches.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
     read_together : callable, optional
-        Reads files of the same structure together.
+        Scans files of the same structure together.
     takes : tuple of str
-        Optional keyword arguments of ``read``. ``below``: all groups below that one are read as
-        well; otherwise their names are enough. ``defers``: only part of the file will be read, so
-        references may be looked up when values are read; errors in them are raised then.
+        Optional keyword arguments that ``read`` accepts. ``below``: whether groups below the group
+        are read as well; otherwise their names are enough. ``defers``: whether references may be
+        looked up when values are read; errors in them are raised then.
     markers : tuple of str
-        For a format whose data are folders: the files, any of which marks such a folder.
+        For a format whose data sets are folders: names of files that identify such a folder.
     options : tuple of str
         Names of other keyword arguments of ``read``, which users pass as ``parser_options``.
     natives : tuple of NativeReader

@@ -1,14 +1,12 @@
-"""Splitting uncompressed chunks into smaller ones, by changing references only.
+"""Splitting of uncompressed chunks into smaller ones by new references to the same bytes.
 
-A part of an uncompressed chunk is a byte range of its own if it is contiguous: it has one element
-along the slowest varying axes, any number along the next axis, and the length of the chunk along
-all others. `split_chunks` makes every such part a chunk. Hidden elements of a chunk along a split
-axis are left out.
+A part of an uncompressed chunk is one byte range if it has one element along the slowest varying
+axes, any number along the next axis, and the length of the chunk along all others. `split_chunks`
+makes each such part a chunk. Elements of a chunk outside the array are omitted along a split axis.
 
-In `split_chunks`, the user chooses the lengths, and impossible ones raise errors. In
-`to_regular_chunks`, lengths are chosen so that a format with a single chunk length can store the
-array, which is otherwise returned unchanged. `virtualds.reading.plan` splits chunks for a single
-read.
+For `split_chunks`, the user chooses the lengths, and impossible ones raise errors.
+`to_regular_chunks` chooses lengths so that a format with one chunk length per axis can store the
+array, and returns other arrays unchanged. `virtualds.reading.plan` splits chunks for one read.
 """
 
 from __future__ import annotations
@@ -33,21 +31,20 @@ from virtualds.reading.plan import are_whole_in_files, count_elements, select_in
 # ---------------------------------------------------------------------- regular chunks
 # Splitting uncompressed chunks so that an array has one regular chunk grid.
 #
-# Many formats support only one chunk length along an axis. Months of 31, 28 and 31 days, or a slice
-# of a variable without chunks, have no such length. But an uncompressed chunk is an array in a
-# file: a run of its leading index is itself a chunk, whose offset can be computed. So chunks of one
-# day, or of as many days as divide all months, refer to the same bytes on a regular grid.
+# Many formats support only one chunk length along an axis. Chunks of 31, 28 and 31 days do not have
+# one. But a range of the leading axis of an uncompressed chunk is contiguous, with a computable
+# offset. So chunks of one day, or of a common divisor of all months, refer to the same bytes.
 
 
 SMALL_PIECE, MAX_SMALL_PIECES = 4096, 2**18
-"""A size in bytes, and the maximum number of pieces that are smaller: they are slow to read."""
+"""A size in bytes, and the maximum number of smaller pieces, which are slow to read."""
 
 
 def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> ManifestArray:
-    """Return an array on one regular chunk grid, if that is possible by splitting chunks.
+    """Return an array on one regular chunk grid if splitting chunks allows it.
 
-    Other arrays are returned with the simplest possible layout. Nothing is read. With ``permuted``,
-    stored axes may be in a different order from those of the array.
+    Other arrays are returned unchanged, but with normalised layouts. No values are read. With
+    ``permuted``, the stored axes may be in another order than those of the array.
 
     Examples
     --------
@@ -75,14 +72,14 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     if _count_pieces(array, depth, length) > MAX_SMALL_PIECES:
         return array
     fragments = tuple(_split_to_depth(f, array.pipelines, depth, length) for f in array.fragments)
-    kept = pipeline.layout[depth:]
-    layout = kept[1:] if isinstance(kept[0], FixedAxis) else kept
-    found = replace(array, pipelines=(replace(pipeline, layout=layout),), fragments=fragments)
-    return found if find_regular_chunks(found.shape, found.fragments) is not None else array
+    inner_layout = pipeline.layout[depth:]
+    layout = inner_layout[1:] if isinstance(inner_layout[0], FixedAxis) else inner_layout
+    regular = replace(array, pipelines=(replace(pipeline, layout=layout),), fragments=fragments)
+    return regular if find_regular_chunks(regular.shape, regular.fragments) is not None else array
 
 
 def _drop_flat_axes(array: ManifestArray) -> ManifestArray:
-    """Remove axes from layouts along which chunks store one element; their order is arbitrary."""
+    """Remove axes of length 1 in all chunks from the layouts, where their order is arbitrary."""
     flat = {
         axis
         for axis in range(array.ndim)
@@ -92,10 +89,10 @@ def _drop_flat_axes(array: ManifestArray) -> ManifestArray:
         tuple(e for e in p.layout if (e.length > 1 if isinstance(e, FixedAxis) else e not in flat))
         for p in array.pipelines
     ]
-    found = list(zip(array.pipelines, layouts, strict=True))
-    if all(layout == p.layout or _is_sorted(p.layout) for p, layout in found):
+    pairs = list(zip(array.pipelines, layouts, strict=True))
+    if all(layout == p.layout or _is_sorted(p.layout) for p, layout in pairs):
         return array
-    return replace(array, pipelines=tuple(replace(p, layout=layout) for p, layout in found))
+    return replace(array, pipelines=tuple(replace(p, layout=layout) for p, layout in pairs))
 
 
 def _is_sorted(layout: Layout) -> bool:
@@ -103,9 +100,9 @@ def _is_sorted(layout: Layout) -> bool:
 
 
 def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
-    """Return the number of stored axes to split to length 1, and the length along the next one.
+    """Return how many leading stored axes to split to length 1, and the length for the next axis.
 
-    Returns None if nothing needs to be split, or chunks have codecs.
+    Return None if no chunk needs to be split, or if chunks have codecs.
     """
     pipeline = array.pipelines[0]
     if pipeline.codecs or not array.fragments:
@@ -115,8 +112,8 @@ def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | No
         None if isinstance(e, FixedAxis) else find_regular_length(array.shape, array.fragments, e)
         for e in layout
     ]
-    # along these axes, chunks differ in length, or are flipped, or have hidden elements
-    wanted = [
+    # along these axes, chunks differ in length, are flipped, or have elements outside the array
+    irregular = [
         k
         for k, entry in enumerate(layout)
         if (
@@ -125,13 +122,13 @@ def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | No
             else lengths[k] is None or entry in flipped
         )
     ]
-    depth = max(wanted, default=-1)
+    depth = max(irregular, default=-1)
     while not permuted and depth + 1 < len(layout):
-        # the remaining lengths, if the axes before the depth have one element each
-        behind = layout[max(depth, 0) :]
-        if depth >= 0 and isinstance(behind[0], FixedAxis):
-            behind = behind[1:]
-        if _is_sorted(behind):
+        # stored axes that remain once those before `depth` have length 1
+        remaining = layout[max(depth, 0) :]
+        if depth >= 0 and isinstance(remaining[0], FixedAxis):
+            remaining = remaining[1:]
+        if _is_sorted(remaining):
             break
         depth += 1
     if depth < 0:
@@ -139,26 +136,26 @@ def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | No
     entry = layout[depth]
     if entry in flipped:
         return depth, 1
-    if isinstance(entry, FixedAxis) or depth not in wanted:
+    if isinstance(entry, FixedAxis) or depth not in irregular:
         return depth, lengths[depth] or 1
     edges = [f.edges(entry) for f in array.fragments]
     return depth, gcd(*np.concatenate(edges).tolist()) or 1
 
 
 def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
-    """Return the number of pieces that there would be, or 0 if they are not small."""
+    """Return the number of pieces after the split, or 0 if their size is not small."""
     pipeline = array.pipelines[0]
-    entries = pipeline.layout[:depth]
-    behind = pipeline.layout[depth + 1 :]
+    outer_layout = pipeline.layout[:depth]
+    inner_layout = pipeline.layout[depth + 1 :]
     pieces, largest = 0, 0
     for fragment in array.fragments:
         count = fragment.manifest.size
-        for entry in entries:
+        for entry in outer_layout:
             count *= 1 if isinstance(entry, FixedAxis) else _find_longest_chunk(fragment, entry)
         if not isinstance(last := pipeline.layout[depth], FixedAxis):
             count *= -(-_find_longest_chunk(fragment, last) // length)
-        rest = int(np.max(count_elements(fragment, behind), initial=1))
-        largest = max(largest, rest * length * pipeline.dtype.itemsize)
+        inner_elements = int(np.max(count_elements(fragment, inner_layout), initial=1))
+        largest = max(largest, inner_elements * length * pipeline.dtype.itemsize)
         pieces += count
     return pieces if largest < SMALL_PIECE else 0
 
@@ -170,23 +167,23 @@ def _find_longest_chunk(fragment: Fragment, axis: int) -> int:
 def _split_to_depth(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], depth: int, length: int
 ) -> Fragment:
-    """Split leading stored axes to length 1, and the axis after them to a length.
+    """Split the first ``depth`` stored axes to length 1, and the next one to ``length``.
 
-    All pipelines become the same one.
+    Flips become part of the chunk order, so all chunks then have pipeline 0.
     """
     itemsize, layout = pipelines[0].dtype.itemsize, pipelines[0].layout
     manifest = fragment.manifest.loaded()
-    # a part of a chunk has no checksum
+    # the checksum of a chunk does not apply to its parts
     fragment = replace(
         fragment, manifest=replace(manifest, checksum=np.zeros_like(manifest.checksum))
     )
     for number, entry in enumerate(layout[: depth + 1]):
-        row = itemsize * count_elements(fragment, layout[number + 1 :])
+        row_bytes = itemsize * count_elements(fragment, layout[number + 1 :])
         if isinstance(entry, FixedAxis):
-            fragment = select_index(fragment, number, row, pipelines)
+            fragment = select_index(fragment, number, row_bytes, pipelines)
         else:
             pieces = length if number == depth else 1
-            fragment = split_axis(fragment, entry, pieces, row, pipelines)
+            fragment = split_axis(fragment, entry, pieces, row_bytes, pipelines)
     manifest = fragment.manifest.with_pipelines([0] * len(pipelines))
     return replace(fragment, manifest=manifest)
 
@@ -197,9 +194,8 @@ def _split_to_depth(
 class AxisPieces(NamedTuple):
     """The pieces of the chunks along one axis.
 
-    ``parent`` is the index of the slab from which each piece is split, ``begin`` its first element
-    there, ``encoded`` the number of elements that it stores, and ``whole`` the number that the slab
-    stores.
+    ``parent`` is the index of the slab of each piece, ``begin`` its first element in the slab,
+    ``encoded`` its number of stored elements, and ``whole`` that of the slab.
     """
 
     axis: ChunkAxis
@@ -217,11 +213,11 @@ class AxisPieces(NamedTuple):
 def split_chunks(
     array: ManifestArray, lengths: Mapping[int, int], dims: Sequence[str] = ()
 ) -> ManifestArray:
-    """Return an array with the same values in smaller chunks, of ``lengths`` by axis.
+    """Return an array with the same values in smaller chunks, of the given ``lengths`` by axis.
 
-    The last piece of a chunk may be shorter. Errors name axes by ``dims``. Raises
-    `UnsupportedError` if pieces would not be byte ranges (see `can_be_split`), or if a chunk is not
-    as large as its values.
+    The last piece of a chunk may be shorter. Error messages name axes by ``dims``. Raises
+    `UnsupportedError` if a piece would not be a byte range (see `can_be_split`), or if the size of
+    a chunk is not that of its elements.
 
     Examples
     --------
@@ -238,17 +234,17 @@ def split_chunks(
 
 
 def can_be_split(array: ManifestArray) -> bool:
-    """Return whether the chunks of an array are uncompressed, with the same layout."""
-    orders = {(p.layout, p.flipped, p.dtype.itemsize) for p in array.pipelines}
-    return len(orders) == 1 and not any(p.codecs for p in array.pipelines)
+    """Return whether the chunks of an array are uncompressed and have the same layout."""
+    layouts = {(p.layout, p.flipped, p.dtype.itemsize) for p in array.pipelines}
+    return len(layouts) == 1 and not any(p.codecs for p in array.pipelines)
 
 
 def _split_fragment(
     array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int], dims: Sequence[str]
 ) -> Fragment:
-    """Return a fragment in smaller chunks, or the same one if none gets smaller."""
+    """Split the chunks of a fragment; return it unchanged if no chunk gets smaller."""
     pieces = [_split_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
-    if not any(one.is_split for one in pieces) or not fragment.manifest.size:
+    if not any(axis.is_split for axis in pieces) or not fragment.manifest.size:
         return fragment
     if not can_be_split(array):
         raise UnsupportedError(
@@ -257,35 +253,37 @@ def _split_fragment(
         )
     pipeline = array.pipelines[0]
     _check_contiguous(array, pipeline, pieces, dims)
-    axes = tuple(one.axis for one in pieces)
+    axes = tuple(axis_pieces.axis for axis_pieces in pieces)
     return Fragment(fragment.start, axes, _split_manifest(array, fragment, pipeline, pieces))
 
 
 def _split_axis(axis: ChunkAxis, length: int | None) -> AxisPieces:
-    """Return the pieces of the chunks of an axis; without a length, whole chunks."""
+    """Return the pieces of the chunks along an axis; without a length, the whole chunks."""
     edges, encoded, inset = axis.slabs()
-    shown = np.diff(edges)
-    if length is None or not shown.size or (encoded <= length).all():
-        zeros = np.zeros(shown.size, np.int64)
-        return AxisPieces(axis, np.arange(shown.size), zeros, encoded, encoded)
-    count = np.where(encoded <= length, 1, -(-shown // length))
-    parent = np.repeat(np.arange(shown.size), count)
-    within = np.arange(parent.size) - np.repeat(np.cumsum(count) - count, count)
-    kept = (encoded <= length)[parent]
-    begin = np.where(kept, 0, inset[parent] + within * length)
-    piece = np.where(kept, shown[parent], np.minimum(length, shown[parent] - within * length))
-    stored = np.where(kept, encoded[parent], piece)
+    lengths = np.diff(edges)
+    if length is None or not lengths.size or (encoded <= length).all():
+        zeros = np.zeros(lengths.size, np.int64)
+        return AxisPieces(axis, np.arange(lengths.size), zeros, encoded, encoded)
+    count = np.where(encoded <= length, 1, -(-lengths // length))
+    parent = np.repeat(np.arange(lengths.size), count)
+    piece_number = np.arange(parent.size) - np.repeat(np.cumsum(count) - count, count)
+    is_whole = (encoded <= length)[parent]
+    begin = np.where(is_whole, 0, inset[parent] + piece_number * length)
+    piece = np.where(
+        is_whole, lengths[parent], np.minimum(length, lengths[parent] - piece_number * length)
+    )
+    stored = np.where(is_whole, encoded[parent], piece)
     if begin[-1] + length <= encoded[-1]:
         # a padded last chunk stays padded, as in regular grids
         stored[-1] = length
-    split = ChunkAxis.from_slabs(piece, stored, np.where(kept, inset[parent], 0))
+    split = ChunkAxis.from_slabs(piece, stored, np.where(is_whole, inset[parent], 0))
     return AxisPieces(split, parent, begin, stored, encoded[parent])
 
 
 def _check_contiguous(
     array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[AxisPieces], dims: Sequence[str]
 ) -> None:
-    """Raise an error for pieces that are not byte ranges."""
+    """Raise an error if a piece would not be one byte range."""
     split = [
         position
         for position, entry in enumerate(pipeline.layout)
@@ -308,31 +306,31 @@ def _check_contiguous(
 def _split_manifest(
     array: ManifestArray, fragment: Fragment, pipeline: CodecPipeline, pieces: Sequence[AxisPieces]
 ) -> ChunkManifest:
-    """Return the references of all pieces."""
+    """Return the manifest of all pieces."""
     manifest = fragment.manifest.loaded()
     itemsize = pipeline.dtype.itemsize
-    _check_plain(array, fragment, manifest, pipeline)
-    for axis, one in enumerate(pieces):
-        manifest = manifest.take(axis, one.parent)
+    _check_chunk_sizes(array, fragment, manifest, pipeline)
+    for axis, axis_pieces in enumerate(pieces):
+        manifest = manifest.take(axis, axis_pieces.parent)
     first, count = _measure_pieces(pipeline, pieces, manifest.shape)
     is_inline = manifest.file == INLINE
     inline, offset = _split_inline(manifest, is_inline, first * itemsize, count * itemsize)
-    there = manifest.file != MISSING
+    exists = manifest.file != MISSING
     return ChunkManifest.build(
         manifest.shape,
         files=manifest.files,
         inline=inline,
         file=manifest.file,
-        offset=np.where(is_inline, offset, np.where(there, manifest.offset + first * itemsize, 0)),
-        length=np.where(there, count * itemsize, 0),
+        offset=np.where(is_inline, offset, np.where(exists, manifest.offset + first * itemsize, 0)),
+        length=np.where(exists, count * itemsize, 0),
         pipeline=manifest.pipeline,
     )
 
 
-def _check_plain(
+def _check_chunk_sizes(
     array: ManifestArray, fragment: Fragment, manifest: ChunkManifest, pipeline: CodecPipeline
 ) -> None:
-    """Raise an error for chunks that are not as large as their elements."""
+    """Raise an error for a chunk whose size in bytes is not that of its elements."""
     whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
     expected = np.broadcast_to(whole, manifest.shape)
     wrong = (manifest.length != expected) & (manifest.file != MISSING)
@@ -347,7 +345,7 @@ def _check_plain(
 def _measure_pieces(
     pipeline: CodecPipeline, pieces: Sequence[AxisPieces], grid: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the first element of every piece in its chunk, and its number of elements."""
+    """Return the index of each piece's first element in its chunk, and its number of elements."""
     first, count = np.zeros(grid, np.int64), np.ones(grid, np.int64)
     step = np.ones(grid, np.int64)
     for entry in reversed(pipeline.layout):
@@ -370,11 +368,14 @@ def _split_inline(
     first: npt.NDArray[np.int64],
     length: npt.NDArray[np.int64],
 ) -> tuple[list[bytes], npt.NDArray[np.int64]]:
-    """Return the bytes of pieces of inline chunks, and their flat indexes in the grid."""
-    found: dict[bytes, int] = {}
-    numbers = np.zeros(manifest.shape, np.int64)
+    """Return the distinct pieces of inline chunks, and the index of the piece of each chunk.
+
+    ``first`` and ``length`` are in bytes.
+    """
+    piece_index: dict[bytes, int] = {}
+    indexes = np.zeros(manifest.shape, np.int64)
     for chunk_id in map(tuple, np.argwhere(is_inline).tolist()):
         chunk, begin = manifest.inline[int(manifest.offset[chunk_id])], int(first[chunk_id])
         piece = chunk[begin : begin + int(length[chunk_id])]
-        numbers[chunk_id] = found.setdefault(piece, len(found))
-    return list(found), numbers
+        indexes[chunk_id] = piece_index.setdefault(piece, len(piece_index))
+    return list(piece_index), indexes

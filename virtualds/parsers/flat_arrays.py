@@ -24,7 +24,7 @@ from virtualds.arrays.group import (
     prevent_joining_bytes,
 )
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, make_stored_reader
-from virtualds.arrays.sources import READ_WHOLE
+from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, compute_checksum_behind
@@ -168,7 +168,7 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     size = file.size or 0
     [found] = find_members([file])
     whole, is_deflated = (found[1].checksum, found[1].packed is not None) if found else (0, False)
-    if not whole or (not is_deflated and size > len(header) + READ_WHOLE):
+    if not whole or (not is_deflated and size > len(header) + MAX_CHECKSUM_BYTES):
         return 0
     if nbytes and len(header) + nbytes == size:
         # a deflated member is checked by its codec

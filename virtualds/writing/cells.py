@@ -18,8 +18,8 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import (
-    HELD,
-    NOBODY,
+    NO_CHUNK,
+    OTHER_FILE,
     clear_boxes,
     count_references,
     cover_with_boxes,
@@ -264,10 +264,10 @@ class CellGrid:
         urls = sorted(urls, key=lambda url: url not in self.yielding)
         before, now = self._find_owners(there, urls)[inside], self._find_owners(added, urls)
         old = np.isin(before, [number for number, url in enumerate(urls) if url in replaced])
-        nobody = old | (before == NOBODY)
-        taken = (now >= 0) & (now >= before) | old | nobody & (now == HELD)
+        nobody = old | (before == NO_CHUNK)
+        taken = (now >= 0) & (now >= before) | old | nobody & (now == OTHER_FILE)
         unknown = np.zeros([there.sizes[dim] for dim in self.dims], bool)
-        unknown[inside] = taken & (before == HELD)
+        unknown[inside] = taken & (before == OTHER_FILE)
         if count := self._count_held(there, unknown):
             raise CombineError(
                 f"the set holds values of {count} cells itself that new files have, too, and does "
@@ -275,17 +275,17 @@ class CellGrid:
                 f"choose; write the set anew without inline_threshold=, and with fewer "
                 f"loadable_variables="
             )
-        loser = np.where((before == now) | old, NOBODY, np.where(taken, before, now))
+        loser = np.where((before == now) | old, NO_CHUNK, np.where(taken, before, now))
         numbers = np.unique(loser[loser >= 0]).tolist()
         lost = [LostCells(urls[n], self._find_values(new, loser == n)) for n in numbers]
         is_virtual = any(get_virtual_array(v) is not None for v in added.variables.values())
-        free = nobody & (now == NOBODY)
+        free = nobody & (now == NO_CHUNK)
         return ChosenCells(taken, free, lost) if is_virtual else None
 
     def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the last of some files that has any chunk of each cell, for any variable."""
         numbers = {url: number for number, url in enumerate(urls)}
-        found: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NOBODY)
+        found: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NO_CHUNK)
         for variable in cells.variables.values():
             if (array := get_virtual_array(variable)) is not None:
                 axes = [variable.dims.index(dim) for dim in self.dims]
