@@ -26,7 +26,12 @@ from virtualds.chunks.fragment import Fragment, find_regular_chunks, find_regula
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
-from virtualds.reading.plan import are_whole_in_files, count_elements, select_index, split_axis
+from virtualds.reading.plan import (
+    are_uncompressed_in_files,
+    count_elements,
+    select_index,
+    split_axis,
+)
 
 # ---------------------------------------------------------------------- regular chunks
 # Splitting uncompressed chunks so that an array has one regular chunk grid.
@@ -66,7 +71,7 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     if len(pipelines) != 1 or not array.gaps_read_as_missing:
         return array
     division, pipeline = _find_division(array, permuted), pipelines.pop()
-    if division is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
+    if division is None or not all(are_uncompressed_in_files(f, pipeline) for f in array.fragments):
         return array
     depth, length = division
     if _count_pieces(array, depth, length) > MAX_SMALL_PIECES:

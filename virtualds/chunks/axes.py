@@ -1,15 +1,14 @@
-"""Chunk axes: how an axis is divided into chunks, and which chunks a selection needs; no I/O.
+"""Chunk axes: how an axis is divided into chunks, and which chunks a selection needs.
 
-An axis of an array is divided into *slabs*, one per chunk along it. A slab contains some logical
-elements of the array; its stored chunk may be longer, because it was padded, is longer than its
-array, or has been cropped. Three numbers describe a slab:
+An axis of an array is divided into *slabs*, one per chunk along it. A slab is a range of logical
+elements; its stored chunk may be longer, because it is padded, larger than its array, or cropped.
+Three numbers describe a slab:
 
-- ``edges[i] .. edges[i + 1]`` are the logical elements of slab ``i``,
+- ``edges[i]`` and ``edges[i + 1]`` are the start and stop of the logical elements of slab ``i``,
 - ``encoded[i]`` is the length of the stored chunk along this axis,
-- ``inset[i]`` is how many leading elements of the stored chunk are hidden.
+- ``inset[i]`` is the number of leading elements of the stored chunk before the slab.
 
-`RegularAxis` represents the common case by four integers, whatever its length; `IrregularAxis` has
-the three columns. Both have the same methods.
+`RegularAxis` represents a regular grid by four integers; `IrregularAxis` has the three columns.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from virtualds.chunks.columns import Ints, compact, narrow_column
 from virtualds.errors import format_count, public
 
 AxisKey = slice | Ints
-"""A key of one axis: a slice with start, stop and positive step, or ascending positions."""
+"""A normalised key of one axis: a slice with a positive step, or ascending positions."""
 
 
 class Slabs(NamedTuple):
-    """The three columns of consecutive slabs; ``edges`` has one more element than the others."""
+    """The columns of consecutive slabs; ``edges`` has one more element than the others."""
 
     edges: Ints
     encoded: Ints
@@ -39,7 +38,7 @@ class Slabs(NamedTuple):
 
 
 class SlabRun(NamedTuple):
-    """The slabs ``first`` to ``stop`` of a projection, and whether they are selected whole."""
+    """Slabs ``first`` to ``stop`` of a projection, and whether all their elements are selected."""
 
     first: int
     stop: int
@@ -47,7 +46,7 @@ class SlabRun(NamedTuple):
 
 
 class Slices(Sequence[slice]):
-    """A sequence of slices that are created when accessed: of a million slabs, few are needed."""
+    """A lazy sequence of slices, since few slices of a million slabs are ever used."""
 
     __slots__ = ("_starts", "_step", "_stops")
 
@@ -72,12 +71,11 @@ class Slices(Sequence[slice]):
 
 
 class Projection(NamedTuple):
-    """The part of each slab that a selection needs.
+    """The slabs of an axis that a selection needs.
 
-    ``chunk[k]`` is the slab's number, ``encoded[k]`` the length of its stored chunk, ``inner[k]``
-    selects within that, ``outer[k]`` is the range of the result that it fills. ``runs`` are the
-    ranges of slabs that are selected in the same way: either whole, as stored and with equal
-    lengths, or not.
+    ``chunk[k]`` is the index of the slab, ``encoded[k]`` the length of its stored chunk,
+    ``inner[k]`` the index into the stored chunk, and ``outer[k]`` the range of the result. ``runs``
+    divides the slabs into ranges of equal stored length that are selected whole, and other ranges.
     """
 
     chunk: Ints
@@ -87,24 +85,24 @@ class Projection(NamedTuple):
     runs: list[SlabRun]
 
     def restrict_to(self, first: int, stop: int) -> Projection:
-        """Return entries ``first`` to ``stop``, in one run that is marked as not selected whole."""
-        taken = slice(first, stop)
-        chunk, encoded = self.chunk[taken], self.encoded[taken]
+        """Return entries ``first`` to ``stop`` as one run, which does not count as whole."""
+        entries = slice(first, stop)
+        chunk, encoded = self.chunk[entries], self.encoded[entries]
         runs = [SlabRun(0, chunk.size, False)]
-        return Projection(chunk, encoded, self.inner[taken], self.outer[taken], runs)
+        return Projection(chunk, encoded, self.inner[entries], self.outer[entries], runs)
 
 
 EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
 
 
-def split_by_length(lengths: Ints) -> list[SlabRun]:
-    """Return the ranges of slabs with equal lengths; 0 marks slabs that are not selected whole."""
+def find_slab_runs(lengths: Ints) -> list[SlabRun]:
+    """Return runs of slabs of equal length; the length 0 stands for slabs not selected whole."""
     bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
     return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
 
 def to_slice(positions: Ints) -> AxisKey:
-    """Convert ascending distinct positions to a slice if they are evenly spaced."""
+    """Convert evenly spaced ascending positions to a slice; return others unchanged."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     steps = np.diff(positions)
@@ -114,21 +112,21 @@ def to_slice(positions: Ints) -> AxisKey:
 
 
 def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Return positions along an axis, counted from its start; raise `IndexError` for others."""
+    """Convert negative positions of an axis to positive ones, after checking all positions."""
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
-    counted = positions.astype(np.int64)
-    counted = np.where(counted < 0, counted + size, counted)
-    if counted.size and not 0 <= counted.min() <= counted.max() < size:
-        bad = positions[(counted < 0) | (counted >= size)][0]
+    normalised = positions.astype(np.int64)
+    normalised = np.where(normalised < 0, normalised + size, normalised)
+    if normalised.size and not 0 <= normalised.min() <= normalised.max() < size:
+        bad = positions[(normalised < 0) | (normalised >= size)][0]
         raise IndexError(
             f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
         )
-    return counted
+    return normalised
 
 
 def find_runs(positions: Ints) -> list[tuple[int, int]]:
-    """Return the ranges ``start, stop`` of consecutive ascending positions."""
+    """Return the ranges ``(start, stop)`` of consecutive ascending positions."""
     if not positions.size:
         return []
     breaks = np.flatnonzero(np.diff(positions) != 1) + 1
@@ -169,14 +167,14 @@ class ChunkAxis(ABC):
 
     @abstractmethod
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
-        """Return the columns of the slabs ``first`` to ``stop``."""
+        """Return the columns of slabs ``first`` to ``stop``."""
 
     @abstractmethod
     def edges_at(self, numbers: Ints) -> Ints:
-        """Return the logical position of each edge; edge ``i`` is the beginning of slab ``i``."""
+        """Return the logical positions of some edges; edge ``i`` is the start of slab ``i``."""
 
     def stored_lengths(self) -> set[int]:
-        """Return the distinct numbers of elements that chunks store along the axis."""
+        """Return the distinct lengths of stored chunks along the axis."""
         return set(np.unique(self.slabs().encoded).tolist())
 
     @abstractmethod
@@ -186,45 +184,45 @@ class ChunkAxis(ABC):
     @property
     @abstractmethod
     def chunk(self) -> int | None:
-        """The chunk length of a grid that starts at the first element of a chunk, or None.
+        """The chunk length if a Zarr v2 ``.zarray`` could describe the axis, else None.
 
-        A Zarr v2 ``.zarray`` can describe such a grid: every chunk has the same length, the last
-        one is padded (or, if it is the only one, has exactly the length of the axis).
+        All chunks then have the same length, no leading elements are cropped, and the last chunk
+        is padded (or, if it is the only one, has the length of the axis).
         """
 
     @staticmethod
     def regular(size: int, chunk: int, *, inset: int = 0, last: int | None = None) -> RegularAxis:
-        """Divide ``size`` elements into chunks of ``chunk`` elements; the last one has ``last``."""
+        """Build an axis of equal chunks, of which the last one may store only ``last`` elements."""
         return RegularAxis(size, chunk, inset, chunk if last is None else last)
 
     @staticmethod
     def from_slabs(
         lengths: npt.ArrayLike, encoded: npt.ArrayLike, inset: npt.ArrayLike = 0
     ) -> ChunkAxis:
-        """Build an axis from columns, as a regular one if it is regular.
+        """Build an axis from columns: a `RegularAxis` if possible.
 
         Parameters
         ----------
         lengths, encoded, inset : int or array of int, shape (nchunks,)
-            Logical elements, stored elements, and hidden leading elements of every slab.
+            Logical elements, stored elements, and cropped leading elements of every slab.
         """
-        shown = np.asarray(lengths, np.int64)
-        stored = np.broadcast_to(np.asarray(encoded, np.int64), shown.shape)
-        hidden = np.broadcast_to(np.asarray(inset, np.int64), shown.shape)
-        edges = np.concatenate([[0], np.cumsum(shown)])
-        if shown.size and _is_regular(shown, stored, hidden):
-            return RegularAxis(int(edges[-1]), int(stored[0]), int(hidden[0]), int(stored[-1]))
-        if not shown.size:
+        logical = np.asarray(lengths, np.int64)
+        stored = np.broadcast_to(np.asarray(encoded, np.int64), logical.shape)
+        cropped = np.broadcast_to(np.asarray(inset, np.int64), logical.shape)
+        edges = np.concatenate([[0], np.cumsum(logical)])
+        if logical.size and _is_regular(logical, stored, cropped):
+            return RegularAxis(int(edges[-1]), int(stored[0]), int(cropped[0]), int(stored[-1]))
+        if not logical.size:
             return RegularAxis(0, 1, 0, 1)
-        return IrregularAxis(edges, narrow_column(stored), narrow_column(hidden))
+        return IrregularAxis(edges, narrow_column(stored), narrow_column(cropped))
 
     @staticmethod
     def concatenate(axes: Sequence[ChunkAxis]) -> ChunkAxis:
-        """Concatenate axes."""
+        """Concatenate chunk axes."""
         axes = [axis for axis in axes if axis.size] or list(axes[:1])
         if len(axes) == 1:
             return axes[0]
-        if (joined := _join_regular(axes)) is not None:
+        if (joined := _concatenate_regular(axes)) is not None:
             return joined
         columns = [axis.slabs() for axis in axes]
         return ChunkAxis.from_slabs(
@@ -235,36 +233,36 @@ class ChunkAxis(ABC):
 
     @property
     def lengths(self) -> Ints:
-        """Logical elements of every slab."""
+        """Number of logical elements of each slab."""
         return np.diff(self.slabs().edges)
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The size of this description in memory, in bytes."""
+        """Size of the axis object in memory, in bytes."""
 
     def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
-        """Return the axis of the elements ``start`` to ``stop``, and which slabs were kept."""
+        """Return the axis of elements ``start`` to ``stop``, and the slice of its slabs."""
         if stop <= start:
             return RegularAxis(0, 1, 0, 1), slice(0, 0)
         first, final = (int(i) for i in self.locate(np.array([start, stop - 1])))
         edges, encoded, inset = self.slabs(first, final + 1)
-        hidden = inset.copy()
-        hidden[0] += start - edges[0]
-        shown = np.diff(np.clip(edges, start, stop))
-        return ChunkAxis.from_slabs(shown, encoded, hidden), slice(first, final + 1)
+        cropped = inset.copy()
+        cropped[0] += start - edges[0]
+        logical = np.diff(np.clip(edges, start, stop))
+        return ChunkAxis.from_slabs(logical, encoded, cropped), slice(first, final + 1)
 
     def flip(self) -> ChunkAxis:
-        """Return the axis of the same elements from the last to the first."""
+        """Return the axis with its elements in reverse order."""
         edges, encoded, inset = self.slabs()
-        shown = np.diff(edges)
-        behind = encoded - inset - shown
-        return ChunkAxis.from_slabs(shown[::-1], encoded[::-1], behind[::-1])
+        logical = np.diff(edges)
+        trailing = encoded - inset - logical
+        return ChunkAxis.from_slabs(logical[::-1], encoded[::-1], trailing[::-1])
 
     def project(self, key: AxisKey, start: int = 0) -> Projection:
-        """Return the part of each slab that ``key`` selects.
+        """Return the projection of ``key``, an index of the array, onto the slabs.
 
-        The axis begins at the position ``start`` of the array.
+        ``start`` is the position in the array at which the axis begins.
         """
         if isinstance(key, slice):
             if key.step == 1:
@@ -280,14 +278,14 @@ class ChunkAxis(ABC):
         edges, encoded, inset = self.slabs(first, final + 1)
         clipped = np.minimum(np.maximum(edges, low), high)
         inner = clipped[:-1] - edges[:-1] + inset
-        taken = np.diff(clipped)
+        counts = np.diff(clipped)
         outer = clipped + (start - begin)
         return Projection(
             np.arange(first, final + 1),
             encoded,
-            Slices(inner, inner + taken, 1),
+            Slices(inner, inner + counts, 1),
             Slices(outer[:-1], outer[1:]),
-            split_by_length(np.where(taken == encoded, taken, 0)),
+            find_slab_runs(np.where(counts == encoded, counts, 0)),
         )
 
     def _project_positions(self, positions: Ints, start: int) -> Projection:
@@ -300,13 +298,13 @@ class ChunkAxis(ABC):
         chunk = ids[np.concatenate([[0], breaks])]
         first = int(chunk[0])
         edges, encoded, inset = self.slabs(first, int(chunk[-1]) + 1)
-        within = inside - edges[ids - first] + inset[ids - first]
+        stored_positions = inside - edges[ids - first] + inset[ids - first]
         bounds = [0, *breaks.tolist(), inside.size]
         pairs = list(pairwise(bounds))
         return Projection(
             chunk,
             encoded[chunk - first],
-            [to_slice(within[a:b]) for a, b in pairs],
+            [to_slice(stored_positions[a:b]) for a, b in pairs],
             [slice(int(low) + a, int(low) + b) for a, b in pairs],
             [SlabRun(0, chunk.size, False)],
         )
@@ -314,9 +312,9 @@ class ChunkAxis(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis(ChunkAxis):
-    """An axis with an edge every ``chunk`` elements, whose first ``inset`` elements are hidden.
+    """An axis with an edge every ``step`` elements, without the first ``hidden`` ones.
 
-    ``last`` is the stored length of the last chunk: ``chunk`` if it is padded.
+    ``last`` is the stored length of the last chunk: ``step`` if it is padded.
     """
 
     length: int
@@ -360,7 +358,7 @@ class RegularAxis(ChunkAxis):
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         stop = self.nchunks if stop is None else stop
         edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.hidden
-        # the first slab may be cropped, the last one padded
+        # the first slab may be cropped, the last chunk padded
         edges[0] = max(int(edges[0]), 0)
         edges[-1] = min(int(edges[-1]), self.length)
         encoded = np.full(stop - first, self.step, np.int64)
@@ -372,8 +370,8 @@ class RegularAxis(ChunkAxis):
         return Slabs(edges, encoded, inset)
 
     def edges_at(self, numbers: Ints) -> Ints:
-        found: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
-        return found
+        positions: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
+        return positions
 
     def stored_lengths(self) -> set[int]:
         return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
@@ -400,15 +398,19 @@ class RegularAxis(ChunkAxis):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IrregularAxis(ChunkAxis):
-    """An axis of arbitrary slabs, in three columns."""
+    """An axis of arbitrary slabs, as three columns."""
 
     edges: Ints
     encoded: npt.NDArray[np.integer]
     inset: npt.NDArray[np.integer]
 
     def __post_init__(self) -> None:
-        shown = np.diff(self.edges)
-        if (shown < 0).any() or (self.inset < 0).any() or (self.inset + shown > self.encoded).any():
+        lengths = np.diff(self.edges)
+        if (
+            (lengths < 0).any()
+            or (self.inset < 0).any()
+            or (self.inset + lengths > self.encoded).any()
+        ):
             raise ValueError(
                 "ChunkAxis: a slab shows elements that its stored chunk does not have; "
                 "make 0 <= inset and inset + length <= encoded hold for every slab"
@@ -417,8 +419,8 @@ class IrregularAxis(ChunkAxis):
     def __repr__(self) -> str:
         lengths = sorted(self.stored_lengths())
         span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
-        counted = format_count(self.nchunks, "chunk")
-        return f"<IrregularAxis of {self.size:,}: {counted} of {span}>"
+        count = format_count(self.nchunks, "chunk")
+        return f"<IrregularAxis of {self.size:,}: {count} of {span}>"
 
     @property
     def size(self) -> int:
@@ -460,23 +462,22 @@ class IrregularAxis(ChunkAxis):
         return hash((self.edges.tobytes(), self.nchunks))
 
 
-def _is_regular(shown: Ints, stored: Ints, hidden: Ints) -> bool:
+def _is_regular(logical: Ints, stored: Ints, cropped: Ints) -> bool:
     step = int(stored[0])
-    if shown.size == 1:
-        return bool(step > 0 and hidden[0] < step)
-    full = shown[1:-1]
+    if logical.size == 1:
+        return bool(step > 0 and cropped[0] < step)
     return bool(
-        hidden[0] + shown[0] == step
-        and hidden[0] < step
-        and not hidden[1:].any()
+        cropped[0] + logical[0] == step
+        and cropped[0] < step
+        and not cropped[1:].any()
         and (stored[:-1] == step).all()
-        and (full == step).all()
-        and 0 < shown[-1] <= stored[-1] <= step
+        and (logical[1:-1] == step).all()
+        and 0 < logical[-1] <= stored[-1] <= step
     )
 
 
-def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
-    """Join regular axes of equal chunk length whose chunks are all full, in time O(len(axes))."""
+def _concatenate_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
+    """Concatenate regular axes of equal, full chunks in O(len(axes)); None for other axes."""
     head = axes[0]
     if not isinstance(head, RegularAxis):
         return None
@@ -491,5 +492,5 @@ def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
 
 
 def make_regular_axes(shape: Sequence[int], chunks: Sequence[int]) -> tuple[ChunkAxis, ...]:
-    """Return the axes of a regular grid of chunks."""
+    """Return the axes of a regular chunk grid."""
     return tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))

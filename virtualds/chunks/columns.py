@@ -1,11 +1,10 @@
-"""Columns of references, and tables of references whose rows a manifest indexes.
+"""Columns of chunk references, and tables of references outside a manifest.
 
-Columns are integers over a chunk grid, broadcast where they do not change.
+A column is an integer array over a chunk grid; axes along which it is constant are broadcast.
 
-A table has a row for each chunk of an array, and answers four questions: the rows with given
-numbers, which rows may exist, how many rows each file has, and which of its files have given urls.
-A manifest without columns is a view of a table: cropping, permuting and repeating axes only change
-how rows are counted, as in a strided array.
+A table has one row per chunk of an array. It loads rows, and knows which of them may exist, how
+many chunks each file has, and which files have given urls. A manifest without columns is a strided
+view of a table, so that cropping, permuting and repeating axes change only strides.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of C order, in elements.
+    """Return the strides of C order, in elements (not bytes).
 
     Examples
     --------
@@ -51,10 +50,10 @@ def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
 # ---------------------------------------------------------------------- columns
 
 MISSING = -1
-"""The file code of a missing chunk, which reads as its fill value."""
+"""File code of a missing chunk, which reads as the fill value."""
 
 INLINE = -2
-"""The file code of an inline chunk; its offset is its index in `ChunkManifest.inline`."""
+"""File code of an inline chunk, whose offset is its index in `ChunkManifest.inline`."""
 
 Column = npt.NDArray[np.integer]
 
@@ -68,16 +67,16 @@ COLUMNS = {
 """The columns of a manifest, with their dtypes."""
 
 CACHED_TABLES = 4
-"""The number of joined tables that are cached: the arrays of a dataset usually share them."""
+"""Number of cached `JoinedTable` objects, which the arrays of a dataset usually share."""
 
 SMALL_COLUMN = 1024
-"""The number of values of a column, or entries of a table, up to which none are compressed."""
+"""Maximum number of values of a column, or entries of a table, that are pickled uncompressed."""
 
 PIECE = 2**18
-"""The number of values of columns that are processed at a time, to limit temporary memory."""
+"""Number of values of a column that are processed at a time, to limit temporary memory."""
 
 SAMPLE = 2**16
-"""The number of values that are packed in every way to find the most compact one."""
+"""Number of values on which all ways to pack a column are tried."""
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -86,11 +85,11 @@ Values = npt.NDArray[np.integer]
 Flat = npt.NDArray[np.int64]
 
 Key = tuple[slice, ...]
-"""The position of a piece of a column."""
+"""The index of a piece of a column."""
 
 
 class Reference(NamedTuple):
-    """One row of a manifest."""
+    """The reference of one chunk: a row of a manifest."""
 
     file: int
     offset: int
@@ -100,47 +99,47 @@ class Reference(NamedTuple):
 
 
 def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return the key of a table of files: a hash of their urls, and their access options."""
+    """Return a hash of the urls and fingerprints of files, and their distinct access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text).hexdigest(), [*options]
 
 
-def spread_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
-    """Return a column over the grid; raise an error for values that its dtype cannot represent."""
-    if type(value) is int:
-        # too large a number raises an error below
+def build_column(name: str, values: Any, shape: tuple[int, ...]) -> Column:
+    """Convert a value or an array to a column over the grid; raise `ValueError` if out of range."""
+    if type(values) is int:
+        # the code below raises an error with more details
         with suppress(OverflowError):
-            return constant_column(name, value, shape)
-    return fit_column(_as_column(name, np.asarray(value)), shape)
+            return constant_column(name, values, shape)
+    return fit_column(_as_column(name, np.asarray(values)), shape)
 
 
 @lru_cache(4096)
 def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
     """Return a read-only column of a single value.
 
-    It equals the result of broadcasting, takes a tenth of the time, and is cached for many files.
+    Equals the result of `numpy.broadcast_to` in a tenth of the time.
     """
     kind = np.dtype(COLUMNS[name])
     raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
     return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
 
 
-def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
-    """Return a column from a few values in C order."""
-    if rows.count(rows[0]) == len(rows):
-        return constant_column(name, rows[0], shape)
-    return np.array(rows, COLUMNS[name]).reshape(shape)
+def build_small_column(name: str, values: Sequence[int], shape: tuple[int, ...]) -> Column:
+    """Return a column of a few values in C order."""
+    if values.count(values[0]) == len(values):
+        return constant_column(name, values[0], shape)
+    return np.array(values, COLUMNS[name]).reshape(shape)
 
 
 def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
-    """Return a column in the shape of the grid; a constant column is stored as one number."""
+    """Broadcast a column to the chunk grid; a constant column is reduced to one element."""
     spread = np.broadcast_to(column, shape)
     if not column.size or not column.ndim:
         return spread
     first = column[(0,) * column.ndim]
-    # not for the small columns of scans of many files, where it costs too much
+    # splitting costs too much for the small columns in scans of many files
     small = column.size <= PIECE
     pieces = [column] if small else (part for _, (part,) in split_columns(column))
     is_constant = all((part == first).all() for part in pieces)
@@ -148,7 +147,7 @@ def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
 
 
 def split_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
-    """Split columns along their longest axis; yield the position and the columns of each piece."""
+    """Split columns along their longest axis; yield the index and the columns of each piece."""
     shape, spread = columns[0].shape, list(columns)
     if any(column.shape != shape for column in columns):
         shape = np.broadcast_shapes(*(column.shape for column in columns))
@@ -165,7 +164,7 @@ def split_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, li
 
 
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
-    """Return integers in the dtype of their column; raise an error for those out of range."""
+    """Convert integers to the dtype of their column; raise an error if any is out of range."""
     kind = np.dtype(COLUMNS[name])
     if values.dtype == kind:
         return values
@@ -179,8 +178,8 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
     return values.astype(kind, copy=False)
 
 
-def take_rows(column: Column, ids: Ints, axis: int) -> Column:
-    """Select rows of a column along an axis; a broadcast axis stays broadcast."""
+def take_along(column: Column, ids: Ints, axis: int) -> Column:
+    """Take elements of a column along an axis; a broadcast axis stays broadcast."""
     if column.strides[axis] == 0 and column.shape[axis]:
         shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
         return np.broadcast_to(column[(slice(None),) * axis + (slice(0, 1),)], shape)
@@ -188,30 +187,30 @@ def take_rows(column: Column, ids: Ints, axis: int) -> Column:
 
 
 def map_compact(column: Column, change: Callable[[Column], Column]) -> Column:
-    """Apply ``change`` to a column, once to each stored element."""
+    """Apply ``change`` to a column without repeating it along broadcast axes."""
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
-def is_same_column(one: Column, other: Column) -> bool:
-    """Return whether two columns of the same shape are equal; compares each stored element once."""
-    a, b = compact(one), compact(other)
-    return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(one, other)
+def is_same_column(left: Column, right: Column) -> bool:
+    """Return whether two columns of the same shape are equal."""
+    a, b = compact(left), compact(right)
+    return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(left, right)
 
 
 def renumber_files(numbers: Sequence[int]) -> Column | None:
-    """Return the new value of every file index and code in a joined table, or None if all stay."""
+    """Return a lookup array from old to new file codes, or None if no code changes."""
     if numbers == list(range(len(numbers))):
         return None
-    # negative codes index from the end of the table, and do not change
+    # the negative codes index from the end, and do not change
     return np.array([*numbers, INLINE, MISSING], np.int32)
 
 
 def concatenate_columns(
     parts: Sequence[Column], axis: int, tables: Sequence[Column | None] | None = None
 ) -> Column:
-    """Concatenate columns; axes along which no part changes stay broadcast.
+    """Concatenate columns; axes along which no column varies stay broadcast.
 
-    ``tables`` has, for each part, the new value of each file index, or None if they stay the same.
+    ``tables`` has, for each column, the lookup array of `renumber_files`, or None.
     """
     tables = [None] * len(parts) if tables is None else tables
     shape = list(parts[0].shape)
@@ -237,7 +236,7 @@ def _look_up(column: Column, table: Column | None) -> Column:
 
 
 def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | None]) -> bool:
-    """Return whether all parts repeat the same layer along ``axis``."""
+    """Return whether all columns are equal, and constant along ``axis``."""
     if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
         return False
     layer = (slice(None),) * axis + (0,)
@@ -250,10 +249,10 @@ def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | N
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JoinedTable(Generic[Item]):
-    """Tables joined into one that has each item once.
+    """Several tables of files merged into one without duplicates.
 
-    ``items`` are the items of all parts, in the order of their first occurrence; ``numbers`` are,
-    for every part, the indices of its items there.
+    ``items`` are the distinct items of all parts, in the order of their first occurrence;
+    ``numbers`` are, for each part, the indexes of its items in ``items``.
     """
 
     parts: tuple[tuple[Item, ...], ...]
@@ -262,44 +261,41 @@ class JoinedTable(Generic[Item]):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
-        """Join tables; the result for the same parts is created once.
-
-        Otherwise a hundred variables of a million files would have a hundred equal tables.
-        """
-        for known in tuple(_known):
+        """Join tables; the result is cached, so that the variables of a dataset share one table."""
+        for cached in tuple(_joined_tables):
             # items are compared by identity
-            if len(parts) == len(known.parts) and all(
-                part is own or (len(part) == len(own) and all(map(is_, part, own)))
-                for part, own in zip(parts, known.parts, strict=True)
+            if len(parts) == len(cached.parts) and all(
+                part is cached_part
+                or (len(part) == len(cached_part) and all(map(is_, part, cached_part)))
+                for part, cached_part in zip(parts, cached.parts, strict=True)
             ):
-                return known
+                return cached
         items: dict[Item, int] = {}
         numbers = tuple([items.setdefault(item, len(items)) for item in part] for part in parts)
-        made = cls(tuple(parts), tuple(items), numbers)
-        _known.append(made)
-        return made
+        joined = cls(tuple(parts), tuple(items), numbers)
+        _joined_tables.append(joined)
+        return joined
 
 
 def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item, ...]]:
-    """Return tables without repetition, compared by identity."""
+    """Return the distinct tables, compared by identity."""
     return list({id(table): table for table in tables}.values())
 
 
-_known: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
+_joined_tables: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
 
 
 # ---------------------------------------------------------------------- packing
 
 LEVEL, RISE, EXPECTED = range(3)
-"""Ways to encode a column: as values, as differences, or as deviations from expected
-differences."""
+"""Ways to pack a column: values, differences, or deviations from expected differences."""
 
 
 class PackedColumn(NamedTuple):
-    """A column as compressed differences from expected values, minus the least difference.
+    """A compressed column of values, differences or deviations, each minus their minimum.
 
-    ``way`` is `LEVEL`, `RISE` or `EXPECTED`; ``width`` is the size of a difference in bytes. The
-    first bytes of all differences come first, then the second bytes, and so on.
+    ``way`` is `LEVEL`, `RISE` or `EXPECTED`, ``least`` the minimum, and ``width`` the bytes per
+    item. The items are shuffled: first the first bytes of all, then the second bytes, and so on.
     """
 
     shape: tuple[int, ...]
@@ -311,9 +307,9 @@ class PackedColumn(NamedTuple):
 
 
 class SmallColumn(NamedTuple):
-    """A column of few values: their dtype, and their bytes in C order.
+    """A column of few values: the dtype, and the bytes in C order.
 
-    numpy's own pickle of an array takes ten times as many bytes and as much time.
+    A pickled numpy array is ten times as large and slow.
     """
 
     shape: tuple[int, ...]
@@ -322,9 +318,9 @@ class SmallColumn(NamedTuple):
 
 
 def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | PackedColumn:
-    """Encode a column in few bytes, for `unpack`; a column of one value becomes an integer.
+    """Encode a column compactly, for `unpack`; a column of one value becomes an integer.
 
-    ``steps`` are the expected differences between neighbouring values in C order.
+    ``steps`` are the expected differences between neighbours in C order.
     """
     if column.size == 1:
         return int(column.flat[0])
@@ -339,54 +335,54 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
 
 
 def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None) -> Values:
-    """Return the column that was passed to `pack`, as integers of any width.
+    """Decode the result of `pack` to integers of any width, in the shape of the column.
 
-    It has the same shape; a single value is a scalar, and broadcasts.
+    A column of one value becomes a 0-d array, which broadcasts.
     """
     if isinstance(packed, int):
         return np.array(packed, np.min_scalar_type(packed))
     if isinstance(packed, SmallColumn):
         return np.frombuffer(packed.data, packed.kind).reshape(packed.shape)
-    # an entry of a cache may contain any shape
+    # the shape may come from a damaged cache entry
     data = decode_stream(zlib.decompressobj(), packed.data, None)
     planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)
-    rest = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
-    rest += packed.least
+    values = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
+    values += packed.least
     if packed.way != LEVEL:
         if packed.way == EXPECTED:
             rises = _find_rises(steps, packed.shape)
-            rest[1:] += rises[:-1] if rises is not None else 0
-        rest[0] = packed.first
-        np.cumsum(rest, out=rest)
-    return rest.reshape(packed.shape)
+            values[1:] += rises[:-1] if rises is not None else 0
+        values[0] = packed.first
+        np.cumsum(values, out=values)
+    return values.reshape(packed.shape)
 
 
 def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
-    """Return the expected differences between neighbours, or None where they are unknown."""
+    """Return the expected differences between neighbours as a flat array, or None if unknown."""
     if steps is None or np.broadcast_shapes(steps.shape, shape) != shape:
         return None
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
 
 
 def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...]) -> PackedColumn:
-    rest = flat
+    values = flat
     if way != LEVEL:
-        rest = np.empty_like(flat)
-        np.subtract(flat[1:], flat[:-1], out=rest[1:])
+        values = np.empty_like(flat)
+        np.subtract(flat[1:], flat[:-1], out=values[1:])
         if way == EXPECTED and rises is not None:
-            rest[1:] -= rises[: flat.size - 1]
-        # the first difference would be as large as the value; any other one packs better
-        rest[0] = rest[1]
-    least = int(rest.min())
-    # 64-bit integers may wrap around here, and wrap back when they are unpacked
-    small = (rest - least).view(np.uint64)
-    width = np.min_scalar_type(int(small.max())).itemsize
-    planes = np.ascontiguousarray(small.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T)
+            values[1:] -= rises[: flat.size - 1]
+        # the first value is stored separately, so any small number packs well here
+        values[0] = values[1]
+    least = int(values.min())
+    # 64-bit integers may wrap around, and wrap back in `unpack`
+    offsets = (values - least).view(np.uint64)
+    width = np.min_scalar_type(int(offsets.max())).itemsize
+    planes = np.ascontiguousarray(offsets.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T)
     return PackedColumn(shape, way, int(flat[0]), least, width, zlib.compress(planes.data, 1))
 
 
 def narrow(column: Values) -> Values:
-    """Convert a column to the narrowest integers that represent its values."""
+    """Convert a column to the narrowest integer dtype that can represent its values."""
     if not column.size:
         return column
     kind = np.promote_types(
@@ -396,44 +392,44 @@ def narrow(column: Values) -> Values:
 
 
 def pack_table(table: Any) -> Any:
-    """Compress a table of files, for `unpack_table`; similar urls compress well."""
+    """Compress a long table of files, for `unpack_table`; return a short one unchanged."""
     return zlib.compress(pickle.dumps(table), 1) if len(table) > SMALL_COLUMN else table
 
 
 def unpack_table(packed: Any) -> Any:
-    """Return the table that was passed to `pack_table`."""
+    """Decode the result of `pack_table`."""
     return pickle.loads(zlib.decompress(packed)) if isinstance(packed, bytes) else packed
 
 
 # ---------------------------------------------------------------------- checks
-# Checks of references when a manifest is built.
+# Checks of the references of a new manifest.
 
 
 def check_references(manifest: ChunkManifest) -> None:
-    """Raise an error for the first reference that is invalid in `ChunkManifest.build`."""
-    if not _is_in_one_file(manifest):
+    """Raise `FormatError` for the first invalid reference or checksum of a manifest."""
+    if not _is_valid_in_one_file(manifest):
         _check_positions(manifest)
     column = compact(manifest.checksum)
     if column.size == 1 and not column.flat[0]:
         return
     if all(find_valid_checksums(part).all() for _, (part,) in split_columns(column)):
         return
-    wrong = ~find_valid_checksums(column)
+    invalid = ~find_valid_checksums(column)
     raise FormatError(
-        f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
+        f"chunk {tuple(np.argwhere(invalid)[0].tolist())}: {column[invalid][0]} is not a checksum; "
         f"give 2**32 + CRC-32 of its bytes, or 0 for none"
     )
 
 
-def _is_in_one_file(manifest: ChunkManifest) -> bool:
-    """Return whether all chunks are in the only file, and all references are valid."""
+def _is_valid_in_one_file(manifest: ChunkManifest) -> bool:
+    """Return whether all chunks are in the only file of the manifest, and all ranges are valid."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False
     size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
     columns = [compact(manifest.offset), compact(manifest.length)]
     small = manifest.offset.size <= PIECE
-    pieces = [columns] if small else [some for _, some in split_columns(*columns)]
+    pieces = [columns] if small else [piece for _, piece in split_columns(*columns)]
     return all(
         offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
         for offset, length in pieces
@@ -449,15 +445,15 @@ def _check_positions(manifest: ChunkManifest) -> None:
         )
     sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
     # negative codes index from the end; offsets of inline chunks are indices, not bytes
-    table = np.array([*sizes, len(manifest.inline), 2**62])
+    ends_by_code = np.array([*sizes, len(manifest.inline), 2**62])
     for key, (codes, begins, counts) in split_columns(file, offset, length):
-        ends = table[codes]
-        inside = (begins >= 0) & np.where(
+        ends = ends_by_code[codes]
+        is_valid = (begins >= 0) & np.where(
             codes == INLINE, begins < ends, (counts > 0) & (begins <= ends - counts)
         )
-        bad = ~inside & (codes != MISSING)
-        if bad.any():
-            position = np.argwhere(bad)[0].tolist()
+        is_invalid = ~is_valid & (codes != MISSING)
+        if is_invalid.any():
+            position = np.argwhere(is_invalid)[0].tolist()
             first = [part.start or 0 for part in key] + [0] * (len(position) - len(key))
             _raise_reference_error(
                 manifest, tuple(a + b for a, b in zip(first, position, strict=True))
@@ -482,12 +478,12 @@ def _raise_reference_error(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -
 
 
 def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return a column with one element along each broadcast axis, contiguous in memory."""
+    """Reduce the broadcast axes of a column to length 1."""
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
 
 def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
-    """Convert a constant column to a broadcast scalar, any other to 32 bits if its values fit."""
+    """Reduce the memory of a 1-D column: broadcast a constant, use 32 bits if values fit."""
     if column.size and (column == column[0]).all():
         return np.broadcast_to(column[:1].copy(), column.shape)
     small = column.max(initial=0) < 2**31
@@ -495,14 +491,14 @@ def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
 
 
 def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
-    """Return the distinct numbers from 0 to below ``count``, in ascending order."""
+    """Return the distinct non-negative numbers of a column, ascending; all are below ``count``."""
     if count > 16 * numbers.size:
         return np.unique(numbers[numbers >= 0]).astype(np.int64)
-    # many times as fast for a small count; negative codes count from the end
-    met = np.zeros(count - INLINE, bool)
+    # much faster for a small count; negative codes index from the end
+    is_present = np.zeros(count - INLINE, bool)
     for _, (part,) in split_columns(numbers):
-        met[part] = True
-    return np.flatnonzero(met[:count])
+        is_present[part] = True
+    return np.flatnonzero(is_present[:count])
 
 
 def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
@@ -515,24 +511,25 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
     if not compacted.size:
         return np.zeros(0, np.int64)
     low, row = int(compacted.min()), compacted.size // len(compacted)
-    met = np.full(int(compacted.max()) - low + 1, compacted.size, np.int64)
+    first_index = np.full(int(compacted.max()) - low + 1, compacted.size, np.int64)
     step = max(1, PIECE // row)
-    # of repeated positions the last one wins, so write them in reverse order
+    # the last assignment to an element wins, so assign in reverse order
     for begin in range((len(compacted) - 1) // step * step, -1, -step):
         part, first = compacted[begin : begin + step].ravel(), begin * row
-        met[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
-    there = np.flatnonzero(met < compacted.size)
-    return (there + low)[np.argsort(met[there], kind="stable")]
+        first_index[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
+    present = np.flatnonzero(first_index < compacted.size)
+    return (present + low)[np.argsort(first_index[present], kind="stable")]
 
 
-# ---------------------------------------------------------------------- files of tables
-# What a reference set stores about its files, so that references need not be read.
+# ---------------------------------------------------------------------- source files of tables
+# Properties of files that a reference set stores, so that references need not be read.
 
 
 class SourceSummary(NamedTuple):
-    """Facts that a reference set stores about its files, so that they need not be listed.
+    """Totals of the files of a reference set, which it stores so that files need not be listed.
 
-    ``name`` identifies the list. ``nbytes`` is None if not all sizes are known.
+    ``name`` identifies the list of files, ``number`` is their count, ``nbytes`` their total size,
+    None if some sizes are unknown, and ``first`` the url of the first.
     """
 
     name: Hashable
@@ -542,7 +539,7 @@ class SourceSummary(NamedTuple):
 
 
 class SourceColumns(NamedTuple):
-    """Urls and fingerprints of files, one row per file; `NO_NUMBER` and None stand for unknown."""
+    """Columns of urls and fingerprints of files; unknown values are `NO_NUMBER` or None."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -551,7 +548,7 @@ class SourceColumns(NamedTuple):
 
     @classmethod
     def of(cls, files: Iterable[SourceFile]) -> SourceColumns:
-        """Return the columns of files."""
+        """Build the columns from files."""
         rows = [
             (
                 file.url,
@@ -569,16 +566,16 @@ class SourceColumns(NamedTuple):
             np.array(etags, object),
         )
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> SourceColumns:
-        """Return the rows selected by a boolean mask."""
+    def take(self, mask: npt.NDArray[np.bool_]) -> SourceColumns:
+        """Select files by a boolean mask."""
         urls, sizes, mtimes, etags = self
-        return SourceColumns(urls[rows], sizes[rows], mtimes[rows], etags[rows])
+        return SourceColumns(urls[mask], sizes[mask], mtimes[mask], etags[mask])
 
 
 class CountedSources(NamedTuple):
-    """The number of chunks in each file of a list.
+    """The number of chunks in each file of a list of files.
 
-    ``name`` identifies the list, and ``read_files`` reads it: arrays share lists.
+    ``name`` identifies the list, which arrays may share, and ``read_files`` reads it.
     """
 
     name: Hashable
@@ -590,98 +587,100 @@ class CountedSources(NamedTuple):
 
 
 class ReferenceTable:
-    """The references of one array, in C order of its chunks, stored outside the manifest.
+    """Chunk references of one array, in C order, stored outside the manifest.
 
-    A format implements how rows are loaded, and which files it lists. It may override methods for
-    which it need not read rows.
+    A reference format implements `load` and `list_sources`. It overrides other methods if it can
+    answer them without reading rows.
     """
 
     is_in_set: ClassVar[bool] = True
-    """Whether the rows are in a reference set, and stay there when arrays are joined."""
+    """Whether the rows are in a reference set, and are not loaded when arrays are joined."""
 
     is_in_source: ClassVar[bool] = False
-    """Whether the rows are looked up in the index of a source file: they are only for reading, and
-    must be loaded before references are taken out of an array."""
+    """Whether rows are looked up in the index of a source file when values are read; they must be
+    loaded before references are written."""
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether every row has its own pipeline number; otherwise all have number 0."""
+        """Whether rows may have different pipelines; otherwise all have pipeline 0."""
         return False
 
     @property
     def owner(self) -> Hashable:
-        """The url of the set that contains the rows, or None if the set cannot reuse them."""
+        """The url of the set that contains the rows, or None if a new version cannot reuse them."""
         return None
 
     @property
     def files(self) -> tuple[SourceFile, ...] | None:
-        """The files to which the column ``file`` of loaded rows refers, if they are known."""
+        """The files that the column ``file`` of loaded rows indexes, or None if not known yet."""
         return None
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of rows that are not listed, for a table with the others in memory."""
+        """The pipeline of missing chunks, for a sparse table in memory; else None."""
         return None
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the memory that the rows permanently occupy."""
+        """Size in bytes of the memory that the table occupies, without caches."""
         return 0
 
     @property
     def where(self) -> str:
-        """The location of the rows, for people; it is available at no cost."""
+        """A phrase for the repr of a manifest that tells where the rows are."""
         return ", whose references lie in a reference set"
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the rows at these indexes, in their shape, and their files."""
+        """Return the references at some row indexes, in the shape of ``ids``."""
         raise NotImplementedError
 
     def find_existing_rows(self) -> Ints | None:
-        """Return the indexes of the rows that may exist, ascending, or None if all rows may."""
+        """Return the ascending indexes of rows that may not be missing, or None for all rows."""
         return None
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files of rows, and possibly other files of the set."""
+        """Return the files of all rows, and possibly other files of the set."""
         return self.files or ()
 
     def summarize_sources(self) -> SourceSummary | None:
-        """Return the set's summary of these files, or None if they have to be listed."""
+        """Return the stored totals of these files, or None if files have to be listed."""
         return None
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
-        """Count the files of the rows ``start`` to ``stop``, or None if rows must be read."""
+        """Count the chunks in each file for a range of rows, or None if rows must be read."""
         return None
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the files that have one of the urls."""
+        """Return the files whose url is in ``urls``."""
         return tuple(file for file in self.list_sources() if file.url in urls)
 
     def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
-        """Return the table for files that are embedded in others, or None if rows must be read."""
+        """Return the table with offsets in the containing files; None if rows must be read.
+
+        ``locations`` has, for each file, the file that contains it, and its offset there.
+        """
         return None
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ReferenceTable | None:
-        """Return the table with ``change`` applied to its files, or None if rows must be read."""
+        """Return the table with ``change`` applied to each file, or None if rows must be read."""
         return self.moved_into([(change(file), 0) for file in self.files or ()])
 
     def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a manifest of this table without references that its chunks do not need."""
+        """Return a view of this table without the references and files that it does not use."""
         return manifest
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are in memory, and their positions, or None if something must be read.
+        """Return flat chunk ids and their references if they are in memory, else None.
 
-        Without positions, one row represents all, except for its offset.
+        If the ids are None, one reference stands for all chunks, except for its offset.
         """
         return None
 
 
 class RowView(NamedTuple):
-    """A strided view of a table: the row of a chunk is ``first`` plus strides times its position.
+    """A strided view of a table: the row of a chunk is ``first`` plus its chunk id times strides.
 
-    ``renumbered`` are the numbers that the table's pipelines have in the array, by default the
-    same.
+    ``renumbered`` maps the pipelines of the table to those of the array; None if they are equal.
     """
 
     table: ReferenceTable
@@ -692,7 +691,7 @@ class RowView(NamedTuple):
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the chunks, in C order, are consecutive rows that begin with the first one."""
+        """Whether the chunks, in C order, are consecutive rows from row 0."""
         steps = zip(self.shape, self.strides, compute_strides(self.shape), strict=True)
         return self.first == 0 and all(n == 1 or stride == step for n, stride, step in steps)
 
@@ -703,14 +702,14 @@ class RowView(NamedTuple):
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of missing chunks, if the table has one."""
+        """The pipeline of missing chunks, if the table is sparse."""
         rest = self.table.rest
         return rest if rest is None or self.renumbered is None else self.renumbered[rest]
 
-    # ------------------------------------------------------------------ other rows
+    # ------------------------------------------------------------------ other views
 
     def crop(self, axis: int, ids: slice) -> RowView:
-        """Return the chunks of a slice along an axis."""
+        """Slice the chunks along an axis."""
         start, stop, step = ids.indices(self.shape[axis])
         stride = self.strides[axis]
         return self._replace(
@@ -729,9 +728,9 @@ class RowView(NamedTuple):
         long = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
         if [n for n in shape if n != 1] != [n for n, _ in long]:
             return None
-        rest = iter(long)
+        strides = (stride for _, stride in long)
         return self._replace(
-            shape=shape, strides=tuple(0 if n == 1 else next(rest)[1] for n in shape)
+            shape=shape, strides=tuple(0 if n == 1 else next(strides) for n in shape)
         )
 
     def broadcast_to(self, shape: tuple[int, ...]) -> RowView:
@@ -740,42 +739,42 @@ class RowView(NamedTuple):
         return self._replace(shape=shape, strides=tuple(0 if n == 1 else s for n, s, _ in pairs))
 
     def with_pipelines(self, numbers: Sequence[int]) -> RowView:
-        """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
-        before = range(len(numbers)) if self.renumbered is None else self.renumbered
-        after: tuple[int, ...] | None = tuple(numbers[i] for i in before)
+        """Renumber the pipelines: pipeline ``i`` becomes ``numbers[i]``."""
+        present = range(len(numbers)) if self.renumbered is None else self.renumbered
+        new: tuple[int, ...] | None = tuple(numbers[i] for i in present)
         if not self.table.has_pipelines:
             number = numbers[self.only]
-            after = (number,) if number else None
-        return self._replace(renumbered=after)
+            new = (number,) if number else None
+        return self._replace(renumbered=new)
 
     # ------------------------------------------------------------------ reading
 
     def load(self, numbers: Ints) -> ChunkManifest:
-        """Return the rows at these indexes, in their shape."""
-        found = self.table.load(numbers)
-        return found if self.renumbered is None else found.with_pipelines(self.renumbered)
+        """Return the references at some row indexes, in their shape."""
+        loaded = self.table.load(numbers)
+        return loaded if self.renumbered is None else loaded.with_pipelines(self.renumbered)
 
     def cross(self, positions: Sequence[Ints]) -> ChunkManifest:
-        """Return the rows of the chunks at the intersections of the positions along all axes."""
-        total: Ints = np.array(self.first, np.int64).reshape((1,) * len(positions))
+        """Return the references of an open mesh of chunks: one array of positions per axis."""
+        row_ids: Ints = np.array(self.first, np.int64).reshape((1,) * len(positions))
         for axis, (stride, ids) in enumerate(zip(self.strides, positions, strict=True)):
             along = (1,) * axis + (-1,) + (1,) * (len(positions) - axis - 1)
-            total = total + (stride * ids).reshape(along)
-        return self.load(total)
+            row_ids = row_ids + (stride * ids).reshape(along)
+        return self.load(row_ids)
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of the chunks at flat indexes in C order, in the shape of the indexes."""
+        """Return the references of chunks by their flat ids, in the shape of ``ids``."""
         if self.is_in_order:
             return self.load(np.asarray(ids, np.int64))
-        numbers = np.full(ids.shape, self.first, np.int64)
-        # numpy cannot unravel indices of a grid without axes
-        found = np.unravel_index(ids, self.shape) if self.shape else ()
-        for stride, positions in zip(self.strides, found, strict=True):
-            numbers += stride * positions
-        return self.load(numbers)
+        row_ids = np.full(ids.shape, self.first, np.int64)
+        # np.unravel_index does not accept a grid without axes
+        chunk_index = np.unravel_index(ids, self.shape) if self.shape else ()
+        for stride, positions in zip(self.strides, chunk_index, strict=True):
+            row_ids += stride * positions
+        return self.load(row_ids)
 
     def find_existing(self) -> Ints | None:
-        """Return the ascending flat indexes of the chunks that may exist, or None if all may."""
+        """Return the ascending flat ids of chunks that may not be missing, or None for all."""
         numbers = self.table.find_existing_rows()
         if numbers is None:
             return None
@@ -784,10 +783,10 @@ class RowView(NamedTuple):
         return self._find_chunks_of(numbers)
 
     def _find_chunks_of(self, numbers: Ints) -> Ints | None:
-        """Return the chunks that refer to these rows, or None if several may refer to the same row.
+        """Return the flat ids of the chunks of some rows; None if chunks may share a row.
 
-        The strides of a crop or permutation are like the digits of a number: each is at least the
-        span of all smaller ones.
+        In a crop or permutation, each stride exceeds the span of all smaller ones, so that a row
+        index determines the chunk id like the digits of a number.
         """
         shape, strides = self.shape, self.strides
         long = [axis for axis, count in enumerate(shape) if count != 1]
@@ -796,17 +795,19 @@ class RowView(NamedTuple):
         if any(abs(strides[axis]) <= sum(spans[k + 1 :]) for k, axis in enumerate(long)):
             return None
         # an axis with a negative stride is counted from its end
-        back = sum(strides[i] * (shape[i] - 1) for i in long if strides[i] < 0)
-        rest = numbers - self.first - back
-        inside, found, step = rest >= 0, np.zeros_like(numbers), compute_strides(shape)
+        reversed_span = sum(strides[i] * (shape[i] - 1) for i in long if strides[i] < 0)
+        remainder = numbers - self.first - reversed_span
+        is_inside, chunk_ids, step = remainder >= 0, np.zeros_like(numbers), compute_strides(shape)
         for axis in long:
-            position, rest = np.divmod(rest, abs(strides[axis]))
-            inside &= position < shape[axis]
-            found += step[axis] * (position if strides[axis] > 0 else shape[axis] - 1 - position)
-        return np.sort(found[inside & (rest == 0)])
+            position, remainder = np.divmod(remainder, abs(strides[axis]))
+            is_inside &= position < shape[axis]
+            chunk_ids += step[axis] * (
+                position if strides[axis] > 0 else shape[axis] - 1 - position
+            )
+        return np.sort(chunk_ids[is_inside & (remainder == 0)])
 
     def find_range(self) -> tuple[int, int] | None:
-        """Return the rows ``start, stop`` if each of them is used exactly once, or None."""
+        """Return the range ``(start, stop)`` of rows if the view has each row once, else None."""
         low, length = self.first, 1
         long = [(s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1]
         for stride, count in sorted(long, key=lambda pair: abs(pair[0])):

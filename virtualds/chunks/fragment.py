@@ -1,8 +1,7 @@
-"""Fragments: boxes of an array, divided into chunks along each axis, each with a manifest.
+"""Fragments: boxes of an array with one chunk grid and one manifest each.
 
-Also the common chunk grid of fragments, and blocks of whole chunks for dask. A block is bounded by
-planes through the whole array. A plane is good if it cuts no chunk of any fragment, so that no
-chunk is decoded twice.
+Also finds the chunk grid that fragments share, and dask chunks that consist of whole stored chunks,
+so that no chunk is decoded twice.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ class Fragment:
     Parameters
     ----------
     start : tuple of int
-        Where the box begins in the array, per axis.
+        The first position of the box in the array, per axis.
     axes : tuple of ChunkAxis
-        How the box is divided, per axis.
+        How the box is divided into chunks, per axis.
     manifest : ChunkManifest
-        The location of the bytes of every chunk.
+        The references of all chunks.
 
     Raises
     ------
     ValueError
-        The manifest's grid is not the grid of the axes.
+        The manifest does not have the chunk grid of the axes.
 
     Examples
     --------
@@ -64,7 +63,7 @@ class Fragment:
 
     @classmethod
     def whole(cls, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest) -> Fragment:
-        """Return the only fragment of an array.
+        """Return a fragment that covers a whole array.
 
         Examples
         --------
@@ -79,7 +78,7 @@ class Fragment:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Elements per axis."""
+        """Number of elements along each axis."""
         return tuple([axis.size for axis in self.axes])
 
     @property
@@ -88,62 +87,67 @@ class Fragment:
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
 
     def edges(self, axis: int) -> Ints:
-        """Return the positions in the array where chunks begin and end along an axis."""
+        """Return the chunk boundaries along an axis, as positions in the array."""
         return self.axes[axis].slabs().edges + self.start[axis]
 
     def count_slabs(self, segments: Sequence[Sequence[tuple[int, ...]]]) -> int:
-        """Return the number of slabs that are visible if every axis is divided into segments.
+        """Return the number of chunks of the result if each axis is indexed by segments.
 
-        A segment begins with its start and its stop. Repeated elements count once: they are read
-        once, and in the gaps of an outer join xarray repeats the last element until the gap is
-        filled.
+        A segment is a tuple that begins with start and stop. Repeated elements count once, since
+        they are read once: in an outer join, xarray repeats the last element of a gap.
         """
         count = 1
         for chunk_axis, start, along in zip(self.axes, self.start, segments, strict=True):
             low, high = np.array(along).T[:2]
             low, high = np.clip((low - start, high - start), 0, chunk_axis.size)
-            met = high > low
-            count *= int((chunk_axis.locate(high[met] - 1) - chunk_axis.locate(low[met]) + 1).sum())
+            is_selected = high > low
+            count *= int(
+                (
+                    chunk_axis.locate(high[is_selected] - 1)
+                    - chunk_axis.locate(low[is_selected])
+                    + 1
+                ).sum()
+            )
         return count
 
     def shift(self, axis: int, by: int) -> Fragment:
-        """Return the box moved along one axis."""
+        """Return the fragment moved along one axis by a number of elements."""
         start = (*self.start[:axis], self.start[axis] + by, *self.start[axis + 1 :])
         return replace(self, start=start)
 
     def crop(self, axis: int, start: int, stop: int) -> Fragment | None:
-        """Return the part from ``start`` to ``stop`` of the array, moved by ``-start``, or None."""
+        """Return the fragment in the array cropped to ``start`` to ``stop``, or None if outside."""
         low = max(start, self.start[axis])
         high = min(stop, self.stop[axis])
         if high <= low:
             return None
-        cropped, kept = self.axes[axis].crop(low - self.start[axis], high - self.start[axis])
+        cropped, slabs = self.axes[axis].crop(low - self.start[axis], high - self.start[axis])
         axes = (*self.axes[:axis], cropped, *self.axes[axis + 1 :])
         begin = (*self.start[:axis], low - start, *self.start[axis + 1 :])
-        return Fragment(begin, axes, self.manifest.take(axis, kept))
+        return Fragment(begin, axes, self.manifest.take(axis, slabs))
 
     def flip(self, axis: int, size: int) -> Fragment:
-        """Return the fragment of an array that is flipped along an axis of ``size`` elements.
+        """Return the fragment in an array of length ``size`` that is flipped along an axis.
 
-        Its chunks show their elements in the order that their pipelines say.
+        The pipelines must be flipped as well, since chunks are stored in the original order.
         """
         start = (*self.start[:axis], size - self.stop[axis], *self.start[axis + 1 :])
         axes = (*self.axes[:axis], self.axes[axis].flip(), *self.axes[axis + 1 :])
         return Fragment(start, axes, self.manifest.take(axis, slice(None, None, -1)))
 
     def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
-        """Return the box with its parts along an axis in a different order.
+        """Return the fragment with its parts along an axis reordered.
 
-        None if a chunk belongs to two parts, or the references are in a set or are chunks
-        themselves.
+        None if a chunk belongs to two parts, if the references are in a set, or if chunks are
+        inline.
         """
         if self.manifest.is_in_set or (manifest := self.manifest.loaded()).inline:
             return None
         edges, encoded, inset = self.axes[axis].slabs()
         first = np.searchsorted(edges, begins)
         stop = np.searchsorted(edges, begins + lengths)
-        shared = (edges[first] != begins) | (edges[stop] != begins + lengths)
-        if shared.any():
+        is_shared = (edges[first] != begins) | (edges[stop] != begins + lengths)
+        if is_shared.any():
             return None
         counts = (stop - first)[order]
         ends = np.cumsum(counts)
@@ -188,7 +192,7 @@ class Fragment:
 
 
 def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:
-    """Join adjacent fragments along ``axis`` whose other axes are equal; sort them by start."""
+    """Merge fragments that are adjacent along ``axis`` and equal along all others."""
     ordered = sorted(fragments, key=lambda f: (_drop_axis(f.start, axis), f.start[axis]))
     runs: list[list[Fragment]] = []
     for fragment in ordered:
@@ -220,28 +224,28 @@ def _merge_fragments(run: Sequence[Fragment], axis: int) -> Fragment:
 
 
 def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
-    """Return all but one item."""
+    """Return a tuple without the item at ``axis``."""
     return values[:axis] + values[axis + 1 :]
 
 
-# ---------------------------------------------------------------------- alignment
+# ---------------------------------------------------------------------- dask chunks
 
 LARGE_BLOCK = 128 * MIB
-"""The size in bytes of a block above which chunks are split, if fragments share too few edges."""
+"""Size in bytes of a dask block above which it need not consist of whole stored chunks."""
 
 Lengths = tuple[int, ...]
 
 AxesAlong = Sequence[tuple[int, ChunkAxis]]
-"""The axes of fragments along one axis of the array, each with its start."""
+"""The chunk axes of all fragments along one axis of the array, each with its start."""
 
 
 def find_whole_blocks(
     shape: Sequence[int], fragments: Sequence[Fragment], itemsize: int
 ) -> tuple[Lengths, ...]:
-    """Return the lengths of the smallest blocks of whole chunks, per axis.
+    """Return the smallest dask chunks, per axis, that consist of whole stored chunks.
 
-    If fragments share so few edges that such a block would be huge, an axis is divided like its
-    longest fragment. Gaps between fragments are divided into blocks as long as the longest one.
+    If fragments share so few edges that a block would be huge, an axis is divided like its longest
+    fragment. Gaps between fragments are divided into blocks as long as the longest block.
 
     Examples
     --------
@@ -250,16 +254,19 @@ def find_whole_blocks(
     >>> find_whole_blocks((90,), [Fragment((0,), (months,), ChunkManifest.missing((3,)))], 4)
     ((31, 28, 31),)
     """
-    kept = [f for f in fragments if 0 not in f.shape]
+    fragments_with_elements = [f for f in fragments if 0 not in f.shape]
     along = [
-        list({(f.start[axis], f.axes[axis]): None for f in kept}) for axis in range(len(shape))
+        list({(f.start[axis], f.axes[axis]): None for f in fragments_with_elements})
+        for axis in range(len(shape))
     ]
     edges = [
         _find_shared_edges(size, axes_along) for size, axes_along in zip(shape, along, strict=True)
     ]
-    # there may be many fragments, most of which are cut alike
-    ways = {f.axes for f in kept}
-    largest = max((prod(_find_longest(a.lengths) for a in axes) for axes in ways), default=1)
+    # most fragments of an array have the same axes
+    distinct_axes = {f.axes for f in fragments_with_elements}
+    largest = max(
+        (prod(_find_longest(a.lengths) for a in axes) for axes in distinct_axes), default=1
+    )
     for axis in sorted(range(len(shape)), key=lambda i: -_compute_block_ratio(edges[i], along[i])):
         block = prod(_find_longest(np.diff(e)) for e in edges)
         if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
@@ -270,13 +277,13 @@ def find_whole_blocks(
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
-    """Return lengths as one number if only the last one is smaller, as xarray's backends do."""
-    regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
-    return lengths[0] if regular else lengths
+    """Return lengths as one int if only the last one may be smaller, as xarray's backends do."""
+    is_regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
+    return lengths[0] if is_regular else lengths
 
 
 def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
-    """Return blocks whose edges are moved back to the edges of whole blocks.
+    """Return dask chunks whose edges are moved back to the edges of whole blocks.
 
     Examples
     --------
@@ -284,9 +291,9 @@ def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
     (31, 59)
     """
     edges = np.concatenate([[0], np.cumsum(whole)])
-    wanted = np.cumsum(lengths)
-    found = edges[np.searchsorted(edges, wanted, side="right") - 1]
-    return _edges_to_lengths(np.unique(np.concatenate([[0], found])))
+    requested = np.cumsum(lengths)
+    snapped = edges[np.searchsorted(edges, requested, side="right") - 1]
+    return _edges_to_lengths(np.unique(np.concatenate([[0], snapped])))
 
 
 def _edges_to_lengths(edges: Ints) -> Lengths:
@@ -303,20 +310,23 @@ def _list_slab_edges(axes_along: AxesAlong) -> list[Ints]:
 
 
 def _find_shared_edges(size: int, axes_along: AxesAlong) -> Ints:
-    """Return the edges that lie inside no chunk."""
-    every = _list_slab_edges(axes_along)
-    found = np.unique(np.concatenate([np.array([0, size]), *every]))
-    for edges in every if len(axes_along) > 1 else ():
-        first, stop = np.searchsorted(found, edges[0]), np.searchsorted(found, edges[-1], "right")
-        inside = found[first:stop]
+    """Return the chunk edges of all fragments that do not cut a chunk of another fragment."""
+    edges_by_fragment = _list_slab_edges(axes_along)
+    shared_edges = np.unique(np.concatenate([np.array([0, size]), *edges_by_fragment]))
+    for edges in edges_by_fragment if len(axes_along) > 1 else ():
+        first, stop = (
+            np.searchsorted(shared_edges, edges[0]),
+            np.searchsorted(shared_edges, edges[-1], "right"),
+        )
+        inside = shared_edges[first:stop]
         if not np.array_equal(inside, edges):
             shared = inside[np.isin(inside, edges)]
-            found = np.concatenate([found[:first], shared, found[stop:]])
-    return found
+            shared_edges = np.concatenate([shared_edges[:first], shared, shared_edges[stop:]])
+    return shared_edges
 
 
 def _compute_block_ratio(edges: Ints, axes_along: AxesAlong) -> float:
-    """Return the ratio of the longest block to the longest chunk."""
+    """Return the ratio of the longest block to the longest stored chunk along an axis."""
     stored = max(
         (_find_longest(axis.lengths) for axis in {axis for _, axis in axes_along}), default=0
     )
@@ -324,7 +334,7 @@ def _compute_block_ratio(edges: Ints, axes_along: AxesAlong) -> float:
 
 
 def _find_edges_of_longest(size: int, axes_along: AxesAlong) -> Ints:
-    """Return the edges of the chunks of the longest fragment, and the ends of all others."""
+    """Return the chunk edges of the longest fragment, and the bounds of all others."""
     start, axis = max(axes_along, key=lambda placed: placed[1].size)
     ends: list[Any] = [(begin, begin + other.size) for begin, other in axes_along]
     outside = np.array([0, size, *np.ravel(ends)])
@@ -333,7 +343,7 @@ def _find_edges_of_longest(size: int, axes_along: AxesAlong) -> Ints:
 
 
 def _divide_gaps(edges: Ints, axes_along: AxesAlong) -> Ints:
-    """Divide gaps between fragments into blocks as long as the longest block elsewhere."""
+    """Divide gaps between fragments into blocks as long as the longest block of fragments."""
     if not axes_along:
         return edges
     covered = np.zeros(edges.size - 1, bool)
@@ -354,7 +364,7 @@ def find_regular_chunks(
 ) -> tuple[int, ...] | None:
     """Return the chunk shape of the regular grid that all fragments share, or None.
 
-    Without fragments, it is one chunk.
+    Without fragments, the whole array is one chunk.
     """
     if not fragments:
         return tuple(max(n, 1) for n in shape)
@@ -369,7 +379,7 @@ def find_regular_chunks(
 def find_regular_length(
     shape: Sequence[int], fragments: Sequence[Fragment], axis: int
 ) -> int | None:
-    """Return the length of all chunks along an axis of a regular grid, or None."""
+    """Return the chunk length along an axis of the regular grid of all fragments, or None."""
     lengths = {f.axes[axis].chunk for f in fragments}
     if len(lengths) != 1 or (length := lengths.pop()) is None:
         return None
@@ -381,11 +391,10 @@ def find_regular_length(
 
 
 def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
-    """Return the lengths of the chunks along every axis of the mesh that all fragments share.
+    """Return the chunk lengths, per axis, of the rectilinear grid of all fragments, or None.
 
-    Chunks have no hidden elements, except that the last one along an axis may reach past the end of
-    the array. Ranges of an axis that are in no fragment are divided like their neighbours. None if
-    chunks have hidden elements, or there is no such mesh.
+    Chunks must not be cropped; only the last one along an axis may reach past the end of the array.
+    Ranges of an axis without fragments are divided like their neighbours.
 
     Examples
     --------
@@ -395,14 +404,14 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
     >>> [lengths.tolist() for lengths in find_mesh_lengths((90,), [year])]
     [[31, 28, 31]]
     """
-    found = []
+    mesh = []
     for axis, size in enumerate(shape):
         cuts = {(f.start[axis], f.axes[axis]) for f in fragments if 0 not in f.shape}
         lengths = _find_axis_lengths(size, sorted(cuts, key=lambda cut: cut[0]))
         if lengths is None:
             return None
-        found.append(lengths)
-    return found
+        mesh.append(lengths)
+    return mesh
 
 
 def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
@@ -410,9 +419,9 @@ def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start, axis in axes_along:
         edges, encoded, inset = axis.slabs()
-        shown, end = np.diff(edges), edges[1:] + start
-        whole = (encoded == shown) | ((encoded > shown) & (end == size))
-        if inset.any() or not (shown > 0).all() or not whole.all():
+        logical, end = np.diff(edges), edges[1:] + start
+        is_whole = (encoded == logical) | ((encoded > logical) & (end == size))
+        if inset.any() or not (logical > 0).all() or not is_whole.all():
             return None
         begins.append(edges[:-1] + start)
         lengths.append(encoded)
@@ -428,10 +437,9 @@ def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -
 
 
 def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
-    """Return the lengths of chunks, and of the chunks that fill the gaps before and after them.
+    """Return chunk lengths including those of the chunks that fill the gaps between chunks.
 
-    A gap is divided into chunks as long as the one before it, or else after it, so that no chunk is
-    as long as the gap.
+    A gap is divided into chunks as long as the one before it, or else the one after it.
     """
     bounds = np.concatenate([[0], begin + length])
     gaps = np.concatenate([begin, [size]]) - bounds
@@ -443,11 +451,11 @@ def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
         parts.append((number, [step] * whole + [rest] * (rest > 0)))
     if not parts:
         return length
-    where = np.concatenate([np.full(len(filling), number) for number, filling in parts])
-    return np.insert(length, where, np.concatenate([filling for _, filling in parts]))
+    insert_at = np.concatenate([np.full(len(filling), number) for number, filling in parts])
+    return np.insert(length, insert_at, np.concatenate([filling for _, filling in parts]))
 
 
 def find_origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
-    """Return the chunk in which a fragment begins, as its number along each axis of a mesh."""
+    """Return the chunk id, in a grid of ``axes``, at which a fragment begins."""
     pairs = zip(axes, fragment.start, strict=True)
     return tuple(int(axis.locate(np.array([start]))[0]) for axis, start in pairs)

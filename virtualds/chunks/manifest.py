@@ -1,8 +1,8 @@
-"""Manifests: the location of the bytes of each chunk, as columns over a chunk grid.
+"""`ChunkManifest`: the references of the chunks of one chunk grid, as columns.
 
-A manifest has one row per chunk. Its columns are arrays with the shape of the chunk grid; along an
-axis along which a column does not change, it is broadcast (stride 0) and takes no memory.
-Everything else is built from two primitives: `ChunkManifest.take` and `ChunkManifest.concatenate`.
+A column is an array over the chunk grid. It is broadcast (stride 0), without memory, along axes on
+which it is constant. The two primitives of all other operations are `ChunkManifest.take` and
+`ChunkManifest.concatenate`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from virtualds.chunks.columns import (
     ReferenceTable,
     RowView,
     SourceSummary,
+    build_column,
+    build_small_column,
     check_references,
-    column_of_rows,
     compact,
     compute_strides,
     concatenate_columns,
@@ -45,8 +46,7 @@ from virtualds.chunks.columns import (
     pack,
     pack_table,
     renumber_files,
-    spread_column,
-    take_rows,
+    take_along,
     unpack,
     unpack_table,
 )
@@ -54,14 +54,13 @@ from virtualds.errors import format_count, public
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- names of other libraries
-# Names from other libraries, with errors that say what to call here.
+# Attribute names of VirtualiZarr raise errors that name the attribute to use here.
 #
-# They are not attributes, so ``hasattr`` is false: xarray treats an array with ``chunks`` as one of
-# dask.
+# ``hasattr`` is false for them: xarray would treat an array with ``chunks`` as a dask array.
 
 
 def is_private(name: str) -> bool:
-    """Return whether a name is private; Python's special names are not.
+    """Return whether a name is private, which special names are not.
 
     >>> is_private("_map"), is_private("load"), is_private("__doc__")
     (True, False, False)
@@ -70,19 +69,19 @@ def is_private(name: str) -> bool:
 
 
 class ForeignNames:
-    """Raises errors for names of other libraries, which say what to call instead."""
+    """Base class whose errors for attribute names of other libraries say what to use instead."""
 
     __slots__ = ()
 
     _FAMILIAR: ClassVar[Mapping[str, str]] = {}
-    """The attribute to use instead, by name."""
+    """Attribute names of other libraries, and what to use instead."""
 
     def __dir__(self) -> list[str]:
-        """List the public names."""
+        """Return the names without private ones."""
         return [name for name in super().__dir__() if not is_private(name)]
 
     if not TYPE_CHECKING:
-        # a type checker would accept every name as an attribute
+        # hidden from type checkers, which would otherwise accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
             kind = type(self).__name__
@@ -91,7 +90,7 @@ class ForeignNames:
                 raise AttributeError(
                     f"{kind!r} object has no attribute {name!r}", name=name, obj=self
                 )
-            # Python only adds suggestions to errors with a name
+            # without name=, Python adds no suggestion of a similar name
             raise AttributeError(f"{kind} has no {name!r}: {remedy}")
 
 
@@ -105,7 +104,7 @@ OF_MANIFESTS = {
     "shape_chunk_grid": "it is .shape",
     "values": "dict().values() has path, offset and length of the chunks",
 }
-"""Names of VirtualiZarr's ``ChunkManifest``."""
+"""Attribute names of VirtualiZarr's ``ChunkManifest``."""
 
 OF_ARRAYS = {
     "chunks": (
@@ -117,7 +116,7 @@ OF_ARRAYS = {
     "to_virtual_variable": "wrap it yourself: xr.Variable(dims, array)",
     "zarray": ".pipelines say how chunks decode; to_manifest(None) has the Zarr metadata as a dict",
 }
-"""Names of VirtualiZarr's ``ManifestArray``."""
+"""Attribute names of VirtualiZarr's ``ManifestArray``."""
 
 OF_DATASETS = {
     "nrefs": "it is .nchunks, which also counts missing chunks",
@@ -128,7 +127,7 @@ OF_DATASETS = {
     ),
     "to_zarr": "call to_manifest('refs.zarr'); materialize('copy.zarr') copies the bytes, too",
 }
-"""Names of the accessors of VirtualiZarr."""
+"""Attribute names of VirtualiZarr's accessors."""
 
 
 # ---------------------------------------------------------------------- manifests
@@ -136,40 +135,40 @@ OF_DATASETS = {
 Kind = TypeVar("Kind", bound=ReferenceTable)
 
 IN_MEMORY = ("files", *COLUMNS, "inline")
-"""The columns of a manifest whose references are in memory."""
+"""Attributes that a view of a table loads when they are accessed."""
 
 LARGE = 2**16
-"""Minimum size of a chunk grid in which a few references are stored by position."""
+"""Size of a chunk grid above which few references are stored sparsely."""
 
 BLOCK_CHUNKS = 2**18
-"""The number of chunks that are examined at a time."""
+"""Number of chunks of a block."""
 
 MAX_LISTED = 2**20
-"""The number of chunks that are examined without asking a set which of them exist."""
+"""Maximum size of a chunk grid that is read without first finding the chunks that exist."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class ChunkManifest(ForeignNames):
-    """The location of each chunk's bytes, as columns over the chunk grid or a view of a table.
+    """The references of all chunks of a grid: columns in memory, or a view of a reference table.
 
-    The columns of a view are read when they are accessed: its table may be a formula, may have rows
-    for few of its chunks, or may be in a reference set or in the index of a source file.
+    The columns of a view are loaded when they are accessed: its table may be a formula, may be
+    sparse, or may be in a reference set or in the index of a source file.
 
     Parameters
     ----------
     files : tuple of SourceFile
-        The table to which the column ``file`` refers.
+        The table of files that the column ``file`` indexes.
     file : int32 array, shape of the chunk grid
         Index of the chunk's file, or `MISSING` or `INLINE`.
     offset, length : int64 array, shape of the chunk grid
-        The position of the chunk in its file, in bytes.
+        The byte range of the chunk in its file.
     pipeline : uint16 array, shape of the chunk grid
-        Index of the `CodecPipeline` in the table of the array.
+        Index of the chunk's `CodecPipeline` in the pipelines of the array.
     checksum : uint64 array, shape of the chunk grid
         2**32 + CRC-32 of the chunk's bytes as stored in the file, or 0 for none.
     inline : tuple of bytes
-        Chunks stored here.
+        The bytes of inline chunks.
 
     Raises
     ------
@@ -197,9 +196,9 @@ class ChunkManifest(ForeignNames):
     _FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
 
     def __post_init__(self) -> None:
-        # each variable of each file makes one, so the columns are not compared in a loop
-        one = self.file.shape == self.offset.shape == self.length.shape
-        if not one or not self.file.shape == self.pipeline.shape == self.checksum.shape:
+        # not a loop, which would be slow for the many manifests of a scan
+        is_valid = self.file.shape == self.offset.shape == self.length.shape
+        if not is_valid or not self.file.shape == self.pipeline.shape == self.checksum.shape:
             shapes = {name: getattr(self, name).shape for name in COLUMNS}
             raise ValueError(f"ChunkManifest: columns of one grid have one shape, got {shapes}")
 
@@ -212,27 +211,27 @@ class ChunkManifest(ForeignNames):
         first: int = 0,
         renumbered: tuple[int, ...] | None = None,
     ) -> ChunkManifest:
-        """Return a manifest without columns that refers to the rows of a table.
+        """Return a manifest that is a view of a reference table.
 
         Parameters
         ----------
         table : ReferenceTable
         shape, strides, first, renumbered
-            As in `RowView`; by default the chunks are rows in C order.
+            As in `RowView`; by default the rows in C order.
         """
         strides = compute_strides(shape) if strides is None else strides
         return cls._of_rows(RowView(table, shape, strides, first, renumbered))
 
     @classmethod
     def _of_rows(cls, rows: RowView) -> ChunkManifest:
-        made = object.__new__(cls)
-        object.__setattr__(made, "rows", rows)
-        return made
+        manifest = object.__new__(cls)
+        object.__setattr__(manifest, "rows", rows)
+        return manifest
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # columns that are not in memory; to use several of them, use `loaded`
+            # a column of a view; callers that need several columns use `loaded`
             if name not in IN_MEMORY:
                 return ForeignNames.__getattr__(self, name)
             table = self.rows.table
@@ -255,7 +254,7 @@ class ChunkManifest(ForeignNames):
         checksum: npt.ArrayLike = 0,
         inline: Sequence[bytes] = (),
     ) -> ChunkManifest:
-        """Build a manifest from columns or scalars, and check every reference.
+        """Build a manifest from columns or scalars, and check all references.
 
         Raises
         ------
@@ -265,11 +264,11 @@ class ChunkManifest(ForeignNames):
         UnsupportedError
             The grid has more than 32 axes.
         ValueError
-            A column contains something other than integers, or does not fit the grid.
+            A column contains values other than integers, or does not broadcast to the grid.
         """
         check_axes(len(shape), "a grid of chunks")
-        given = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
-        columns = {name: spread_column(name, value, shape) for name, value in given}
+        values_by_column = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
+        columns = {name: build_column(name, value, shape) for name, value in values_by_column}
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         check_references(manifest)
         return manifest
@@ -282,15 +281,14 @@ class ChunkManifest(ForeignNames):
         offsets: Sequence[int],
         lengths: Sequence[int],
     ) -> ChunkManifest:
-        """Build a manifest of a few chunks of one file, in C order, and check every reference.
+        """Build a manifest of few chunks in one file, in C order, and check all references.
 
-        It equals the result of `build`, in a third of the time, which matters in scans of many
-        files.
+        Equals the result of `build` in a third of the time, for scans of many files.
 
         Raises
         ------
         FormatError, UnsupportedError
-            As `build`.
+            As in `build`.
         """
         check_axes(len(shape), "a grid of chunks")
         last = 2**62 if file.size is None else file.size
@@ -301,109 +299,109 @@ class ChunkManifest(ForeignNames):
         return cls(
             files=(file,),
             file=constant_column("file", 0, shape),
-            offset=column_of_rows("offset", offsets, shape),
-            length=column_of_rows("length", lengths, shape),
+            offset=build_small_column("offset", offsets, shape),
+            length=build_small_column("length", lengths, shape),
             pipeline=constant_column("pipeline", 0, shape),
             checksum=constant_column("checksum", 0, shape),
         )
 
     @classmethod
     def missing(cls, shape: tuple[int, ...]) -> ChunkManifest:
-        """Return a manifest of chunks that do not exist."""
+        """Return a manifest whose chunks are all missing."""
         return cls.build(shape, file=MISSING)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Chunks per axis."""
+        """Number of chunks along each axis."""
         return self.file.shape if self.rows is None else self.rows.shape
 
     @property
     def size(self) -> int:
-        """Number of chunks of the grid, including missing ones."""
+        """Number of chunks of the grid, including missing chunks."""
         return prod(self.shape)
 
     def __repr__(self) -> str:
-        counted = format_count(self.size, "chunk")
+        chunks = format_count(self.size, "chunk")
         if self.rows is not None:
-            where = self.rows.table.where
+            location = self.rows.table.where
         else:
-            where = f" of {format_count(len(self.files), 'file')}" if self.files else ""
-        return f"<{type(self).__name__} {self.shape}: {counted}{where}>"
+            location = f" of {format_count(len(self.files), 'file')}" if self.files else ""
+        return f"<{type(self).__name__} {self.shape}: {chunks}{location}>"
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files of the table; for a view, only the files that contain chunks."""
+        """The distinct files of the table of files; for a view, only those that contain chunks."""
         if self.rows is None or self.rows.table.files is not None:
             return tuple(dict.fromkeys(self.files))
-        found: dict[SourceFile, None] = {}
-        for _, part in iterate_references(self):
-            found |= dict.fromkeys(part.pruned().files)
-        return tuple(found)
+        used: dict[SourceFile, None] = {}
+        for _, references in iterate_references(self):
+            used |= dict.fromkeys(references.pruned().files)
+        return tuple(used)
 
     @property
     def listed(self) -> tuple[SourceFile, ...]:
-        """The files of the table; for a view, all files that its set lists for it."""
+        """The table of files; for a view, all files that its table lists, used or not."""
         return self.files if self.rows is None else self.rows.table.list_sources()
 
     def find_listed(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the listed files that have one of the urls."""
+        """Return the files of `listed` whose url is in ``urls``."""
         if self.rows is not None:
             return self.rows.table.find_sources(urls)
         return tuple(file for file in self.files if file.url in urls)
 
     @property
     def catalogue(self) -> SourceSummary | None:
-        """Facts that the set stores about all listed files, or None if they have to be listed."""
+        """Totals of the files that the reference set stores, or None if files have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
     def count_stored(self) -> CountedSources | None:
-        """Count the chunks of each file if the set can, or return None if rows must be read."""
-        found = None if self.rows is None else self.rows.find_range()
-        if self.rows is None or found is None:
+        """Count the chunks in each file, or return None if references must be read for that."""
+        row_range = None if self.rows is None else self.rows.find_range()
+        if self.rows is None or row_range is None:
             return None
-        return self.rows.table.count_sources(*found)
+        return self.rows.table.count_sources(*row_range)
 
     @property
     def nbytes(self) -> int:
-        """The size of the references in memory, without the table of files, in bytes."""
+        """Size in bytes of the references in memory, without the table of files."""
         if self.rows is not None:
             return self.rows.table.nbytes
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
         return columns + sum(len(chunk) for chunk in self.inline)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
-        """Return the row of one chunk."""
+        """Return the reference of one chunk."""
         if self.rows is not None:
             positions = [np.array([range(n)[i]]) for n, i in zip(self.shape, chunk_id, strict=True)]
             return self.rows.cross(positions).lookup((0,) * len(positions))
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
 
     def dict(self) -> dict[str, dict[str, Any]]:
-        """Return path, offset and length of every chunk, or its bytes as ``data``, by its key.
+        """Return a dict of chunk keys to path, offset and length, or to ``data`` of inline chunks.
 
-        Missing chunks have no key, as in `virtualizarr.manifests.ChunkManifest.dict`.
+        Missing chunks are omitted, as in `virtualizarr.manifests.ChunkManifest.dict`.
         """
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         loaded = self.loaded()
         for chunk_id in np.argwhere(loaded.file != MISSING).tolist():
             file, offset, length, *_ = loaded.lookup(tuple(chunk_id))
             key = ".".join(map(str, chunk_id)) or "0"
             if file == INLINE:
-                found[key] = {"data": loaded.inline[offset]}
+                entries[key] = {"data": loaded.inline[offset]}
             else:
-                found[key] = {"path": loaded.files[file].url, "offset": offset, "length": length}
-        return found
+                entries[key] = {"path": loaded.files[file].url, "offset": offset, "length": length}
+        return entries
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks at flat indexes in C order, in the shape of the indexes."""
+        """Select chunks by flat ids in C order; the result has the shape of ``ids``."""
         if self.rows is not None:
             return self.rows.at(ids)
-        where = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
+        index = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
         columns = self if self.shape else self.reshape((1,))
-        return columns._map(lambda column: column[where])
+        return columns._map(lambda column: column[index])
 
     def find_existing(self) -> Ints | None:
-        """Return the ascending flat indexes of the chunks that may exist, or None if all may."""
+        """Return the ascending flat ids of chunks that may not be missing, or None for all."""
         if self.rows is not None:
             return self.rows.find_existing()
         file = compact(self.file)
@@ -416,19 +414,19 @@ class ChunkManifest(ForeignNames):
 
     @property
     def is_in_set(self) -> bool:
-        """Whether the references are in a reference set, and are read from there when needed."""
+        """Whether the references are in a reference set, from which they are loaded when needed."""
         return self.rows is not None and self.rows.table.is_in_set
 
     @property
     def must_stay_separate(self) -> bool:
-        """Whether joining with others would read a set, or compute many rows of a formula."""
+        """Whether joining it with others would load references of a set or a large table."""
         if self.rows is None or self.rest is not None:
             return False
         return self.is_in_set or (self.size > LARGE and not self.is_in_source)
 
     @property
     def is_in_source(self) -> bool:
-        """Whether the references are looked up in the index of a source file."""
+        """Whether the references are looked up in the index of a source file when needed."""
         return self.rows is not None and self.rows.table.is_in_source
 
     @property
@@ -437,11 +435,11 @@ class ChunkManifest(ForeignNames):
         return None if self.rows is None else self.rows.table
 
     def table_of(self, kind: type[Kind]) -> Kind | None:
-        """Return the table of a view if it is of the given type, or None."""
+        """Return the table of a view if it has the type ``kind``, else None."""
         return self.table if isinstance(self.table, kind) else None
 
     def counts(self, table: ReferenceTable | None, first: int = 0) -> bool:
-        """Return whether the chunks, in C order, are the rows of a table from ``first`` on."""
+        """Return whether this is a view of consecutive rows of ``table``, from ``first`` on."""
         return (
             self.rows is not None
             and self.rows.table == table
@@ -451,16 +449,16 @@ class ChunkManifest(ForeignNames):
         )
 
     def get_if_loaded(self) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are in memory and their positions, or None if something must be read.
+        """Return flat chunk ids and their references if they are in memory, else None.
 
-        Without positions, there is a row for each chunk, or one row represents all, except for
-        its offset.
+        If the ids are None, there is a reference for each chunk, or one that stands for all except
+        for its offset.
         """
         return (None, self) if self.rows is None else self.rows.table.get_if_loaded(self.rows)
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of missing chunks, if few chunks exist and are stored by position."""
+        """The pipeline of missing chunks of a sparse manifest, else None."""
         return None if self.rows is None else self.rows.rest
 
     def loaded(self) -> ChunkManifest:
@@ -469,7 +467,7 @@ class ChunkManifest(ForeignNames):
         Raises
         ------
         UnsupportedError
-            They would be almost empty.
+            The columns would be huge and almost empty.
         """
         if self.rows is None:
             return self
@@ -479,36 +477,36 @@ class ChunkManifest(ForeignNames):
         return ChunkManifest.concatenate(parts, 0).reshape(self.shape)
 
     def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
-        """Return the chunks ``ids`` along ``axis``; an id of -1 is a missing chunk."""
+        """Take chunks along an axis; the id -1 stands for a missing chunk."""
         if isinstance(ids, slice):
             if self.rows is not None:
                 return self._of_rows(self.rows.crop(axis, ids))
-            where = (slice(None),) * axis + (ids,)
-            return self._map(lambda column: column[where])
+            index = (slice(None),) * axis + (ids,)
+            return self._map(lambda column: column[index])
         if self.rows is not None:
             return self._take_rows(self.rows, axis, ids)
-        taken = self._map(lambda column: take_rows(column, ids, axis))
-        absent = ids == -1
-        if not absent.any():
+        taken = self._map(lambda column: take_along(column, ids, axis))
+        is_missing = ids == -1
+        if not is_missing.any():
             return taken
-        mask = absent.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
+        mask = is_missing.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
         return replace(taken, file=np.where(mask, np.int32(MISSING), taken.file))
 
     def _take_rows(self, rows: RowView, axis: int, ids: Ints) -> ChunkManifest:
-        # a missing chunk has the pipeline of the last one, as with columns in memory
+        # id -1 gets the pipeline of the last chunk, as for columns in memory
         last = np.full_like(ids, self.shape[axis] - 1)
-        kept = np.unique(np.where(ids < 0, last, ids) if rows.table.has_pipelines else ids)
-        kept = kept[kept >= 0]
-        if not kept.size:
+        distinct = np.unique(np.where(ids < 0, last, ids) if rows.table.has_pipelines else ids)
+        distinct = distinct[distinct >= 0]
+        if not distinct.size:
             shape = (*self.shape[:axis], ids.size, *self.shape[axis + 1 :])
             return ChunkManifest.build(shape, file=MISSING, pipeline=rows.only)
-        needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self.shape)]
-        where = np.where(ids < 0, -1, np.searchsorted(kept, ids))
-        return rows.cross(needed).take(axis, where)
+        mesh = [distinct if i == axis else np.arange(n) for i, n in enumerate(self.shape)]
+        positions = np.where(ids < 0, -1, np.searchsorted(distinct, ids))
+        return rows.cross(mesh).take(axis, positions)
 
     @staticmethod
     def concatenate(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
-        """Concatenate manifests along ``axis``, and merge their tables of files."""
+        """Concatenate manifests along an axis, merging their tables of files."""
         if len(manifests) == 1:
             return manifests[0]
         manifests = [m.loaded() for m in manifests]
@@ -527,7 +525,7 @@ class ChunkManifest(ForeignNames):
         return ChunkManifest(files=table.items, inline=tuple(inline), **joined)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
-        """Permute the axes of the grid."""
+        """Permute the axes of the chunk grid."""
         if self.rows is not None:
             return self._of_rows(self.rows.transpose(axes))
         return self._map(lambda column: column.transpose(axes))
@@ -546,30 +544,29 @@ class ChunkManifest(ForeignNames):
         return self._map(lambda column: np.broadcast_to(column, shape))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
-        """Return the manifest with ``change`` applied to every source file."""
+        """Return the manifest with ``change`` applied to each source file."""
         if self.rows is not None:
-            found = self._with_table(self.rows.table.with_files(change))
-            return self.loaded().with_files(change) if found is None else found
+            changed = self._with_table(self.rows.table.with_files(change))
+            return self.loaded().with_files(change) if changed is None else changed
         return replace(self, files=tuple(map(change, self.files)))
 
     def _with_table(self, table: ReferenceTable | None) -> ChunkManifest | None:
-        """Return the same rows of another table, or None if there is none."""
+        """Return the same view of another table, or None without a table."""
         if self.rows is None or table is None:
             return None
         return self._of_rows(self.rows._replace(table=table))
 
     def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
-        """Return the manifest for files that are embedded in others.
+        """Return a manifest that refers to the files in which the present ones are embedded.
 
         Parameters
         ----------
         locations : sequence of SourceFile and int
-            For every file of the table, the one that contains it, and the offset where it begins
-            there.
+            For each file of the table, the file that contains it, and its offset there.
         """
         if self.rows is not None:
-            found = self._with_table(self.rows.table.moved_into(locations))
-            return self.loaded().moved_into(locations) if found is None else found
+            moved = self._with_table(self.rows.table.moved_into(locations))
+            return self.loaded().moved_into(locations) if moved is None else moved
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in locations]
         # the codes of missing and inline chunks index from the end of the table
@@ -584,35 +581,35 @@ class ChunkManifest(ForeignNames):
         )
 
     def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
-        """Return the manifest with checksums added to chunks that have none.
+        """Return the manifest with checksums for those chunks that have none.
 
         Parameters
         ----------
         checksums : array of uint64
-            Over the grid of chunks, or of a shape that broadcasts to it.
+            Broadcast to the chunk grid.
         """
         if self.rows is not None:
             return self.loaded().checked(checksums)
-        known = compact(self.checksum)
-        found = np.where(known == 0, checksums, known)
-        return replace(self, checksum=fit_column(found, self.shape))
+        present = compact(self.checksum)
+        combined = np.where(present == 0, checksums, present)
+        return replace(self, checksum=fit_column(combined, self.shape))
 
     def pruned(self) -> ChunkManifest:
-        """Return the manifest with only those files in its table that contain chunks."""
+        """Return the manifest without the files that contain none of its chunks."""
         if self.rows is not None:
             return self.rows.table.pruned(self)
         used = find_distinct(compact(self.file), len(self.files))
-        return self if used.size == len(self.files) else self._with_files_of(used)
+        return self if used.size == len(self.files) else self._select_files(used)
 
     def with_files_in_order(self, axis: int) -> ChunkManifest:
-        """Return the manifest with its files in the order of their first use along an axis."""
+        """Return the manifest with its table of files in the order of first use along an axis."""
         if self.rows is not None:
             return self.loaded().with_files_in_order(axis)
         used = find_distinct_in_order(np.moveaxis(self.file, axis, 0))
-        return self._with_files_of(used[used >= 0])
+        return self._select_files(used[used >= 0])
 
-    def _with_files_of(self, used: Ints) -> ChunkManifest:
-        """Return the manifest with only the files at these indexes, in their order."""
+    def _select_files(self, used: Ints) -> ChunkManifest:
+        """Return the manifest with only the files of some indexes, in that order."""
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
@@ -620,7 +617,7 @@ class ChunkManifest(ForeignNames):
         return replace(self, files=files, file=map_compact(self.file, lambda c: numbers[c]))
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
-        """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
+        """Renumber the pipelines: pipeline ``i`` becomes ``numbers[i]``."""
         if list(numbers) == list(range(len(numbers))):
             return self
         if self.rows is not None:
@@ -629,20 +626,20 @@ class ChunkManifest(ForeignNames):
         return replace(self, pipeline=map_compact(self.pipeline, lambda c: table[c]))
 
     def used_pipelines(self, count: int) -> Ints:
-        """Return the indexes of the pipelines that chunks have, or may have, out of ``count``."""
+        """Return the indexes of pipelines that chunks may have, out of ``count`` pipelines."""
         if self.rows is None:
             return np.unique(compact(self.pipeline))
         if self.rest is not None:
-            ids, rows = gather_references(self)
-            found = rows.used_pipelines(count) if ids.size else np.zeros(0, np.int64)
-            return found if ids.size == self.size else np.union1d(found, [self.rest])
+            ids, references = gather_references(self)
+            used = references.used_pipelines(count) if ids.size else np.zeros(0, np.int64)
+            return used if ids.size == self.size else np.union1d(used, [self.rest])
         if not self.rows.table.has_pipelines:
             return np.array([self.rows.only])
         renumbered = self.rows.renumbered
         return np.arange(count) if renumbered is None else np.unique(renumbered)
 
     def same(self, other: ChunkManifest) -> bool:
-        """Return whether both manifests refer to the same bytes, chunk by chunk."""
+        """Return whether both manifests have the same references."""
         if self is other:
             return True
         if self.shape != other.shape:
@@ -655,11 +652,11 @@ class ChunkManifest(ForeignNames):
             return same and rows.same(other_rows)
         if (self.rest is not None or other.rest is not None) and self.size > LARGE:
             return False
-        one, two = self.loaded(), other.loaded()
+        left, right = self.loaded(), other.loaded()
         return (
-            one.files == two.files
-            and one.inline == two.inline
-            and all(is_same_column(getattr(one, n), getattr(two, n)) for n in COLUMNS)
+            left.files == right.files
+            and left.inline == right.inline
+            and all(is_same_column(getattr(left, n), getattr(right, n)) for n in COLUMNS)
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
@@ -669,7 +666,7 @@ class ChunkManifest(ForeignNames):
 
     # not __getstate__: before Python 3.11.4, dataclass(frozen=True, slots=True) overwrites it
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the elements of broadcast axes once, in few bytes, or the location of rows."""
+        """Pickle compressed columns, or, for a view, its table and strides."""
         if self.rows is not None:
             return ChunkManifest.of_table, tuple(self.rows)
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
@@ -679,9 +676,9 @@ class ChunkManifest(ForeignNames):
         return _unpack_manifest, (files, self.inline, self.shape, packed)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Identify the references for dask: equal ones equally, at the cost of their memory.
+        """Return a deterministic token of the references for dask.
 
-        Rows in a set are identified by their location, without reading them.
+        The token of a view is that of its table and strides, so that no references are read.
         """
         from dask.base import normalize_token
 
@@ -698,51 +695,51 @@ class ChunkManifest(ForeignNames):
 def _unpack_manifest(
     files: Any, inline: tuple[bytes, ...], shape: tuple[int, ...], packed: Mapping[str, Any]
 ) -> ChunkManifest:
-    """Return the manifest from a pickle."""
+    """Restore a pickled manifest."""
     columns: dict[str, Column] = {}
     for name, kind in COLUMNS.items():
         if isinstance(packed[name], int):
             columns[name] = constant_column(name, packed[name], shape)
         else:
             steps = unpack(packed["length"]) if name == "offset" else None
-            found = unpack(packed[name], steps).astype(kind, copy=False)
-            columns[name] = np.broadcast_to(found, shape)
+            column = unpack(packed[name], steps).astype(kind, copy=False)
+            columns[name] = np.broadcast_to(column, shape)
     return ChunkManifest(files=unpack_table(files), inline=inline, **columns)
 
 
-# ---------------------------------------------------------------------- block by block
+# ---------------------------------------------------------------------- iteration in blocks
 
 
 def iterate_blocks(
     manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the flat indexes of chunks and the chunks, beginning at ``start``, block by block.
+    """Yield blocks of flat chunk ids and their references, from chunk ``start`` on.
 
-    Callers that need all chunks of a manifest use this, so that a small set that claims billions of
-    chunks soon fails: blocks that are almost empty are an `UnsupportedError`.
+    Raises `UnsupportedError` if blocks are almost empty, so that a small set that claims billions
+    of chunks fails early.
     """
-    references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
+    references, description = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
     for begin in range(start, manifest.size, most):
         ids = np.arange(begin, min(begin + most, manifest.size))
         part = manifest.at(ids)
         references += int(np.count_nonzero(part.file != MISSING))
-        check_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
+        check_table((int(ids[-1]) + 1 - start,), max(references, 1), description)
         yield ids, part
 
 
 def iterate_references(
     manifest: ChunkManifest, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the flat indexes of existing chunks, ascending, and the chunks, block by block.
+    """Yield blocks of the ascending flat ids of existing chunks, and their references.
 
-    If the manifest knows which chunks may exist, the time depends on the number of references, not
-    of missing chunks. In another manifest, almost empty blocks raise `UnsupportedError`.
+    If the manifest knows which chunks exist, the time does not depend on the number of missing
+    chunks. Otherwise `UnsupportedError` is raised for almost empty blocks.
     """
-    is_asked = manifest.size > MAX_LISTED or not manifest.is_in_set
-    known = manifest.find_existing() if is_asked else None
+    looks_up_existing = manifest.size > MAX_LISTED or not manifest.is_in_set
+    existing = manifest.find_existing() if looks_up_existing else None
     blocks: Iterator[tuple[Ints, ChunkManifest]]
-    if known is not None:
-        cuts = (known[begin : begin + most] for begin in range(0, known.size, most))
+    if existing is not None:
+        cuts = (existing[begin : begin + most] for begin in range(0, existing.size, most))
         blocks = ((ids, manifest.at(ids)) for ids in cuts)
     elif manifest.is_loaded:
         flat = (np.arange(n, min(n + most, manifest.size)) for n in range(0, manifest.size, most))
@@ -750,17 +747,17 @@ def iterate_references(
     else:
         blocks = iterate_blocks(manifest, most=most)
     for ids, part in blocks:
-        there = part.file != MISSING
-        if there.all():
+        exists = part.file != MISSING
+        if exists.all():
             yield ids, part
-        elif there.any():
-            yield ids[there], part.at(np.flatnonzero(there))
+        elif exists.any():
+            yield ids[exists], part.at(np.flatnonzero(exists))
 
 
 def gather_references(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
-    """Return the flat indexes of the existing chunks, ascending, and the chunks."""
-    found = list(iterate_references(manifest))
-    if not found:
+    """Return the ascending flat ids of existing chunks, and a 1-D manifest of their references."""
+    blocks = list(iterate_references(manifest))
+    if not blocks:
         return np.zeros(0, np.int64), ChunkManifest.missing((0,))
-    rows = ChunkManifest.concatenate([part for _, part in found], 0)
-    return np.concatenate([ids for ids, _ in found]), rows
+    references = ChunkManifest.concatenate([part for _, part in blocks], 0)
+    return np.concatenate([ids for ids, _ in blocks]), references

@@ -1,12 +1,11 @@
-"""Tables of references in memory: evenly spaced, sparse and tiled references.
+"""Reference tables in memory (evenly spaced, sparse, tiled), and caches of stored tables.
 
-Records of a classic netCDF file are evenly spaced, a million of them for each variable: three
-numbers describe them. An archive of forecasts is a grid of initial times, lead times and members,
-most of which do not exist yet: its table takes the memory of the existing references. Both are
-computed or looked up when columns are accessed.
+`StridedReferences` describes the evenly spaced records of a classic netCDF variable by three
+numbers. `SparseReferences` has only existing chunks, as in a grid of forecasts most of which do not
+exist yet. `TiledReferences` combines manifests on one grid.
 
-In all Parquet sets, a row is in record ``row // size``, and the most recently used records are
-cached.
+Reference sets in Parquet store rows in records of equal size, of which the most recently used ones
+are cached.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 
 CACHED = 2**21
-"""The number of rows of one set that are kept in memory."""
+"""Number of cached rows per reference set."""
 
 SETS = 8
-"""The number of sets that a process keeps open for unpickled arrays."""
+"""Number of reference sets that a process keeps open for unpickled arrays."""
 
 Record = TypeVar("Record")
 
 
 class RecordCache(Generic[Record]):
-    """The most recently used records, by name, shared by all threads.
+    """A thread-safe LRU cache of records.
 
-    There are at most ``most`` of them, and at least two; a subclass may limit their weight instead.
+    It has at most ``most`` records, and at least two; a subclass may limit their weight instead.
     """
 
     def __init__(self, most: int) -> None:
@@ -68,78 +67,82 @@ class RecordCache(Generic[Record]):
         return len(self._records)
 
     def find(self, name: Hashable) -> Record | None:
-        """Return a record, or None if it is not cached."""
+        """Return a cached record, or None."""
         with self._lock:
             if name in self._records:
                 self._records.move_to_end(name)
             return self._records.get(name)
 
     def put(self, name: Hashable, record: Record) -> None:
-        """Add or replace a record, and drop the least recently used ones."""
+        """Add or replace a record, and evict the least recently used ones."""
         with self._lock:
-            if (old := self._records.pop(name, None)) is not None:
-                self.weight -= self.weigh(old)
+            if (replaced := self._records.pop(name, None)) is not None:
+                self.weight -= self.weigh(replaced)
             self._records[name] = record
             self.weight += self.weigh(record)
         self.shrink()
 
     def shrink(self) -> None:
-        """Drop records until the total weight is below the limit, which may have changed."""
+        """Evict records until the total weight is within the limit, which may have changed."""
         most = self.limit()
         with self._lock:
             while self.weight > most:
                 self.weight -= self.weigh(self._records.popitem(last=False)[1])
 
     def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
-        """Return a record; read it if it is not cached."""
-        if (found := self.find(name)) is None:
-            found = read()
-            self.put(name, found)
-        return found
+        """Return a record; read and cache it if necessary."""
+        if (record := self.find(name)) is None:
+            record = read()
+            self.put(name, record)
+        return record
 
 
 _open_sets: RecordCache[Any] = RecordCache(SETS)
 
 
 def name_opening() -> str:
-    """Return a name for one opening of a set, which its pickles contain."""
+    """Return a random id for one opening of a reference set, which is pickled with it."""
     return secrets.token_hex(8)
 
 
 def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
-    """Return the unpickled object of an opening, which all its pickles share in a process.
+    """Unpickle an object of a set once per process and opening.
 
-    So dask tasks share the records that they read. A new opening is another object, since the set
-    may have changed.
+    Dask tasks thereby share cached records. Objects of different openings are not shared, since the
+    set may have changed between them.
     """
 
-    def made() -> Record:
-        found = kind.__new__(kind)
-        found.__setstate__(state)  # type: ignore[attr-defined]
-        return found
+    def unpickle() -> Record:
+        restored = kind.__new__(kind)
+        restored.__setstate__(state)  # type: ignore[attr-defined]
+        return restored
 
-    shared: Record = _open_sets.get((kind, name), made)
+    shared: Record = _open_sets.get((kind, name), unpickle)
     return shared
 
 
-def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) -> ChunkManifest:
-    """Return the rows at these indexes, in their shape; read each record of ``size`` rows once.
+def read_rows(
+    ids: Ints, size: int, load_from_record: Callable[[int, Ints], ChunkManifest]
+) -> ChunkManifest:
+    """Return references at some row indexes, reading each record of ``size`` rows once.
 
-    ``rows`` takes the index of a record and ascending row indexes inside it.
+    ``load_from_record`` takes the index of a record and ascending row indexes within it.
     """
-    flat, where = np.unique(ids, return_inverse=True)
+    flat, inverse = np.unique(ids, return_inverse=True)
     if not flat.size:
         return ChunkManifest.missing(ids.shape)
     record, row = np.divmod(flat, size)
     breaks = np.flatnonzero(np.diff(record)) + 1
     parts = [
-        rows(int(numbers[0]), inside)
-        for numbers, inside in zip(np.split(record, breaks), np.split(row, breaks), strict=True)
+        load_from_record(int(numbers[0]), rows_of_record)
+        for numbers, rows_of_record in zip(
+            np.split(record, breaks), np.split(row, breaks), strict=True
+        )
     ]
     joined = ChunkManifest.concatenate(parts, 0)
-    if flat.size == ids.size and (where.ravel()[1:] > where.ravel()[:-1]).all():
+    if flat.size == ids.size and (inverse.ravel()[1:] > inverse.ravel()[:-1]).all():
         return joined.reshape(ids.shape)
-    return joined.at(where.reshape(ids.shape))
+    return joined.at(inverse.reshape(ids.shape))
 
 
 def read_parquet(
@@ -148,19 +151,22 @@ def read_parquet(
     dictionaries: Sequence[str] = (),
     columns: Sequence[str] | None = None,
 ) -> Any:
-    """Return all or some columns of a Parquet file as an Arrow table, some as dictionaries.
+    """Read columns of a Parquet file as an Arrow table, some of them as dictionary arrays.
 
-    Only this thread accesses the bytes. An Arrow thread that releases them needs the interpreter;
-    after the interpreter has ended, that would crash the process.
+    No Arrow threads are used: one that releases ``data`` after the interpreter has ended would
+    crash the process.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
-        there = set(dictionaries).intersection(metadata.schema.names)
+        present_dictionaries = set(dictionaries).intersection(metadata.schema.names)
         file = pq.ParquetFile(
-            pa.BufferReader(data), metadata=metadata, read_dictionary=there, pre_buffer=False
+            pa.BufferReader(data),
+            metadata=metadata,
+            read_dictionary=present_dictionaries,
+            pre_buffer=False,
         )
         return file.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -170,13 +176,13 @@ def read_parquet(
 # ---------------------------------------------------------------------- tables
 
 MOSTLY_MISSING = 8
-"""Minimum ratio of grid size to existing chunks at which it is worth listing these."""
+"""Minimum ratio of grid size to existing chunks of a sparse manifest."""
 
 MAX_PIPELINES = 2
-"""The number of pipelines to look for, which is enough to know whether there is only one."""
+"""Number of pipelines to look for: two, to know whether there is only one."""
 
 
-# ---------------------------------------------------------------------- a formula
+# ---------------------------------------------------------------------- evenly spaced references
 
 
 @dataclass(frozen=True)
@@ -204,11 +210,11 @@ class StridedReferences(ReferenceTable):
     is_in_set = False
 
     def __post_init__(self) -> None:
-        # if the first and the last chunk are valid, all between them are
+        # if the first and the last chunk are valid, so are all others
         self.load(np.array([0, self.count - 1], np.int64))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks at these flat indexes, in their shape, and their file."""
+        """Return the references of chunks by flat ids, in the shape of ``ids``."""
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
         offset = self.first + self.step * ids
@@ -216,45 +222,45 @@ class StridedReferences(ReferenceTable):
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file."""
+        """The only file."""
         return (self.file,)
 
     @property
     def nbytes(self) -> int:
-        """The size of the references in memory, in bytes: the size of four numbers."""
+        """Size in bytes of the references: four integers."""
         return 32
 
     @property
     def where(self) -> str:
-        """The location of the rows, for people."""
+        """A phrase for the repr of a manifest."""
         return " of 1 file"
 
     def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
-        """Return the table for a file that is embedded in another one."""
+        """Return the table with offsets in the containing file."""
         [(file, begin)] = locations
         return replace(self, file=file, first=self.first + begin)
 
     def get_if_loaded(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
-        """Return one row that represents all rows, or None if there are no rows."""
-        one = np.zeros((1,) * len(rows.shape), np.int64)
-        return (None, rows.at(one)) if prod(rows.shape) else None
+        """Return one reference that stands for all, or None if there are no chunks."""
+        first = np.zeros((1,) * len(rows.shape), np.int64)
+        return (None, rows.at(first)) if prod(rows.shape) else None
 
 
-# ---------------------------------------------------------------------- few rows by position
+# ---------------------------------------------------------------------- sparse references
 
 
 @dataclass(frozen=True, eq=False)
 class SparseReferences(ReferenceTable):
-    """References (``rows``) to the chunks at ascending flat indexes; all others are missing.
+    """References (``rows``) of chunks with ascending flat ids (``numbers``); others are missing.
 
-    ``rest`` is the pipeline of the missing chunks, which determines their values.
+    ``rest`` is the pipeline of missing chunks, which determines their fill value.
 
     Examples
     --------
     >>> file = SourceFile("file:///a.nc", size=2**30)
-    >>> one = ChunkManifest.build((1,), files=[file], offset=96, length=8)
-    >>> placed = SparseReferences(np.array([123_456_789]), one)
-    >>> sparse = ChunkManifest.of_table(placed, (1000, 10**6))
+    >>> rows = ChunkManifest.build((1,), files=[file], offset=96, length=8)
+    >>> table = SparseReferences(np.array([123_456_789]), rows)
+    >>> sparse = ChunkManifest.of_table(table, (1000, 10**6))
     >>> sparse.lookup((123, 456_789)).offset, sparse.lookup((0, 0)).file
     (96, -1)
     """
@@ -267,45 +273,45 @@ class SparseReferences(ReferenceTable):
     has_pipelines = True
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks at these flat indexes, in their shape, and their files."""
+        """Return the references of chunks by flat ids, in the shape of ``ids``."""
         row = np.searchsorted(self.numbers, ids.ravel())
-        known = np.append(self.numbers, -1)[row] == ids.ravel()
-        if row.size == self.rows.size and (row == np.arange(row.size)).all() and known.all():
+        exists = np.append(self.numbers, -1)[row] == ids.ravel()
+        if row.size == self.rows.size and (row == np.arange(row.size)).all() and exists.all():
             return self.rows.reshape(ids.shape)
-        return spread_rows(self.rows.at(row[known]), known, self.rest).reshape(ids.shape)
+        return scatter_references(self.rows.at(row[exists]), exists, self.rest).reshape(ids.shape)
 
     def find_existing_rows(self) -> Ints:
-        """Return the flat indexes of the chunks."""
+        """Return the flat ids of the existing chunks."""
         return self.numbers
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The files of the chunks."""
+        """The files of the existing chunks."""
         return self.rows.files
 
     @property
     def nbytes(self) -> int:
-        """The size of the references in memory, in bytes."""
+        """Size in bytes of the references in memory."""
         return self.numbers.nbytes + self.rows.nbytes
 
     @property
     def where(self) -> str:
-        """The location of the rows, for people."""
+        """A phrase for the repr of a manifest."""
         return f" of {format_count(len(self.files), 'file')}, most of them missing"
 
     def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
-        """Return the table for files that are embedded in others."""
+        """Return the table with offsets in the containing files."""
         return replace(self, rows=self.rows.moved_into(locations))
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
-        """Return the flat indexes of the existing chunks, ascending, and the chunks."""
+        """Return the ascending flat ids of existing chunks, and their references."""
         if rows.is_in_order and rows.renumbered is None:
             count = int(np.searchsorted(self.numbers, prod(rows.shape)))
             return self.numbers[:count], self.rows.take(0, slice(0, count))
         return gather_references(ChunkManifest.of_table(*rows))
 
     def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a manifest of the table with only the references that its chunks need."""
+        """Return a view of this table without the references that it does not use."""
         ids, rows = gather_references(manifest)
         in_order = manifest.rows is not None and manifest.rows.is_in_order
         if ids.size == self.numbers.size and in_order:
@@ -319,21 +325,21 @@ class SparseReferences(ReferenceTable):
         return ("virtualds-placed", *map(normalize_token, parts))
 
 
-def spread_rows(rows: ChunkManifest, known: Any, rest: int = 0) -> ChunkManifest:
-    """Return rows where ``known`` is true, and missing chunks elsewhere."""
-    if known.all():
+def scatter_references(rows: ChunkManifest, exists: Any, rest: int = 0) -> ChunkManifest:
+    """Return references where ``exists`` is true, elsewhere missing chunks of pipeline ``rest``."""
+    if exists.all():
         return rows
-    ended = ChunkManifest.build((1,), file=MISSING, pipeline=rest)
-    joined = ChunkManifest.concatenate([rows, ended], 0)
-    return joined.at(np.where(known, np.cumsum(known) - 1, rows.size))
+    extended = ChunkManifest.build((1,), file=MISSING, pipeline=rest)
+    joined = ChunkManifest.concatenate([rows, extended], 0)
+    return joined.at(np.where(exists, np.cumsum(exists) - 1, rows.size))
 
 
 def build_sparse(
     numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
 ) -> ChunkManifest:
-    """Return the manifest of ``rows`` for the chunks at ascending flat indexes in C order.
+    """Return a manifest of references (``rows``) with ascending flat ids (``numbers``).
 
-    Others are missing, and have the pipeline ``rest``.
+    All other chunks are missing, and have the pipeline ``rest``.
     """
     if not numbers.size:
         return ChunkManifest.build(shape, file=MISSING, pipeline=rest)
@@ -344,54 +350,60 @@ def build_sparse(
 def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
     """Load the references of a manifest, as `SparseReferences` if most chunks are missing.
 
-    Raise an error if it does not know which chunks exist and would have almost empty columns.
+    Raises `UnsupportedError` if columns would be huge and almost empty, and the manifest does not
+    know which chunks exist.
     """
-    known, used = manifest.find_existing(), manifest.used_pipelines(MAX_PIPELINES)
-    if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
+    existing, used = manifest.find_existing(), manifest.used_pipelines(MAX_PIPELINES)
+    if existing is None or used.size != 1 or not is_sparse(manifest.size, existing.size):
         return manifest.loaded()
     return build_sparse(*gather_references(manifest), manifest.shape, int(used[0]))
 
 
 def is_sparse(size: int, references: int) -> bool:
-    """Return whether references on a grid of ``size`` chunks should be stored by position."""
+    """Return whether a manifest of ``size`` chunks with so few references should be sparse."""
     return size > max(LARGE, MOSTLY_MISSING * references)
 
 
 def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
-    """Concatenate manifests along ``axis``; sparse references stay sparse.
+    """Concatenate manifests along an axis, as sparse references if most chunks are missing.
 
-    It is `ChunkManifest.concatenate` for manifests of any size.
+    Unlike `ChunkManifest.concatenate`, this never creates huge, almost empty columns.
     """
     size = sum(m.size for m in manifests)
     if len(manifests) > 1 and size > LARGE:
         references = sum(map(_count_references, manifests))
-        rests = {_find_rest(m) for m in manifests}
-        if references and is_sparse(size, references) and len(rests) == 1 and None not in rests:
-            return _join_sparsely(manifests, axis, rests.pop() or 0)
+        missing_pipelines = {_find_missing_pipeline(m) for m in manifests}
+        if (
+            references
+            and is_sparse(size, references)
+            and len(missing_pipelines) == 1
+            and None not in missing_pipelines
+        ):
+            return _join_sparsely(manifests, axis, missing_pipelines.pop() or 0)
     return ChunkManifest.concatenate(manifests, axis)
 
 
-def can_join(one: ChunkManifest, other: ChunkManifest) -> bool:
-    """Return whether manifests can be joined: if most chunks are missing, all decode equally."""
-    if max(one.size, other.size) <= LARGE:
+def can_join(left: ChunkManifest, right: ChunkManifest) -> bool:
+    """Return whether `join_manifests` can join two manifests: sparse ones need one pipeline."""
+    if max(left.size, right.size) <= LARGE:
         return True
-    if not any(is_sparse(m.size, _count_references(m)) for m in (one, other)):
+    if not any(is_sparse(m.size, _count_references(m)) for m in (left, right)):
         return True
-    used = {n for m in (one, other) for n in compact(m.used_pipelines(MAX_PIPELINES)).tolist()}
+    used = {n for m in (left, right) for n in compact(m.used_pipelines(MAX_PIPELINES)).tolist()}
     return len(used) == 1
 
 
 def _count_references(manifest: ChunkManifest) -> int:
-    """Return the maximum number of chunks that may exist."""
+    """Return the maximum number of references of a manifest, without loading them."""
     if not manifest.is_loaded:
-        known = manifest.find_existing()
-        return manifest.size if known is None else known.size
+        existing = manifest.find_existing()
+        return manifest.size if existing is None else existing.size
     file = compact(manifest.file)
     return int(np.count_nonzero(file != MISSING)) * (manifest.size // max(file.size, 1))
 
 
-def _find_rest(manifest: ChunkManifest) -> int | None:
-    """Return the pipeline that all missing chunks of a manifest have, or None."""
+def _find_missing_pipeline(manifest: ChunkManifest) -> int | None:
+    """Return the pipeline that all missing chunks of a manifest have, or None if unknown."""
     if manifest.rest is not None:
         return manifest.rest
     pipeline = compact(manifest.pipeline)
@@ -403,11 +415,11 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
     shape[axis] = sum(m.shape[axis] for m in manifests)
     numbers, rows, begin = [], [], 0
     for manifest in manifests:
-        ids, part = gather_references(manifest)
+        ids, references = gather_references(manifest)
         positions = list(np.unravel_index(ids, manifest.shape))
         positions[axis] = positions[axis] + begin
         numbers.append(np.ravel_multi_index(tuple(positions), tuple(shape)))
-        rows.append(part)
+        rows.append(references)
         begin += manifest.shape[axis]
     flat = np.asarray(np.concatenate(numbers), np.int64)
     order = np.argsort(flat)
@@ -415,14 +427,14 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
     return build_sparse(flat[order], joined, tuple(shape), rest)
 
 
-# ---------------------------------------------------------------------- rows of other manifests
+# ---------------------------------------------------------------------- tiled references
 
 
 @dataclass(frozen=True)
 class TiledReferences(ReferenceTable):
-    """The references of manifests on one grid, each with the chunk where it begins.
+    """Manifests placed on one chunk grid, each at the chunk id of its first chunk.
 
-    If manifests share a chunk, the last one with a reference to it counts. Chunks without a
+    If manifests overlap, the last one that has a reference for a chunk is used. Chunks without a
     reference are missing.
     """
 
@@ -431,37 +443,37 @@ class TiledReferences(ReferenceTable):
 
     @property
     def has_overlaps(self) -> bool:
-        """Whether two of the manifests share a chunk."""
-        return any(have_overlap(one, other) for one, other in combinations(self.parts, 2))
+        """Whether two of the manifests overlap."""
+        return any(have_overlap(left, right) for left, right in combinations(self.parts, 2))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks at these flat indexes, in their shape, and their files."""
-        flat, left = ids.ravel(), np.arange(ids.size)
-        order, found = [], []
+        """Return the references of chunks by flat ids, in the shape of ``ids``."""
+        flat, remaining = ids.ravel(), np.arange(ids.size)
+        order, parts = [], []
         low, high = (flat.min(), flat.max()) if flat.size else (0, -1)
         for origin, manifest in reversed(self.parts):
             first, last = _find_ends(origin, manifest.shape, self.grid)
             if last < low or first > high:
                 continue
-            inside, inner = self._find_inside(flat[left], origin, manifest.shape)
+            inside, inner = self._find_inside(flat[remaining], origin, manifest.shape)
             if inside.size:
                 rows = manifest.at(inner)
-                there = rows.file != MISSING
-                if not there.all():
-                    rows, inside = rows.at(np.flatnonzero(there)), inside[there]
-                found.append(rows)
-                order.append(left[inside])
-                left = np.delete(left, inside)
-        if len(found) == 1 and not left.size:
-            return found[0].reshape(ids.shape)
-        found.append(ChunkManifest.missing((left.size,)))
-        joined = ChunkManifest.concatenate(found, 0)
-        return joined.at(np.argsort(np.concatenate([*order, left])).reshape(ids.shape))
+                exists = rows.file != MISSING
+                if not exists.all():
+                    rows, inside = rows.at(np.flatnonzero(exists)), inside[exists]
+                parts.append(rows)
+                order.append(remaining[inside])
+                remaining = np.delete(remaining, inside)
+        if len(parts) == 1 and not remaining.size:
+            return parts[0].reshape(ids.shape)
+        parts.append(ChunkManifest.missing((remaining.size,)))
+        joined = ChunkManifest.concatenate(parts, 0)
+        return joined.at(np.argsort(np.concatenate([*order, remaining])).reshape(ids.shape))
 
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return a mask of the chunks in a box of the grid, and their flat indexes there."""
+        """Return which of ``ids`` are in a box of the grid, and their flat ids in the box."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
@@ -474,38 +486,35 @@ class TiledReferences(ReferenceTable):
         return inside, np.asarray(inner, np.int64)
 
     def find_existing_rows(self) -> Ints | None:
-        """Return the flat indexes of the chunks that may exist, or None if these may be most."""
+        """Return the flat ids of chunks that may exist, or None if that may be most chunks."""
         parts = [(*part, part[1].find_existing()) for part in self.parts]
-        whole = all(known is None for _, _, known in parts)
+        are_unknown = all(existing is None for _, _, existing in parts)
         count = sum(manifest.size for _, manifest in self.parts)
-        # as after an append: the parts are adjacent, and cover all chunks
-        if whole and count == prod(self.grid) and not self.has_overlaps:
+        # adjacent parts that cover all chunks, as after an append
+        if are_unknown and count == prod(self.grid) and not self.has_overlaps:
             return None
-        found = [np.zeros(0, np.int64)]
-        for origin, manifest, known in parts:
-            if known is None:
+        ids_of_parts = [np.zeros(0, np.int64)]
+        for origin, manifest, existing in parts:
+            if existing is None:
                 if manifest.size > max(MAX_LISTED, prod(self.grid) // MOSTLY_MISSING):
                     return None
-                known = np.arange(manifest.size)
-            inner = np.stack(np.unravel_index(known, manifest.shape))
+                existing = np.arange(manifest.size)
+            inner = np.stack(np.unravel_index(existing, manifest.shape))
             positions = tuple(inner + np.reshape(origin, (-1, 1)))
-            found.append(np.asarray(np.ravel_multi_index(positions, self.grid), np.int64))
-        numbers = np.concatenate(found)
-        # usually they are ascending from part to part
+            ids_of_parts.append(np.asarray(np.ravel_multi_index(positions, self.grid), np.int64))
+        numbers = np.concatenate(ids_of_parts)
+        # usually the ids ascend from part to part
         return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return the files of all parts.
-
-        Parts are often views of one table, whose parts may be views of another: each is read once.
-        """
+        """Return the files of all parts, reading each table once, since parts may share it."""
         tables: dict[int, ChunkManifest] = {}
         for _, part in self.parts:
             tables.setdefault(id(part if part.rows is None else part.rows.table), part)
         return tuple(dict.fromkeys(file for part in tables.values() for file in part.listed))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
-        """Return the table of the same parts with ``change`` applied to their files."""
+        """Return the table with ``change`` applied to each file of its parts."""
         parts = tuple((origin, part.with_files(change)) for origin, part in self.parts)
         return replace(self, parts=parts)
 
@@ -513,50 +522,50 @@ class TiledReferences(ReferenceTable):
 def _find_ends(
     origin: tuple[int, ...], shape: tuple[int, ...], grid: tuple[int, ...]
 ) -> tuple[int, int]:
-    """Return the flat indexes of the first and the last chunk of a box."""
+    """Return the flat ids of the first and the last chunk of a box of the grid."""
     steps = compute_strides(grid)
     first = sum(map(mul, origin, steps))
     return first, first + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
 
 
 def have_overlap(
-    one: tuple[tuple[int, ...], ChunkManifest], other: tuple[tuple[int, ...], ChunkManifest]
+    left: tuple[tuple[int, ...], ChunkManifest], right: tuple[tuple[int, ...], ChunkManifest]
 ) -> bool:
-    """Return whether two manifests, each with its origin, share a chunk."""
-    sides = zip(one[0], one[1].shape, other[0], other[1].shape, strict=True)
+    """Return whether two manifests, each placed at an origin, overlap."""
+    sides = zip(left[0], left[1].shape, right[0], right[1].shape, strict=True)
     return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
 
 
 def overlay(
     manifest: ChunkManifest, origin: tuple[int, ...], added: ChunkManifest
 ) -> ChunkManifest:
-    """Return a manifest with the references of another one on top of it.
+    """Return a manifest whose references are replaced by those of ``added``, placed at ``origin``.
 
-    It begins at the chunk ``origin``. If it has no reference to a chunk, that of ``manifest``
-    stays. Manifests in sets are not read. All chunks have the first pipeline.
+    Where ``added`` has no reference, that of ``manifest`` is kept. Manifests in sets are not read.
+    All chunks must have pipeline 0.
     """
     layers = (*split_layers(manifest), (origin, added))
     return ChunkManifest.of_table(TiledReferences(manifest.shape, layers), manifest.shape)
 
 
 def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkManifest], ...]:
-    """Return the layers of a manifest, the topmost last.
+    """Return the layers of a manifest and their origins, the topmost last.
 
-    A manifest that is not a box of `TiledReferences` is its only layer; one without references has
-    none.
+    A manifest that is not a box of `TiledReferences` is itself the only layer; a manifest without
+    references has none.
     """
     table = manifest.table_of(TiledReferences)
     if table is not None and manifest.rows is not None:
-        begin = _find_box(manifest.rows, table.grid)
-        if begin is not None:
-            return tuple(_crop_layers(manifest.rows, table, begin))
+        origin = _find_box(manifest.rows, table.grid)
+        if origin is not None:
+            return tuple(_crop_layers(manifest.rows, table, origin))
     existing = manifest.find_existing()
-    nothing = existing is not None and not existing.size
-    return () if nothing else (((0,) * len(manifest.shape), manifest),)
+    is_empty = existing is not None and not existing.size
+    return () if is_empty else (((0,) * len(manifest.shape), manifest),)
 
 
 def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
-    """Yield a manifest, and recursively the manifests of which it consists."""
+    """Yield a manifest, and recursively the parts of its `TiledReferences`."""
     yield manifest
     table = manifest.table_of(TiledReferences)
     for _, part in table.parts if table is not None else ():
@@ -566,31 +575,31 @@ def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
 def iterate_other_parts(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[ChunkManifest]:
-    """Yield the parts of a manifest that are not in known tables, and do not consist of others."""
+    """Yield the parts of a manifest that are neither tiled nor views of known tables."""
     for part in iterate_parts(manifest):
         table = part.table
         if table is None or not (isinstance(table, TiledReferences) or is_known(table)):
             yield part
 
 
-def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the chunk at which a box of a table's grid begins, or None if rows are not a box."""
-    if len(found.shape) != len(grid):
+def _find_box(view: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the chunk id at which a view begins in the grid of a table; None if it is no box."""
+    if len(view.shape) != len(grid):
         return None
-    pairs = zip(found.shape, found.strides, compute_strides(grid), strict=True)
-    if not all(n == 1 or stride == step for n, stride, step in pairs) or 0 in found.shape:
+    pairs = zip(view.shape, view.strides, compute_strides(grid), strict=True)
+    if not all(n == 1 or stride == step for n, stride, step in pairs) or 0 in view.shape:
         return None
-    begin = tuple(int(i) for i in np.unravel_index(found.first, grid))
-    inside = all(b + n <= g for b, n, g in zip(begin, found.shape, grid, strict=True))
-    return begin if inside else None
+    begin = tuple(int(i) for i in np.unravel_index(view.first, grid))
+    is_inside = all(b + n <= g for b, n, g in zip(begin, view.shape, grid, strict=True))
+    return begin if is_inside else None
 
 
-def _crop_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
-    """Yield the parts of the layers of a table that are in a box."""
-    pipeline = found.renumbered
+def _crop_layers(view: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
+    """Yield the layers of a table, cropped to a view of it that begins at ``begin``."""
+    pipeline = view.renumbered
     for origin, layer in table.parts:
         start, part = [], layer
-        for axis, (low, count) in enumerate(zip(begin, found.shape, strict=True)):
+        for axis, (low, count) in enumerate(zip(begin, view.shape, strict=True)):
             first = max(low, origin[axis])
             stop = min(low + count, origin[axis] + part.shape[axis])
             part = part.take(axis, slice(first - origin[axis], max(stop, first) - origin[axis]))

@@ -1,1 +1,1 @@
-"""Reads a selection: plans it, fetches chunks, and decodes them directly into the result."""
+"""Reading of a selection: planning, fetching chunks, and decoding them into the result."""

@@ -1,4 +1,4 @@
-"""Decodes the bytes of chunks into the result, tiny chunks as boxes of many."""
+"""Decodes encoded chunks into the result, one by one or in tiles of tiny chunks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from virtualds.streams import Buffer, Bytes
 Array = npt.NDArray[Any]
 
 MAX_SCRATCH = 8 * 2**20
-"""The maximum size in bytes of scratch memory of each kind that a thread keeps."""
+"""Maximum size in bytes of the scratch memory of each kind that a thread keeps."""
 
 _thread = threading.local()
 
 
 class Decoder:
-    """Decodes chunks of one pipeline that store ``encoded`` elements along each axis."""
+    """Decodes chunks of one pipeline and one shape: ``encoded`` elements along each axis."""
 
     def __init__(self, pipeline: CodecPipeline, encoded: tuple[int, ...]) -> None:
         self.pipeline, self.encoded = pipeline, encoded
@@ -39,27 +39,29 @@ class Decoder:
             )
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
-        # if the last step decodes into given memory, that may be the result itself
+        # a last codec that can decode into an output buffer may decode into the result itself
         self._last = steps.pop(0).codec if steps and steps[0].scratch_kind else None
         self._steps = steps[::-1]
-        self._shown = tuple(
+        self._stored_index = tuple(
             e.index
             if isinstance(e, FixedAxis)
             else slice(None, None, -1 if e in pipeline.flipped else None)
             for e in pipeline.layout
         )
-        shown = [e for e in pipeline.layout if isinstance(e, int)]
-        self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
-        # then the bytes of a chunk have the layout of the array
+        array_axes = [e for e in pipeline.layout if isinstance(e, int)]
+        self._order = (
+            None if array_axes == sorted(array_axes) else tuple(np.argsort(array_axes).tolist())
+        )
+        # whether the bytes of a decoded chunk have the layout of the array
         is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
-        is_turned = self._order is not None or is_hidden or bool(pipeline.flipped)
-        self._is_straight = pipeline.packing is None and not is_turned
+        is_permuted = self._order is not None or is_hidden or bool(pipeline.flipped)
+        self._has_array_layout = pipeline.packing is None and not is_permuted
 
     def decode(self, data: Buffer, *, copy: bool = False) -> Array:
         """Return the stored values of a chunk.
 
-        Without ``copy`` they are valid until this thread decodes the next chunk. Bytes that do
-        not decode to a chunk of this size raise `CodecError`.
+        Without ``copy``, they are valid until this thread decodes the next chunk. Raises
+        `CodecError` for bytes that do not decode to the size of a chunk.
         """
         data = self._undo_codecs(data)
         if self._last:
@@ -67,12 +69,12 @@ class Decoder:
             self._last.decode_into(data, decoded)
             data = decoded.data
         elif copy and isinstance(data, memoryview):
-            # a view of fetched bytes, or of scratch memory that the next chunk will overwrite
+            # copy a view of fetched bytes, or of scratch memory that the next chunk overwrites
             data = bytes(data)
         return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        """Write the bytes of the stored numbers into ``out``, which has their length."""
+        """Decode a chunk into ``out``, which has the size of the decoded chunk."""
         data = self._undo_codecs(data)
         if self._last:
             self._last.decode_into(data, out)
@@ -80,26 +82,31 @@ class Decoder:
             out[:] = np.frombuffer(data, np.uint8)
 
     def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
-        """Return stored chunks with the axes of the array; axes of a grid stay first."""
-        before = len(grid)
-        chunk = stored[(*(slice(None),) * before, *self._shown, ...)]
+        """Return decoded chunks with the axes of the array, after the axes ``grid`` of chunks."""
+        grid_ndim = len(grid)
+        chunk = stored[(*(slice(None),) * grid_ndim, *self._stored_index, ...)]
         if self._order is not None:
-            chunk = chunk.transpose(*range(before), *(before + i for i in self._order))
-        # only axes of length 1 are added: no copy
+            chunk = chunk.transpose(*range(grid_ndim), *(grid_ndim + i for i in self._order))
+        # only axes of length 1 are added, so this makes no copy
         return chunk.reshape((*grid, *self.encoded))
 
     def find_target(self, task: Task, out: Array) -> Array | None:
-        """Return the box of the result that a whole chunk fills as stored, or None.
+        """Return the view of the result that a whole chunk can be decoded into, or None.
 
-        It has the shape of the chunk.
+        The view has the shape of the chunk.
         """
-        if not self._is_straight or task.points or task.more or self.pipeline.dtype != out.dtype:
+        if (
+            not self._has_array_layout
+            or task.points
+            or task.more
+            or self.pipeline.dtype != out.dtype
+        ):
             return None
         target: Array = out[(*task.outer, ...)]
         return target if target.shape == self.encoded else None
 
     def _undo_codecs(self, data: Buffer) -> Buffer:
-        """Undo the codecs, the last one first, except one that decodes into the result."""
+        """Undo the codecs in reverse order, except the one that decodes into the result."""
         for codec, size, scratch_kind in self._steps:
             if size is not None and scratch_kind:
                 decoded = get_scratch(size, scratch_kind)
@@ -116,25 +123,25 @@ class Decoder:
 
 
 class Decoders:
-    """The decoders of a batch, each created for the first of its chunks."""
+    """The decoders of a batch, created on first use."""
 
     def __init__(self, pipelines: Sequence[CodecPipeline]) -> None:
         self._pipelines = pipelines
-        self._made: dict[tuple[int, tuple[int, ...]], Decoder] = {}
+        self._decoders: dict[tuple[int, tuple[int, ...]], Decoder] = {}
 
-    def of(self, task: Task) -> Decoder:
+    def get(self, task: Task) -> Decoder:
         """Return the decoder for the chunk of a task."""
         key = task.pipeline, task.encoded
-        if (found := self._made.get(key)) is None:
-            found = self._made[key] = Decoder(self._pipelines[task.pipeline], task.encoded)
-        return found
+        if (decoder := self._decoders.get(key)) is None:
+            decoder = self._decoders[key] = Decoder(self._pipelines[task.pipeline], task.encoded)
+        return decoder
 
 
 class _DecodeStep(NamedTuple):
-    """A codec to undo, and the decoded size if it is known.
+    """A codec to undo, and its decoded size in bytes if that is known.
 
-    ``scratch_kind`` is the kind of scratch memory to decode into; None if the codec allocates
-    memory.
+    ``scratch_kind`` names the scratch memory to decode into, or is None if the codec allocates its
+    output.
     """
 
     codec: Codec
@@ -143,13 +150,13 @@ class _DecodeStep(NamedTuple):
 
 
 def fill_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
-    """Fill the parts of the result that a missing chunk covers."""
+    """Write the fill value into the parts of the result that a missing chunk covers."""
     for _, outer in task.pairs:
         out[outer] = pipeline.missing_value
 
 
 def write_chunk(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
-    """Decode a chunk and write its selected part into the result."""
+    """Decode a chunk and write its selection into the result."""
     target = decoder.find_target(task, out)
     if target is not None and target.flags.c_contiguous:
         decoder.decode_into(data, target.reshape(-1).view(np.uint8))
@@ -158,7 +165,7 @@ def write_chunk(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
 
 
 def write_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
-    """Write the selected parts of a decoded chunk into the result."""
+    """Write the selection of a decoded chunk into the result."""
     chunk = decoder.show(stored)
     for inner, outer in task.pairs:
         _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
@@ -177,19 +184,19 @@ def write_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
 
 
 def write_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
-    """Write the decoded chunks of a tile, one after the other, into the result."""
+    """Write the decoded chunks of a tile, which are concatenated in ``rows``, into the result."""
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
-    # chunk indexes along every axis, each followed by the elements within them
-    shown = decoder.show(stored, tile.grid)
-    shown = shown.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
+    # alternate the axes of the chunk grid and of the chunks
+    values = decoder.show(stored, tile.grid)
+    values = values.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
     box = list(chain.from_iterable(zip(tile.grid, tile.encoded, strict=True)))
     target = out[tile.outer].reshape(box)
-    _write(pipeline, shown, target, (slice(None),) * target.ndim)
+    _write(pipeline, values, target, (slice(None),) * target.ndim)
 
 
 class TileError(CodecError):
-    """The chunk with index ``item`` of a tile cannot be decoded."""
+    """Raised for the chunk of a tile that cannot be decoded; ``item`` is its index."""
 
     def __init__(self, item: int, error: CodecError) -> None:
         super().__init__(str(error))
@@ -197,7 +204,7 @@ class TileError(CodecError):
 
 
 def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
-    """Return the selected part of a chunk, with its pointwise axes joined in front."""
+    """Index a decoded chunk; the axes ``points`` are indexed together and come first."""
     if points:
         others = [i for i in range(chunk.ndim) if i not in points]
         chunk = chunk.transpose((*points, *others))
@@ -209,22 +216,22 @@ def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Ar
 
 
 def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any, ...]) -> None:
-    """Unpack stored numbers into the result."""
+    """Write stored values into the result, undoing CF packing."""
     packing = pipeline.packing
     if packing is None:
         out[outer] = stored
     elif packing.dtype == out.dtype and all(isinstance(k, slice) for k in outer):
-        # the ellipsis keeps an array of no axes an array
+        # the ellipsis makes the index of a 0-d array return an array
         packing.decode_into(out[(*outer, ...)], stored)
     else:
         out[outer] = packing.decode(stored)
 
 
-# ---------------------------------------------------------------------- memory of a thread
+# ---------------------------------------------------------------------- scratch memory
 
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
-    """Return memory of this thread, valid until the thread requests this kind again."""
+    """Return scratch memory of this thread, valid until it requests the same kind again."""
     if nbytes > MAX_SCRATCH:
         return np.empty(nbytes, np.uint8)
     name = f"scratch for a {kind}"
@@ -236,5 +243,5 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
 
 
 def retain(decoded: Buffer) -> None:
-    """Keep the memory that a codec allocated until this thread keeps the next one."""
+    """Keep a decoded buffer alive until this thread retains the next one."""
     _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH else None

@@ -1,4 +1,4 @@
-"""Reads selections: fetches the chunks of every batch, decodes them, and writes their values."""
+"""Reads selections: fetches the chunks of each batch and decodes them into the result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from virtualds.streams import Buffer, Bytes
 
 
 class JoinedRange(NamedTuple):
-    """A range of a file that contains others; ``members`` are their indexes, in order of offset."""
+    """A byte range that contains others; ``members`` are their indexes, sorted by offset."""
 
     offset: int
     length: int
@@ -59,10 +59,10 @@ class JoinedRange(NamedTuple):
 
 
 def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
-    """Join ranges of one file into runs by ascending offset, in time n log n.
+    """Join nearby byte ranges of one file into longer ones, sorted by offset.
 
-    Ranges may come in any order, and overlap. Two are joined with up to ``gap`` bytes between them.
-    A run has at most ``most`` bytes, unless a range alone is longer.
+    Ranges may be in any order, and overlap. Two are joined if there are at most ``gap`` bytes
+    between them. The result has at most ``most`` bytes, unless a single range is longer.
 
     Examples
     --------
@@ -89,48 +89,48 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
 def split_runs(
     ranges: Sequence[Range], runs: Sequence[JoinedRange], fetched: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Return the bytes of every range, as views of the joined ranges."""
-    found: list[Buffer] = [b""] * len(ranges)
+    """Return the bytes of each range, as views of the bytes of the joined ranges."""
+    views: list[Buffer] = [b""] * len(ranges)
     for run, data in zip(runs, fetched, strict=True):
         view = memoryview(data)
         for member in run.members:
             offset, length = ranges[member]
-            found[member] = view[offset - run.offset : offset - run.offset + length]
-    return found
+            views[member] = view[offset - run.offset : offset - run.offset + length]
+    return views
 
 
 # ---------------------------------------------------------------------- local files
-# Reads local files into existing memory: the memory of a thread, or the result itself.
+# Local files are read into existing memory: scratch memory of the thread, or the result itself.
 
 
 Array = npt.NDArray[Any]
 
 DIRECT_BYTES = 2**16
-"""The minimum size in bytes of a chunk that is read directly into the result."""
+"""Minimum size in bytes of a chunk that is read directly into the result."""
 
 DIRECT_ROW_BYTES = 2**10
-"""The minimum size in bytes of a row of the result that the system copies as fast as numpy."""
+"""Minimum contiguous bytes of the result for which a direct read is as fast as a copy by numpy."""
 
 
 def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
-    """Return ranges of a file; ranges of local files are valid until this thread's next call."""
+    """Return the bytes of ranges; those of local files are valid until this thread's next call."""
     if not isinstance(store, LocalStore):
         return store.get_ranges(file, ranges)
     lengths = [length for _, length in ranges]
     try:
-        room = get_scratch(sum(lengths), "run").data
+        scratch = get_scratch(sum(lengths), "run").data
     except MemoryError as error:
         raise StoreError(f"there is no memory for {sum(lengths)} bytes") from error
-    found = [room[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
-    store.read_into(file, ranges, found)
-    return found
+    buffers = [scratch[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
+    store.read_into(file, ranges, buffers)
+    return buffers
 
 
 def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
-    """Return the box of the result into which a chunk can be read directly, or None.
+    """Return the view of the result into which a chunk can be read directly, or None.
 
-    It is None for small chunks, and for those that must be checked first, with a checksum or a
-    wrong length.
+    None for chunks that have codecs, are small, or must be checked because of a checksum or an
+    unexpected length.
     """
     if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
         return None
@@ -141,25 +141,24 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 
 
 # ---------------------------------------------------------------------- cache of decoded chunks
-# The next selection often needs the rest of a chunk, or all of it again.
+# The next selection often needs another part of a chunk, or the same chunk again.
 #
-# A loop along an axis uses every chunk as often as it has steps: chunks that were used in part are
-# cached if all of their selection fit. A repeated job uses every chunk whole: these are cached if
-# their whole array fits, since a pass over a larger one would evict everything else, and each of
-# its own chunks before it is needed again.
+# A loop along an axis selects from each chunk several times, so chunks that were used in part are
+# cached, if all chunks of the selection fit in the cache. Chunks that were used whole are cached if
+# their whole array fits, since a pass over a larger array would evict each chunk before it is used
+# again.
 #
-# A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user
-# who opens a file again expects the current one, so chunks of such files are dropped at the next
-# opening.
+# A file without a known modification time or etag may be replaced unnoticed. A user who opens a
+# file again expects its current content, so cached chunks of such files are valid only until the
+# next opening.
 
 
 MIN_CACHED = 16 * 1024
-"""The decoded size in bytes of a chunk below which caching it costs about as much as decoding
-it."""
+"""Minimum decoded size in bytes of a cached chunk; smaller ones are decoded quickly enough."""
 
 
 class ChunkKey(NamedTuple):
-    """The identity of a decoded chunk, independent of the array."""
+    """The identity of a decoded chunk: its bytes, and how they are decoded, in whichever array."""
 
     file: SourceFile
     offset: int
@@ -171,7 +170,7 @@ class ChunkKey(NamedTuple):
 
 
 def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
-    """Return the key of a chunk, or None if it is in no file, or not worth caching.
+    """Return the cache key of a chunk, or None if it is in no file, or not worth caching.
 
     ``opened`` is the value of `ChunkCache.opened` before the read.
     """
@@ -185,14 +184,14 @@ def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
 
 
 def needs_whole_chunk(task: Task) -> bool:
-    """Return whether a selection needs all of a chunk."""
+    """Return whether a selection needs all elements of a chunk."""
     if task.points:
         return False
     return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))
 
 
 class ChunkCache(RecordCache[Array]):
-    """The most recently used chunks, up to `set_options(chunk_cache=...)` bytes.
+    """An LRU cache of decoded chunks, up to `set_options(chunk_cache=...)` bytes.
 
     Examples
     --------
@@ -208,7 +207,7 @@ class ChunkCache(RecordCache[Array]):
         self.opened = 0
 
     def limit(self) -> int:
-        """Return the limit that the user has set, in bytes."""
+        """Return the maximum size in bytes, which the user may change."""
         return get_options().chunk_cache
 
     def weigh(self, record: Array) -> int:
@@ -216,24 +215,24 @@ class ChunkCache(RecordCache[Array]):
         return record.nbytes
 
     def open(self) -> None:
-        """Count an opening: from now on a name may refer to another file."""
+        """Count an opening, after which a url may refer to another file."""
         with self._lock:
             self.opened += 1
 
     def put(self, name: Hashable, record: Array) -> None:
-        """Add a chunk, which becomes read-only, and drop the least recently used ones."""
+        """Add a chunk, which becomes read-only, and evict the least recently used chunks."""
         record.flags.writeable = False
         super().put(name, record)
 
 
 @cache
 def _get_cache(pid: int) -> ChunkCache:
-    """Return the cache of a process: a forked child must not wait for a lock of its parent."""
+    """Return the cache of a process; a forked child gets its own, with its own lock."""
     return ChunkCache()
 
 
 def chunk_cache() -> ChunkCache:
-    """Return the cache of this process."""
+    """Return the chunk cache of this process."""
     return _get_cache(os.getpid())
 
 
@@ -241,14 +240,14 @@ def chunk_cache() -> ChunkCache:
 
 
 ANNOUNCE_AHEAD = 16
-"""The number of batches that are announced to a disk at a time."""
+"""Number of batches for which the operating system is asked to prefetch files at a time."""
 
 NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
-"""Names in errors for chunks that are in no file."""
+"""Descriptions in error messages of chunks that are in no file."""
 
 
 class DecodedTasks(NamedTuple):
-    """Tasks whose decoded chunks are in memory."""
+    """Tasks whose decoded chunks were in the cache."""
 
     batch: Batch
     chunks: list[Array]
@@ -258,48 +257,51 @@ Work = Batch | Tile | DecodedTasks
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
-    """Execute a planned selection into ``out``.
+    """Read a planned selection into ``out``.
 
-    Bytes that are missing, have changed, or cannot be decoded raise `ReadError`, which names file,
-    bytes, chunk and variable.
+    Raises `ReadError`, which names variable, file, bytes and chunk, if bytes are missing, have
+    changed, or cannot be decoded.
     """
     if not selection.covered:
         out[...] = source.fill_value
-    most = get_options().chunk_cache
-    # a larger selection, or pass over an array, would evict all its chunks
+    limit = get_options().chunk_cache
+    # a larger selection, or a pass over a larger array, would evict all its chunks
     itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
-    # the decoded bytes of an array follow from its shape, except for hidden parts of chunks
-    caches_parts, caches_whole = 2 * selection.nbytes <= most, prod(source.shape) * itemsize <= most
-    reading = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().opened)
-    work = _announce_ahead(reading.separate_cached(selection.batches))
-    run_all(Prefetcher(work, _find_host_slot, reading.fetch), reading.finish)
+    # the decoded size of an array, without elements of chunks outside the array
+    caches_parts, caches_whole = (
+        2 * selection.nbytes <= limit,
+        prod(source.shape) * itemsize <= limit,
+    )
+    reader = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().opened)
+    work = _iterate_with_prefetch(reader.separate_cached(selection.batches))
+    run_all(Prefetcher(work, _find_host_slot, reader.fetch), reader.finish)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
-    """Execute one batch of local chunks that are needed whole, in this thread."""
-    alone = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opened=0)
-    alone.finish((batch, None))
+    """Read one batch of local chunks that are needed whole, in this thread, without the cache."""
+    reader = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opened=0)
+    reader.finish((batch, None))
 
 
-def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
-    """Yield work one group late, so that the store can already prefetch the group after it."""
+def _iterate_with_prefetch(works: Iterator[Work]) -> Iterator[Work]:
+    """Yield work in groups; before each group, ask the stores to prefetch the next one."""
     group = list(islice(works, ANNOUNCE_AHEAD))
-    # the first batch is read immediately, so announcing it would gain nothing
-    _announce(group[1:])
+    # the first batch is read immediately, so prefetching it would gain nothing
+    _prefetch(group[1:])
     while group:
         following = list(islice(works, ANNOUNCE_AHEAD))
-        _announce(following)
+        _prefetch(following)
         yield from group
         group = following
 
 
-def _announce(works: Iterable[Work]) -> None:
+def _prefetch(works: Iterable[Work]) -> None:
     ranges: dict[tuple[SourceFile, Store], list[Range]] = {}
     for work in works:
         if not isinstance(work, DecodedTasks) and work.store is not None:
             ranges.setdefault((_file_of(work), work.store), []).extend(_list_ranges(work))
-    for (file, store), expected in ranges.items():
-        store.prefetch(file, expected)
+    for (file, store), file_ranges in ranges.items():
+        store.prefetch(file, file_ranges)
 
 
 def _find_host_slot(work: Work) -> HostSlot | None:
@@ -309,18 +311,18 @@ def _find_host_slot(work: Work) -> HostSlot | None:
 
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
-    """Return the ranges to request from a store, before close ones are joined."""
-    if isinstance(work, Tile) and (teeth := work.plan_ranges(work.store.reach)):
-        return [asked for asked, _ in teeth]
+    """Return the ranges to request from a store, before nearby ones are joined."""
+    if isinstance(work, Tile) and (requests := work.plan_ranges(work.store.reach)):
+        return [requested for requested, _ in requests]
     return work.ranges
 
 
 @dataclass(frozen=True)
 class _SelectionReader:
-    """One selection that is being read into ``out``.
+    """Reads one selection into ``out``.
 
-    ``caches_parts`` is whether chunks are cached of which the selection uses a part, and
-    ``caches_whole`` whether those are that it uses whole; ``opened`` is the value of
+    ``caches_parts`` is whether chunks of which the selection uses a part are cached, and
+    ``caches_whole`` whether chunks that it uses whole are. ``opened`` is the value of
     `ChunkCache.opened` before the read.
     """
 
@@ -330,10 +332,10 @@ class _SelectionReader:
     caches_whole: bool
     opened: int
 
-    # ------------------------------------------------------------------ bytes
+    # ------------------------------------------------------------------ fetching
 
     def fetch(self, work: Work) -> Callable[[], None]:
-        """Fetch the bytes of every chunk; return a function that decodes them into the result."""
+        """Fetch the bytes of all chunks; return a function that decodes them into the result."""
         if isinstance(work, DecodedTasks):
             return partial(self._write_decoded, work)
         if isinstance(work, Batch):
@@ -346,7 +348,7 @@ class _SelectionReader:
         return partial(self._finish_tile, work, decoder, self._read_chunks(work))
 
     def _read_chunks(self, work: Batch | Tile) -> list[Buffer]:
-        """Return the bytes of every chunk, in order."""
+        """Return the encoded bytes of each chunk, in order."""
         ranges = work.ranges
         if work.file == MISSING:
             return [b""] * len(ranges)
@@ -356,14 +358,16 @@ class _SelectionReader:
         return split_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
-        """Return the chunks of a comb, or None if each chunk must be fetched on its own."""
-        teeth = tile.plan_ranges(tile.store.reach)
-        if not teeth or int(tile.length[0]) != decoder.nbytes:
+        """Return the concatenated chunks of an evenly spaced tile, or None for any other tile."""
+        requests = tile.plan_ranges(tile.store.reach)
+        if not requests or int(tile.length[0]) != decoder.nbytes:
             return None
-        # on failure the chunks are fetched one by one, to find the one that fails
+        # after a failure, chunks are fetched one by one, so that the error names the right chunk
         with suppress(StoreError):
-            found = fetch_ranges(tile.store, _file_of(tile), [asked for asked, _ in teeth])
-            return tile.extract_rows(found, teeth)
+            fetched = fetch_ranges(
+                tile.store, _file_of(tile), [requested for requested, _ in requests]
+            )
+            return tile.extract_rows(fetched, requests)
         return None
 
     def _read_runs(
@@ -376,18 +380,18 @@ class _SelectionReader:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
-                # find the chunk that fails
+                # retry chunk by chunk, so that the error names the chunk that fails
                 try:
                     fetch_ranges(store, file, [work.ranges[member]])
-                except StoreError as own:
-                    number, reason = member, own
+                except StoreError as chunk_error:
+                    number, reason = member, chunk_error
                     break
-            raise chunk_read_error(self.source, work, number, reason) from reason.__cause__
+            raise make_chunk_read_error(self.source, work, number, reason) from reason.__cause__
 
-    # ------------------------------------------------------------------ values
+    # ------------------------------------------------------------------ decoding
 
     def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
-        """Decode fetched chunks and write their values, or fetch them first."""
+        """Decode chunks into the result; fetch them first if that has not been done."""
         work, write_work = item
         if write_work is not None:
             write_work()
@@ -403,22 +407,22 @@ class _SelectionReader:
     def _write_decoded(self, work: DecodedTasks) -> None:
         decoders = Decoders(work.batch.pipelines)
         for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
-            write_stored(decoders.of(task), stored, task, self.out)
+            write_stored(decoders.get(task), stored, task, self.out)
 
     def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
-        """Read chunks with the layout of the result directly into it; return the other chunks."""
+        """Read suitable chunks directly into the result, and return a batch of the other chunks."""
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
-            if (target := find_direct_target(decoders.of(task), task, self.out)) is not None
+            if (target := find_direct_target(decoders.get(task), task, self.out)) is not None
         }
         if not targets:
             return batch
-        found = _select_tasks(batch, list(targets))
+        direct = _select_tasks(batch, list(targets))
         try:
-            store.read_into(_file_of(batch), found.ranges, list(targets.values()))
+            store.read_into(_file_of(batch), direct.ranges, list(targets.values()))
         except StoreError as error:
-            raise chunk_read_error(self.source, found, error.item, error) from error.__cause__
+            raise make_chunk_read_error(self.source, direct, error.item, error) from error.__cause__
         return _select_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
@@ -430,25 +434,25 @@ class _SelectionReader:
             else:
                 write_tile(decoder, data, tile, self.out)
         except TileError as error:
-            raise chunk_read_error(
+            raise make_chunk_read_error(
                 self.source, tile, error.item, f"the bytes do not decode: {error}"
             ) from error
 
     def _finish_batch(self, batch: Batch, decoders: Decoders, chunks: Sequence[Buffer]) -> None:
         for number, (task, encoded) in enumerate(zip(batch.tasks, chunks, strict=True)):
-            decoder = decoders.of(task)
+            decoder = decoders.get(task)
             if batch.file != MISSING:
                 self._verify(batch, number, encoded, task.checksum)
             try:
                 self._write(batch, task, decoder, encoded)
             except CodecError as error:
                 reason = f"the bytes do not decode: {error}"
-                raise chunk_read_error(self.source, batch, number, reason) from error
+                raise make_chunk_read_error(self.source, batch, number, reason) from error
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
-        """Raise an error for bytes that do not match their checksum."""
+        """Raise an error if the bytes of a chunk do not match their checksum."""
         if expected and (reason := find_mismatch(encoded, expected)):
-            raise chunk_read_error(self.source, work, number, reason)
+            raise make_chunk_read_error(self.source, work, number, reason)
 
     def _write(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
@@ -462,10 +466,10 @@ class _SelectionReader:
         else:
             write_chunk(decoder, encoded, task, self.out)
 
-    # ------------------------------------------------------------------ chunks in memory
+    # ------------------------------------------------------------------ cached chunks
 
     def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches, and separately the tasks whose chunks are in memory."""
+        """Yield batches without the tasks whose chunks are cached, and these as `DecodedTasks`."""
         cache = chunk_cache()
         cache.shrink()
         is_empty = not cache.weight
@@ -483,14 +487,14 @@ class _SelectionReader:
                 yield batch
                 continue
             if batch.store is not None:
-                # this takes no request
+                # this makes no request
                 try:
                     batch.store.check_unchanged(_file_of(batch))
                 except StoreError as error:
-                    raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
+                    raise make_chunk_read_error(self.source, batch, 0, error) from error.__cause__
             yield DecodedTasks(_select_tasks(batch, cached), [c for c in chunks if c is not None])
-            if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
-                yield _select_tasks(batch, rest)
+            if uncached := [number for number, chunk in enumerate(chunks) if chunk is None]:
+                yield _select_tasks(batch, uncached)
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
@@ -505,25 +509,25 @@ RESTORE = (
     "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
     "virtualds.rename_paths"
 )
-"""The remedy for bytes that have changed, if the store has no better advice."""
+"""Remedy in errors of changed bytes, if the store has no better one."""
 
 
-def chunk_read_error(
-    source: Readable, work: Batch | Tile, number: int, failed: str | StoreError
+def make_chunk_read_error(
+    source: Readable, work: Batch | Tile, number: int, cause: str | StoreError
 ) -> ReadError:
-    """Return the error that names file, bytes, variable and chunk."""
-    failure = failed if isinstance(failed, StoreError) else StoreError(failed)
+    """Return an error that names variable, file, bytes and chunk."""
+    failure = cause if isinstance(cause, StoreError) else StoreError(cause)
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
-    of = ":" if work.file < 0 else " of"
-    variable = f"variable {source.name!r}{of} " if source.name else ""
+    separator = ":" if work.file < 0 else " of"
+    variable = f"variable {source.name!r}{separator} " if source.name else ""
     error = ReadError(
         f"{variable}{url}, bytes {offset} to {offset + length}: {failure.reason}; "
         f"{failure.remedy or RESTORE}"
     )
-    # uncompressed chunks are read in pieces
-    found = (find_chunk_at(f, work.fragment, work.file, offset) for f in source.fragments)
-    error.add_note(f"chunk {next((chunk for chunk in found if chunk is not None), ())}")
+    # a piece of an uncompressed chunk has another offset than the chunk
+    chunk_ids = (find_chunk_at(f, work.fragment, work.file, offset) for f in source.fragments)
+    error.add_note(f"chunk {next((chunk for chunk in chunk_ids if chunk is not None), ())}")
     return error
 
 
@@ -531,14 +535,14 @@ def chunk_read_error(
 
 
 def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-    """Read a box or an orthogonal selection.
+    """Read an orthogonal selection.
 
     Parameters
     ----------
     source : Readable
-        An array of fragments.
+        The array.
     key : tuple of int, slice, or 1-D integer or boolean array; one per axis
-        Each selects along its own axis; an int removes the axis.
+        Orthogonal (outer) index; an int removes its axis.
 
     Returns
     -------
@@ -552,7 +556,7 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     ReadError
         Bytes cannot be read, have changed, or cannot be decoded.
     UnsupportedError
-        The array cannot be read, or the result is larger than any array.
+        The array cannot be read, or numpy cannot allocate the result.
     """
     if (batch := plan_only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)
@@ -562,7 +566,7 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
 
 
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-    """Read single points: integer arrays of one shape, and slices along the other axes.
+    """Read a pointwise selection: integer arrays of one shape, and slices along the other axes.
 
     The axes of the points come first in the result, then those of the slices. Errors are those of
     `read`.
@@ -586,10 +590,10 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the values, after checking that text has valid characters."""
+    """Raise an error if strings contain invalid code points; return the values."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
-        letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
-        if (largest := int(letters.max())) > sys.maxunicode:
+        code_points = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
+        if (largest := int(code_points.max())) > sys.maxunicode:
             raise ReadError(
                 f"{source.name}: its text has the number {largest:#x}, which is not a Unicode "
                 f"character; the file is damaged, fetch it again"

@@ -1,4 +1,4 @@
-"""Plans a selection: no I/O, except for references that are not loaded yet."""
+"""Plans which chunks a selection reads; the only I/O is the loading of references."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from virtualds.reading.tasks import (
 )
 
 # ---------------------------------------------------------------------- pieces of chunks
-# Divides chunks without codecs into pieces, so that only the selected bytes are read.
+# Uncompressed chunks are divided into pieces, so that only the selected bytes are read.
 #
-# An uncompressed chunk is an array in a file: any range of its leading index is itself a chunk, at
-# a computed offset. A contiguous variable of many GB is one such chunk. Dividing it before planning
-# keeps the bytes read and the memory small, and lets several threads share it.
+# Any range of the leading axis of an uncompressed chunk is itself a chunk, at a computed offset. A
+# contiguous variable of many GB is one such chunk. Dividing it saves bytes and memory, and lets
+# several threads read it.
 
 
 PIECE_BYTES = 2**20
-"""The maximum size in bytes of a piece of an uncompressed chunk, unless one element along the cut
-has more."""
-WORTHWHILE = 4096
-"""The number of bytes below which skipping bytes costs more than reading them."""
+"""Maximum size in bytes of a piece, unless one index along the divided axis is larger."""
+MIN_SKIPPED_BYTES = 4096
+"""Minimum number of bytes to skip; it costs less to read fewer bytes than to skip them."""
 
 
 def subdivide(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]] | None:
-    """Return the part of a fragment that the keys span, its plain chunks divided if it is worth it.
+    """Crop a fragment to the keys, and divide its uncompressed chunks if that saves reads.
 
-    The pipelines are returned too, since axes that integer indices removed are dropped.
+    Return the fragment and its pipelines, without the stored axes that were divided completely, or
+    None if the keys do not intersect the fragment.
     """
     spans = [
         (k.start, k.stop) if isinstance(k, slice) else (int(k[0]), int(k[-1]) + 1) for k in keys
@@ -75,56 +75,60 @@ def subdivide(
         if cropped is None:
             return None
         part = cropped.shift(axis, begin)
-    is_alike = len({(list_stored_axes(p), p.dtype) for p in pipelines}) == 1
-    # a part of a chunk has no checksum to be verified by: chunks that have one are read whole
-    if not is_alike or compact(part.manifest.checksum).any():
+    have_same_layout = len({(list_stored_axes(p), p.dtype) for p in pipelines}) == 1
+    # a chunk with a checksum must be read as a whole to verify it
+    if not have_same_layout or compact(part.manifest.checksum).any():
         return part, pipelines
-    # a reference of another length is wrong: the decoder must report it
-    if not are_whole_in_files(part, pipelines[0]):
+    # a reference of another length is invalid, which the decoder reports
+    if not are_uncompressed_in_files(part, pipelines[0]):
         return part, pipelines
     return _split_leading(part, pipelines, keys)
 
 
 def list_stored_axes(pipeline: CodecPipeline) -> Layout:
-    """Return the layout of chunks with the indexes of all fixed axes set to 0."""
+    """Return the layout of a pipeline with the indexes of all fixed axes set to 0."""
     return tuple(FixedAxis(e.length, 0) if isinstance(e, FixedAxis) else e for e in pipeline.layout)
 
 
-def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
-    """Return whether all uncompressed chunks are in files, each with its full length."""
+def are_uncompressed_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
+    """Return whether no chunk is inline, and each has the length of its uncompressed elements."""
     manifest = fragment.manifest.loaded()
     if (compact(manifest.file) == INLINE).any():
         return False
-    whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
-    return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
+    nbytes = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
+    return bool(((manifest.length == nbytes) | (manifest.file == MISSING)).all())
 
 
 def _split_leading(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]]:
-    """Split one stored axis after the other until pieces are small and mostly selected."""
+    """Split the leading stored axes until the pieces are small, or mostly selected."""
     itemsize, layout = pipelines[0].dtype.itemsize, pipelines[0].layout
-    kept = list(range(len(layout)))
+    kept_axes = list(range(len(layout)))
     for position, entry in enumerate(layout):
-        rest = layout[position + 1 :]
-        row = itemsize * count_elements(fragment, rest)
-        longest, size = int(np.max(row, initial=1)), _find_longest(fragment, entry)
-        if size > 1 and longest * size <= WORTHWHILE:
+        inner_layout = layout[position + 1 :]
+        row_bytes = itemsize * count_elements(fragment, inner_layout)
+        longest, size = int(np.max(row_bytes, initial=1)), _find_longest(fragment, entry)
+        if size > 1 and longest * size <= MIN_SKIPPED_BYTES:
             break
         if isinstance(entry, FixedAxis):
-            fragment = select_index(fragment, position, row, pipelines)
-            kept.remove(position)
+            fragment = select_index(fragment, position, row_bytes, pipelines)
+            kept_axes.remove(position)
         elif size > 1:
-            wanted = prod(_measure_share(fragment, e, keys) for e in rest)
-            length = 1 if wanted < 0.25 and longest > WORTHWHILE else max(1, PIECE_BYTES // longest)
-            fragment = split_axis(fragment, entry, length, row, pipelines)
+            selected_share = prod(_measure_share(fragment, e, keys) for e in inner_layout)
+            length = (
+                1
+                if selected_share < 0.25 and longest > MIN_SKIPPED_BYTES
+                else max(1, PIECE_BYTES // longest)
+            )
+            fragment = split_axis(fragment, entry, length, row_bytes, pipelines)
             if length > 1:
                 break
-    return fragment, [replace(p, layout=tuple(p.layout[i] for i in kept)) for p in pipelines]
+    return fragment, [replace(p, layout=tuple(p.layout[i] for i in kept_axes)) for p in pipelines]
 
 
 def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
-    """Return the maximum stored length along a stored axis."""
+    """Return the maximum chunk length along a stored axis."""
     if isinstance(entry, FixedAxis):
         return entry.length
     return int(fragment.axes[entry].slabs().encoded.max(initial=1))
@@ -140,48 +144,52 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
 
 
 def select_index(
-    fragment: Fragment, position: int, row: Ints, pipelines: Sequence[CodecPipeline]
+    fragment: Fragment, position: int, row_bytes: Ints, pipelines: Sequence[CodecPipeline]
 ) -> Fragment:
-    """Keep only the selected index of a leading stored axis.
+    """Narrow the byte ranges of chunks to the fixed index of a leading stored axis.
 
-    The axis has a ``position`` in the layout of each pipeline, and elements of ``row`` bytes.
+    ``position`` is that of the axis in the layout of each pipeline, and ``row_bytes`` the bytes per
+    index along it.
     """
     manifest = fragment.manifest
-    shown = [e.index for p in pipelines if isinstance(e := p.layout[position], FixedAxis)]
-    index: Ints = np.array(shown, np.int64)
-    offset: Ints = manifest.offset + index[compact(manifest.pipeline)] * row
-    moved = replace(manifest, offset=offset, length=np.broadcast_to(row, manifest.shape))
+    fixed_indexes = [e.index for p in pipelines if isinstance(e := p.layout[position], FixedAxis)]
+    index: Ints = np.array(fixed_indexes, np.int64)
+    offset: Ints = manifest.offset + index[compact(manifest.pipeline)] * row_bytes
+    moved = replace(manifest, offset=offset, length=np.broadcast_to(row_bytes, manifest.shape))
     return replace(fragment, manifest=moved)
 
 
 def split_axis(
-    fragment: Fragment, axis: int, length: int, row: Ints, pipelines: Sequence[CodecPipeline]
+    fragment: Fragment, axis: int, length: int, row_bytes: Ints, pipelines: Sequence[CodecPipeline]
 ) -> Fragment:
-    """Cut every chunk along an axis, before which it has one element, into pieces."""
+    """Divide chunks into pieces of at most ``length`` along their leading stored axis.
+
+    ``row_bytes`` are the bytes per index along the axis.
+    """
     _, encoded, inset = fragment.axes[axis].slabs()
-    shown = fragment.axes[axis].lengths
-    pieces = -(-shown // length)
-    owner = np.repeat(np.arange(shown.size), pieces)
-    rank = np.arange(owner.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    sizes = np.minimum(length, shown[owner] - rank * length)
-    first = inset[owner] + rank * length
+    lengths = fragment.axes[axis].lengths
+    pieces = -(-lengths // length)
+    parent = np.repeat(np.arange(lengths.size), pieces)
+    piece_number = np.arange(parent.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    sizes = np.minimum(length, lengths[parent] - piece_number * length)
+    first = inset[parent] + piece_number * length
     along = (1,) * axis + (-1,) + (1,) * (len(fragment.axes) - axis - 1)
-    manifest = fragment.manifest.take(axis, owner)
-    # a flipped chunk stores first what it shows last
+    manifest = fragment.manifest.take(axis, parent)
+    # a flipped chunk stores its last element first
     flipped = np.array([axis in p.flipped for p in pipelines])[compact(manifest.pipeline)]
-    last = (encoded[owner] - first - sizes).reshape(along)
+    last = (encoded[parent] - first - sizes).reshape(along)
     begin: Ints = np.where(flipped, last, first.reshape(along))
     moved = replace(
         manifest,
-        offset=manifest.offset + begin * row,
-        length=np.broadcast_to(sizes.reshape(along) * row, manifest.shape),
+        offset=manifest.offset + begin * row_bytes,
+        length=np.broadcast_to(sizes.reshape(along) * row_bytes, manifest.shape),
     )
     axes = (*fragment.axes[:axis], ChunkAxis.from_slabs(sizes, sizes), *fragment.axes[axis + 1 :])
     return Fragment(fragment.start, axes, moved)
 
 
 def count_elements(fragment: Fragment, entries: Layout) -> Ints:
-    """Return the number of elements that each chunk stores along some stored axes."""
+    """Return the number of elements of each chunk along the stored axes ``entries``."""
     ndim = len(fragment.axes)
     total: Ints = np.ones((1,) * ndim, np.int64)
     for entry in entries:
@@ -199,14 +207,14 @@ def count_elements(fragment: Fragment, entries: Layout) -> Ints:
 Array = npt.NDArray[Any]
 
 RestoreStep = Callable[[Array], Array]
-"""A step from the result of the normal form to the requested result."""
+"""Converts the result of the normalised selection to the requested result."""
 
 MAX_PARTS = 1024
-"""The maximum number of boxes in which a fragment is loaded; otherwise it is loaded as one."""
+"""Maximum number of boxes in which references are loaded; beyond it, one box contains all."""
 
 
 class Readable(Protocol):
-    """An array of fragments, with everything that reading needs."""
+    """The attributes of a `ManifestArray` that reading needs."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -224,10 +232,10 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """A planned selection: the shape of the result to allocate, and the work in batches.
+    """A planned selection: the shape of the result to allocate, and batches of chunks to read.
 
-    ``covered`` is whether chunks fill all of the result, and ``nbytes`` is approximately their
-    decoded size. ``steps`` are applied to the result, in order.
+    ``covered`` is whether fragments cover all of the result, and ``nbytes`` approximately the
+    decoded size of the chunks. ``steps`` are applied to the result, in order.
     """
 
     shape: tuple[int, ...]
@@ -237,14 +245,14 @@ class Selection:
     steps: tuple[RestoreStep, ...] = ()
 
     def arrange(self, values: Array) -> Array:
-        """Convert the result of the normal form to the requested result."""
+        """Convert the result of the normalised selection to the requested result."""
         for step in self.steps:
             values = step(values)
         return values
 
 
 def plan(source: Readable, key: Sequence[Any]) -> Selection:
-    """Plan an orthogonal selection: per axis an int, a slice, or a 1-D array."""
+    """Plan an orthogonal selection: an int, a slice, or a 1-D array for each axis."""
     axes = [normalise_key(k, n, i) for i, (k, n) in enumerate(zip(key, source.shape, strict=True))]
     steps = [axis.step for axis in axes if axis.step]
     dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and np.ndim(k) == 0)
@@ -253,7 +261,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     shape = tuple(axis.size for axis in axes)
     _check_readable(source)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
-    covered = sum(prod(_count_shown(p) for p in part.projections) for part in parts)
+    covered = sum(prod(_count_selected(p) for p in part.projections) for part in parts)
     return Selection(
         shape,
         covered == prod(shape),
@@ -264,7 +272,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _check_readable(source: Readable) -> None:
-    """Raise an error for an unreadable array before memory is allocated for it."""
+    """Raise an error for an unreadable array, before memory is allocated for it."""
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
             if isinstance(codec, Unreadable):
@@ -272,39 +280,45 @@ def _check_readable(source: Readable) -> None:
 
 
 def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
-    """Return the batch of a whole array of one small local chunk, or None for other selections.
+    """Return the batch that reads a whole array of one small local chunk, else None.
 
-    Many coordinates are like this, and need no planning.
+    This shortcut saves time for the many coordinates of one chunk.
     """
-    whole = all(isinstance(k, slice) and k == slice(None) for k in key)
-    if not whole or len(key) != len(source.shape) or len(source.fragments) != 1:
+    is_whole = all(isinstance(k, slice) and k == slice(None) for k in key)
+    if not is_whole or len(key) != len(source.shape) or len(source.fragments) != 1:
         return None
     fragment, shape = source.fragments[0], source.shape
     manifest = fragment.manifest
     if manifest.size != 1 or not manifest.is_loaded or fragment.shape != shape:
         return None
-    first = manifest.lookup((0,) * len(shape))
-    pipeline = source.pipelines[first.pipeline]
-    store = store_of(fragment, first.file)
+    reference = manifest.lookup((0,) * len(shape))
+    pipeline = source.pipelines[reference.pipeline]
+    store = store_of(fragment, reference.file)
     if pipeline.hidden_size != 1 or (store is not None and store.reach.at_once):
         return None
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
     nbytes = prod(encoded) * pipeline.dtype.itemsize
-    # of a larger uncompressed chunk, only the selected part is read
-    if nbytes > (PIECE_BYTES if pipeline.codecs or encoded == shape else WORTHWHILE):
+    # larger uncompressed chunks are read in pieces
+    if nbytes > (PIECE_BYTES if pipeline.codecs or encoded == shape else MIN_SKIPPED_BYTES):
         return None
     inset = [int(s.inset[0]) for s in slabs]
     inner = tuple(slice(a, a + n, 1) for a, n in zip(inset, shape, strict=True))
     outer = tuple(slice(0, n) for n in shape)
     task = Task(
-        first.offset, first.length, first.pipeline, encoded, inner, outer, checksum=first.checksum
+        reference.offset,
+        reference.length,
+        reference.pipeline,
+        encoded,
+        inner,
+        outer,
+        checksum=reference.checksum,
     )
-    return Batch(fragment, source.pipelines, first.file, store, [task])
+    return Batch(fragment, source.pipelines, reference.file, store, [task])
 
 
 def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
-    """Plan a pointwise selection: arrays that broadcast together, and slices."""
+    """Plan a pointwise selection: integer arrays that broadcast together, and slices."""
     together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
     points = [
@@ -326,14 +340,14 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     tasks = [(part, merge_tasks(plan_point_tasks(part, points, together))) for part in parts]
     filled = sum(
         prod(o.stop - o.start if isinstance(o, slice) else int(o.size) for o in outer)
-        for _, found in tasks
-        for _, task in found
+        for _, chunk_tasks in tasks
+        for _, task in chunk_tasks
         for _, outer in task.pairs
     )
     nbytes = sum(
         part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded)
-        for part, found in tasks
-        for _, task in found
+        for part, chunk_tasks in tasks
+        for _, task in chunk_tasks
     )
     steps = [axis.step for axis in axes.values() if axis.step]
     steps.append(lambda values: values.reshape(arrays[0].shape + values.shape[1:]))
@@ -341,44 +355,46 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
         shape,
         filled == prod(shape),
         nbytes,
-        chain.from_iterable(batch_tasks(part, found) for part, found in tasks),
+        chain.from_iterable(batch_tasks(part, chunk_tasks) for part, chunk_tasks in tasks),
         tuple(steps),
     )
 
 
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelection]:
-    """Return the selected chunks of every fragment that the selection intersects."""
-    found = []
+    """Return the selected chunks of each fragment that the selection intersects."""
+    selections = []
     for fragment in chain.from_iterable(load_parts(f, keys) for f in source.fragments):
         divided = subdivide(fragment, source.pipelines, keys)
         if divided is None:
             continue
-        fine, pipelines = divided
+        divided_fragment, pipelines = divided
         projections = [
             axis.project(key, start)
-            for axis, key, start in zip(fine.axes, keys, fine.start, strict=True)
+            for axis, key, start in zip(
+                divided_fragment.axes, keys, divided_fragment.start, strict=True
+            )
         ]
         if all(p.chunk.size for p in projections):
-            found.append(ChunkSelection(fine, pipelines, projections))
-            _check_chunk_size(source, found[-1])
-    return found
+            selections.append(ChunkSelection(divided_fragment, pipelines, projections))
+            _check_chunk_size(source, selections[-1])
+    return selections
 
 
 def _check_chunk_size(source: Readable, part: ChunkSelection) -> None:
-    """Raise an error for a large chunk of which only a few elements are needed."""
-    bare = [p for p in part.pipelines if not p.codecs]
+    """Raise an error for a huge chunk of which only few elements are needed."""
+    uncompressed = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
-    # most chunks are small
-    if nbytes <= get_options().load_limit or len(bare) == len(part.pipelines):
+    # return early, since most chunks are small
+    if nbytes <= get_options().load_limit or len(uncompressed) == len(part.pipelines):
         return
     where = np.ix_(*(p.chunk for p in part.projections)) if part.projections else ()
     if (part.fragment.manifest.file[where] != MISSING).any():
-        taken = prod(_count_shown(p) for p in part.projections) * source.dtype.itemsize
-        check_chunk(nbytes, taken, f"variable {source.name!r}" if source.name else "array")
+        selected_bytes = prod(_count_selected(p) for p in part.projections) * source.dtype.itemsize
+        check_chunk(nbytes, selected_bytes, f"variable {source.name!r}" if source.name else "array")
 
 
-def _count_shown(projection: Projection) -> int:
+def _count_selected(projection: Projection) -> int:
     return int(projection.outer[-1].stop - projection.outer[0].start)
 
 
@@ -386,7 +402,7 @@ def _count_shown(projection: Projection) -> int:
 
 
 class AxisPlan(NamedTuple):
-    """The normal form of the key of one axis, and the step back from it."""
+    """A normalised key of one axis, the length of its result, and the step that restores it."""
 
     key: AxisKey
     size: int
@@ -394,7 +410,7 @@ class AxisPlan(NamedTuple):
 
 
 def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
-    """Convert the key of one axis to its normal form."""
+    """Normalise the key of one axis to a rising slice or rising distinct positions."""
     if isinstance(key, slice):
         return _normalise_slice(key, size, axis)
     positions = np.asarray(key)
@@ -427,22 +443,22 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
 
 
 def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
-    """Load and yield boxes of a fragment that contain all the chunks that the keys need.
+    """Yield boxes of a fragment, with loaded references, that contain all selected chunks.
 
     A fragment whose references are in memory is yielded unchanged.
     """
     if fragment.manifest.is_loaded:
         yield fragment
         return
-    met = [
+    runs_by_axis = [
         find_runs(axis.project(key, start).chunk)
         for axis, key, start in zip(fragment.axes, keys, fragment.start, strict=True)
     ]
-    if not all(met):
+    if not all(runs_by_axis):
         return
-    if prod(map(len, met)) > MAX_PARTS:
-        met = [[(runs[0][0], runs[-1][1])] for runs in met]
-    for runs in product(*met):
+    if prod(map(len, runs_by_axis)) > MAX_PARTS:
+        runs_by_axis = [[(runs[0][0], runs[-1][1])] for runs in runs_by_axis]
+    for runs in product(*runs_by_axis):
         part: Fragment | None = fragment
         for axis, (first, stop) in enumerate(runs):
             edges = fragment.axes[axis].slabs(first, stop).edges
@@ -456,30 +472,33 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
 def find_chunk_at(
     fragment: Fragment, part: Fragment, file: int, offset: int
 ) -> tuple[int, ...] | None:
-    """Return the index of the chunk at an offset in a file of the part, or None."""
+    """Return the id of the chunk of ``fragment`` at an offset of a file, or None.
+
+    ``part`` is the part of a fragment that was read; ``file`` is a file code of its manifest.
+    """
     read, whole, first = part.manifest, fragment.manifest, (0,) * len(fragment.axes)
     if whole.is_loaded:
         if whole.files is not read.files or whole.inline is not read.inline:
             return None
     else:
-        # other fragments would have to load their references
+        # skip other fragments, whose references would have to be loaded
         bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
         if not all(a <= b and c <= d for a, b, c, d in bounds):
             return None
-        # the chunks of the fragment at the position of the part
+        # crop the manifest of the fragment to the box of the part
         begins = []
         for axis, (low, high) in enumerate(zip(part.start, part.stop, strict=True)):
-            at = fragment.start[axis]
-            _, kept = fragment.axes[axis].crop(low - at, high - at)
-            begins.append(kept.start)
-            whole = whole.take(axis, kept)
+            fragment_start = fragment.start[axis]
+            _, slabs = fragment.axes[axis].crop(low - fragment_start, high - fragment_start)
+            begins.append(slabs.start)
+            whole = whole.take(axis, slabs)
         whole, first = whole.loaded(), tuple(begins)
         if file == INLINE:
             offset = whole.inline.index(read.inline[offset])
         elif file >= 0:
             file = whole.files.index(read.files[file])
     end = whole.offset + (1 if file == INLINE else whole.length)
-    holds = (whole.file == file) & (whole.offset <= offset) & (offset < end)
-    if not holds.any():
+    is_match = (whole.file == file) & (whole.offset <= offset) & (offset < end)
+    if not is_match.any():
         return None
-    return tuple(int(i + n) for i, n in zip(np.argwhere(holds)[0], first, strict=True))
+    return tuple(int(i + n) for i, n in zip(np.argwhere(is_match)[0], first, strict=True))

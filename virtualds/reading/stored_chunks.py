@@ -1,4 +1,4 @@
-"""Reads chunks as they are stored: fetches and checks their bytes, without decoding them."""
+"""Reads encoded chunks: fetches their bytes and verifies checksums, without decoding."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""The maximum size in bytes of local files in memory at a time, unless a chunk is larger."""
+"""Maximum bytes of all chunks in memory (unless one is larger), and maximum chunks of a batch."""
 
 ChunkIndex = tuple[int, ...]
-"""The position of a chunk in the grid of its array."""
+"""The index of a chunk along each axis of the chunk grid."""
 Work = Callable[[Ints, Sequence[bytes]], object]
-"""A function that takes the flat indexes of chunks and their bytes."""
+"""A callback that takes the flat ids of chunks and their encoded bytes."""
 
 
 class ChunkBatch(NamedTuple):
-    """Indexes of chunks that are fetched together, and the maximum number of their bytes."""
+    """Flat ids of chunks that are fetched together, and the number of bytes to fetch."""
 
     ids: Ints
     nbytes: int
 
 
 class StoredChunks:
-    """The chunks of a manifest, in C order.
+    """The encoded chunks of a manifest, in C order.
 
-    Errors name the array, ``name``, and its chunk, ``chunk_id``, if it has only one.
+    Error messages contain the ``name`` of the array and, for a manifest of one chunk of a larger
+    array, its ``chunk_id``.
     """
 
     def __init__(
@@ -52,28 +53,31 @@ class StoredChunks:
     def read_distinct(
         self, chosen: npt.NDArray[np.bool_], make: Callable[[bytes], Hashable]
     ) -> tuple[Ints, list[Any], Ints]:
-        """Call ``make`` with the bytes of chosen chunks, once per distinct range.
+        """Call ``make`` with the bytes of the chosen chunks, once per distinct byte range.
 
-        Return the indexes of the chunks, the distinct results of ``make``, and the index of each
-        chunk's result.
+        Return the flat ids of the chosen chunks, the distinct results, and the index of the result
+        of each chunk.
         """
-        rows = np.flatnonzero(chosen)
+        chunk_ids = np.flatnonzero(chosen)
         columns = (self.file, self.offset, self.length, self.checksum)
-        table = np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
-        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        found: dict[int, Hashable] = {}
+        table = np.stack([column[chunk_ids].astype(np.int64) for column in columns], axis=1)
+        _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        results: dict[int, Hashable] = {}
 
-        def note(batch: Ints, chunks: Sequence[bytes]) -> None:
-            for one, data in zip(batch.tolist(), chunks, strict=True):
-                found[one] = make(data)
+        def store_results(batch: Ints, chunks: Sequence[bytes]) -> None:
+            for chunk_id, data in zip(batch.tolist(), chunks, strict=True):
+                results[chunk_id] = make(data)
 
-        self.read(rows[first], note)
-        numbers: dict[Hashable, int] = {}
-        each = [numbers.setdefault(found[one], len(numbers)) for one in rows[first].tolist()]
-        return rows, list(numbers), np.array(each, np.int64)[which.ravel()]
+        self.read(chunk_ids[first], store_results)
+        index_of: dict[Hashable, int] = {}
+        indexes = [
+            index_of.setdefault(results[chunk_id], len(index_of))
+            for chunk_id in chunk_ids[first].tolist()
+        ]
+        return chunk_ids, list(index_of), np.array(indexes, np.int64)[inverse.ravel()]
 
     def read(self, ids: Ints, work: Work) -> None:
-        """Call ``work`` with the chunks at ``ids``, a batch at a time, in several threads."""
+        """Call ``work`` for batches of the chunks ``ids``, in several threads."""
 
         def slot_of(batch: ChunkBatch) -> HostSlot | None:
             number = int(self.file[batch.ids[0]])
@@ -89,27 +93,29 @@ class StoredChunks:
         run_all(Prefetcher(batches, slot_of, lambda batch: self.fetch(batch.ids)), finish)
 
     def _split_batches(self, ids: Ints) -> Iterator[ChunkBatch]:
-        """Yield batches of chunks of one file that fit in memory with the gaps between them."""
+        """Yield batches of chunks of one file, limited by their bytes including gaps."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // count_cores()
         batch: list[int] = []
         file = nbytes = 0
-        rows = (column.tolist() for column in (ordered, self.file[ordered], self._measure(ordered)))
-        for one, number, size in zip(*rows, strict=True):
-            full = len(batch) == BATCH_CHUNKS or nbytes + size > most
-            if batch and (full or number != file):
+        columns = (
+            column.tolist() for column in (ordered, self.file[ordered], self._measure(ordered))
+        )
+        for chunk_id, number, size in zip(*columns, strict=True):
+            is_full = len(batch) == BATCH_CHUNKS or nbytes + size > most
+            if batch and (is_full or number != file):
                 yield ChunkBatch(np.array(batch), nbytes)
                 batch, nbytes = [], 0
             file = number
-            batch.append(one)
+            batch.append(chunk_id)
             nbytes += size
         if batch:
             yield ChunkBatch(np.array(batch), nbytes)
 
     def _measure(self, ordered: Ints) -> Ints:
-        """Return the number of bytes to fetch for each chunk, including the gap before it.
+        """Return the number of bytes to fetch for each chunk, including a small gap before it.
 
-        Chunks are in the order of their files, and of their offsets.
+        ``ordered`` are flat ids sorted by file and offset.
         """
         file, offset, length = (c[ordered] for c in (self.file, self.offset, self.length))
         gaps = {
@@ -119,15 +125,15 @@ class StoredChunks:
         between = np.diff(offset, prepend=0) - np.append(0, length[:-1])
         is_joined = (np.diff(file, prepend=MISSING) == 0) & (between > 0)
         is_joined &= between <= np.array([gaps[number] for number in file.tolist()], np.int64)
-        found: Ints = length + np.where(is_joined, between, 0)
-        return found
+        sizes: Ints = length + np.where(is_joined, between, 0)
+        return sizes
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, or of inline chunks; join requests."""
+        """Return the bytes of chunks that are all in one file, or all inline."""
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
         if number == INLINE:
-            found: list[bytes] = [self.manifest.inline[k] for k in offsets]
+            chunks: list[bytes] = [self.manifest.inline[k] for k in offsets]
         else:
             file = self.manifest.files[number]
             store = find_store(file.url)
@@ -138,21 +144,23 @@ class StoredChunks:
             except StoreError as error:
                 if len(batch) == 1:
                     raise self._make_error(int(batch[0]), f"{error}") from error
-                # one by one, to find the chunk that fails
-                return [data for one in batch for data in self.fetch(np.array([one]))]
-            found = list(map(bytes, split_runs(ranges, runs, fetched)))
-        for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
+                # fetch one by one, so that the error names the chunk that fails
+                return [data for flat_id in batch for data in self.fetch(np.array([flat_id]))]
+            chunks = list(map(bytes, split_runs(ranges, runs, fetched)))
+        for flat_id, data, expected in zip(
+            batch, chunks, self.checksum[batch].tolist(), strict=True
+        ):
             if reason := find_mismatch(data, expected):
-                raise self._make_error(int(one), reason)
-        return found
+                raise self._make_error(int(flat_id), reason)
+        return chunks
 
-    def _make_error(self, one: int, reason: str) -> ReadError:
+    def _make_error(self, chunk_id: int, reason: str) -> ReadError:
         where = "bytes held inline"
-        if self.file[one] >= 0:
-            url, begin = self.manifest.files[int(self.file[one])].url, self.offset[one]
-            where = f"{url}, bytes {begin} to {begin + self.length[one]}"
+        if self.file[chunk_id] >= 0:
+            url, begin = self.manifest.files[int(self.file[chunk_id])].url, self.offset[chunk_id]
+            where = f"{url}, bytes {begin} to {begin + self.length[chunk_id]}"
         error = ReadError(f"{where}: {reason}; restore the file, or scan it again")
-        index = np.unravel_index(one, self.manifest.shape) if self.manifest.shape else ()
+        index = np.unravel_index(chunk_id, self.manifest.shape) if self.manifest.shape else ()
         chunk = tuple(map(int, index)) if self._chunk_id is None else self._chunk_id
         error.add_note(f"variable {self.name}, chunk {chunk}")
         return error
@@ -165,12 +173,12 @@ def replace_chunks(
     inline: Sequence[bytes],
     **columns: Any,
 ) -> ChunkManifest:
-    """Return a loaded manifest in which the chunks ``ids`` have other rows, given as columns.
+    """Return a manifest with other references for the chunks ``ids``, given as columns.
 
-    ``files`` and ``inline`` are the tables for all chunks.
+    ``manifest`` must be loaded; ``files`` and ``inline`` are the tables for all chunks.
     """
-    found = {name: np.array(getattr(manifest, name)).ravel() for name in COLUMNS}
+    new_columns = {name: np.array(getattr(manifest, name)).ravel() for name in COLUMNS}
     for name, values in columns.items():
-        found[name][ids] = values
-    shaped = {name: column.reshape(manifest.shape) for name, column in found.items()}
+        new_columns[name][ids] = values
+    shaped = {name: column.reshape(manifest.shape) for name, column in new_columns.items()}
     return ChunkManifest.build(manifest.shape, files=files, inline=inline, **shaped)

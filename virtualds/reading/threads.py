@@ -1,8 +1,8 @@
-"""Threads that decode chunks, and threads that fetch them.
+"""Thread pools that decode and fetch chunks.
 
-The thread that reads also decodes. So a read finishes even if every thread of the pool is busy with
-other reads, as under dask's threads: it only waits for work in progress. A read uses as many
-helpers as there are idle cores.
+The calling thread also decodes, so a read finishes even if all threads of the pool are busy with
+other reads, as with dask's threaded scheduler. A read uses as many helper threads as there are idle
+cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class _DecodingPool:
-    """The decoding threads of a process."""
+    """The pool of decoding threads of a process, which counts the busy ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,24 +40,24 @@ class _DecodingPool:
 
     @contextmanager
     def run_helpers(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do ``work`` in other threads during the block; wait for those that have started."""
+        """Run ``work`` in helper threads during the block; wait for those that have started."""
         with self._lock:
             count = max(0, count_cores() - 1 - self._busy)
             self._busy += 1 + count
-        # for a file that is being scanned, the context determines which blocks are cached
-        started = [self._pool.submit(copy_context().run, work) for _ in range(count)]
+        # the context contains the block cache of a file that is being scanned
+        futures = [self._pool.submit(copy_context().run, work) for _ in range(count)]
         try:
             yield
         finally:
-            # tasks that have not started are no longer needed
-            for helper in started:
-                if not helper.cancel():
-                    helper.exception()
+            # the calling thread has done all work, so pending helpers are not needed
+            for future in futures:
+                if not future.cancel():
+                    future.exception()
             with self._lock:
                 self._busy -= 1 + count
-        for helper in started:
-            if not helper.cancelled():
-                helper.result()
+        for future in futures:
+            if not future.cancelled():
+                future.result()
 
 
 @cache
@@ -67,10 +67,10 @@ def _get_pool(pid: int) -> _DecodingPool:
 
 
 class _Queue(Iterator[Task]):
-    """An iterator that threads share, and that any of them can close.
+    """A thread-safe iterator that any thread can close.
 
-    ``stop`` ends the wait of a thread for its next item, so that an interrupted read does not wait
-    for a server that does not respond.
+    Closing calls ``stop``, which ends a pending wait for the next item, so that an interrupted read
+    does not wait for a server that does not respond.
     """
 
     def __init__(self, items: Iterator[Task], stop: Callable[[], Any] | None) -> None:
@@ -92,7 +92,7 @@ class _Queue(Iterator[Task]):
 
 
 def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
-    """Call ``work`` with every item, on all cores; raise the first error."""
+    """Call ``work`` with every item, on all idle cores; raise the first error."""
     try:
         head = list(islice(items, 2))
         if len(head) < 2 or count_cores() == 1:
@@ -112,7 +112,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
         with _get_pool(os.getpid()).run_helpers(drain):
             drain()
     finally:
-        # a generator may have requests under way
+        # a generator may have pending requests
         close: Callable[[], Any] | None = getattr(items, "close", None)
         if close is not None:
             close()
@@ -121,32 +121,31 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
 def iterate_results(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
-    """Yield items in order, each with the future of its result, ``ahead`` items in advance."""
+    """Yield items in order with the futures of their results, submitting ``ahead`` items ahead."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
-    rest = iter(items)
+    remaining = iter(items)
     while True:
-        waiting.extend((i, pool.submit(work, i)) for i in islice(rest, ahead - len(waiting)))
+        waiting.extend((i, pool.submit(work, i)) for i in islice(remaining, ahead - len(waiting)))
         if not waiting:
             return
         yield waiting.popleft()
 
 
-# ---------------------------------------------------------------------- reading ahead
-# Prefetching: many requests for remote bytes at a time.
+# ---------------------------------------------------------------------- prefetching
+# Concurrent requests for remote bytes.
 #
-# Each host has its own threads, as many as the requests it may get at a time. Results are yielded
-# as they arrive; their number and bytes are limited.
+# Each host has its own threads, as many as it may get concurrent requests. Results are yielded as
+# they arrive; the number and the bytes of pending results are limited.
 
 
 MAX_AHEAD = 2**28
-"""The size in bytes of requests that are sent or answered, and not yet decoded."""
+"""Maximum bytes that are requested or received, but not yet decoded."""
 
 WINDOWS = 2
-"""The number of requests that may be sent or answered and not yet decoded, per concurrent
-request."""
+"""Number of requests that may be sent or received but not yet decoded, per concurrent request."""
 
 SMALL_FETCH = 2**12
-"""The assumed size in bytes of an item of `fetch_many`."""
+"""Assumed size in bytes of an item of `fetch_many`."""
 
 
 Data = TypeVar("Data")
@@ -157,7 +156,7 @@ Bytes = TypeVar("Bytes")
 
 
 class HostSlot(NamedTuple):
-    """The host of an item, its maximum number of concurrent requests, and the size of the item."""
+    """The host of an item, its limit of concurrent requests, and the size of the item in bytes."""
 
     host: str
     at_once: int
@@ -165,16 +164,16 @@ class HostSlot(NamedTuple):
 
     @classmethod
     def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the slot for bytes from a url, or None for a local url."""
+        """Return the slot for ``nbytes`` from a url, or None for a local url."""
         at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 
 
 class Prefetcher(Iterator[tuple[Item, Data | None]]):
-    """Yields items; remote ones with the result of ``fetch`` as soon as it arrives.
+    """Yields items: remote ones with the result of ``fetch``, in the order of arrival.
 
     ``slot_of`` returns the slot of an item, or None for a local item, which the consumer fetches.
-    An error of ``fetch``, which runs in other threads, is raised when its item is due.
+    ``fetch`` runs in other threads; its errors are raised when their item would be yielded.
     """
 
     def __init__(
@@ -185,21 +184,21 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
     ) -> None:
         self._fetch = fetch
         self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
-        # requested items that have not been yielded, with their bytes
-        self._asked: dict[Future[Data], tuple[Item, int]] = {}
+        # requested items that have not been yielded, with their sizes in bytes
+        self._pending: dict[Future[Data], tuple[Item, int]] = {}
         self._nbytes = 0
-        self._found = self._fetch_in_turn(items, slot_of)
+        self._results = self._fetch_in_turn(items, slot_of)
 
     def __next__(self) -> tuple[Item, Data | None]:
-        return next(self._found)
+        return next(self._results)
 
     def stop(self) -> None:
-        """End the iteration, also for a thread that is waiting; any thread may call it."""
+        """End the iteration from any thread, also while another thread waits for a result."""
         self._answers.put(None)
 
     def close(self) -> None:
         """Send no more requests."""
-        self._found.close()
+        self._results.close()
 
     def _fetch_in_turn(
         self, items: Iterable[Item], slot_of: Callable[[Item], HostSlot | None]
@@ -214,38 +213,38 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
                 self._submit(item, slot)
                 while not self._answers.empty():
                     yield self._next_result()
-            while self._asked:
+            while self._pending:
                 yield self._next_result()
         except _Stopped:
             return
         finally:
-            for future in self._asked:
+            for future in self._pending:
                 future.cancel()
 
     def _is_full(self, slot: HostSlot) -> bool:
-        """Return whether an item must be yielded before another one is requested."""
-        many = len(self._asked) >= WINDOWS * slot.at_once
-        return bool(self._asked) and (many or self._nbytes + slot.nbytes > MAX_AHEAD)
+        """Return whether a result must be yielded before another item is requested."""
+        is_at_limit = len(self._pending) >= WINDOWS * slot.at_once
+        return bool(self._pending) and (is_at_limit or self._nbytes + slot.nbytes > MAX_AHEAD)
 
     def _submit(self, item: Item, slot: HostSlot) -> None:
         pool = _get_threads(os.getpid(), slot.host, slot.at_once)
-        # for a file that is being scanned, the context determines which blocks are cached
+        # the context contains the block cache of a file that is being scanned
         future = pool.submit(copy_context().run, self._fetch, item)
-        self._asked[future] = item, slot.nbytes
+        self._pending[future] = item, slot.nbytes
         self._nbytes += slot.nbytes
         future.add_done_callback(self._answers.put)
 
     def _next_result(self) -> tuple[Item, Data]:
-        """Wait for the next result; return it with its item."""
+        """Wait for the next result, and return it with its item."""
         if (future := self._answers.get()) is None:
             raise _Stopped
-        item, nbytes = self._asked.pop(future)
+        item, nbytes = self._pending.pop(future)
         self._nbytes -= nbytes
         return item, future.result()
 
 
 class _Stopped(Exception):
-    """The iteration was stopped while a thread waited."""
+    """Raised in the thread that waits for a result when the iteration is stopped."""
 
 
 @cache
@@ -257,11 +256,11 @@ def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
 def fetch_many(
     items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
-    """Call ``fetch`` with every item in several threads; return the results in order.
+    """Call ``fetch`` with every item in several threads, and return the results in order.
 
-    ``url_of`` returns the url of the file of an item, or None if it needs no file.
+    ``url_of`` returns the url from which an item is fetched, or None if it needs no request.
     """
-    found: dict[int, Bytes] = {}
+    results: dict[int, Bytes] = {}
 
     def slot_of(number: int) -> HostSlot | None:
         url = url_of(items[number])
@@ -271,8 +270,8 @@ def fetch_many(
         return (fetch(items[number]),)
 
     def finish(answer: tuple[int, Any]) -> None:
-        number, got = answer
-        found[number] = fetch_one(number)[0] if got is None else got[0]
+        number, fetched = answer
+        results[number] = fetch_one(number)[0] if fetched is None else fetched[0]
 
     run_all(Prefetcher(iter(range(len(items))), slot_of, fetch_one), finish)
-    return [found[number] for number in range(len(items))]
+    return [results[number] for number in range(len(items))]

@@ -31,7 +31,7 @@ from virtualds.chunks.columns import (
     find_distinct,
 )
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
-from virtualds.chunks.tables import read_rows, spread_rows
+from virtualds.chunks.tables import read_rows, scatter_references
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
@@ -178,7 +178,7 @@ class ParquetTable(ReferenceTable):
             there = np.append(known, -1)[position] == flat[wanted]
             row[wanted] = np.where(there, number * RECORD_SIZE + position, -1)
         rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
-        return spread_rows(rows, row >= 0).reshape(ids.shape)
+        return scatter_references(rows, row >= 0).reshape(ids.shape)
 
     def find_existing_rows(self) -> Ints | None:
         if self.begins is None:
