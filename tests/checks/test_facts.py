@@ -70,7 +70,7 @@ def test_files_of_a_batch_have_the_facts_that_they_have_alone(seed: int, tmp_pat
     job = replace(BatchJob.of(opening, BuildOptions()), stops=False)
     items = list(enumerate(files))
     outcomes = job(items)
-    batches = [outcome.found for outcome in outcomes if isinstance(outcome.found, FileBatch)]
+    batches = [outcome.opened for outcome in outcomes if isinstance(outcome.opened, FileBatch)]
 
     assert max(map(len, batches)) > 2
     for batch in (batch for batch in batches if len(batch) > 1):
@@ -98,7 +98,7 @@ def test_files_that_do_not_fit_together_are_examined_one_by_one(
     monkeypatch.setattr(facts, "_is_uniform", lambda batch: False)
     found = list(facts._examine(outcome, files))
     assert [one.numbers for one in found] == [(number,) for number in outcome.numbers]
-    assert all(isinstance(one.found, facts.FileFacts) for one in found)
+    assert all(isinstance(one.opened, facts.FileFacts) for one in found)
 
 
 def test_facts_last_through_files_that_say_nothing_of_them() -> None:

@@ -76,7 +76,7 @@ def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any
     job = BatchJob(partial(open_stored, opening=OPEN_DEFAULTS), concatenator=alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
-    return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
+    return [outcome.opened for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
 
 
 def as_datasets(paths: Sequence[Path], **options: Any) -> xr.Dataset:

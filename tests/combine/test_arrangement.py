@@ -19,7 +19,7 @@ from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.combine.ordering import Arrangement, Extent, crop_datasets
+from virtualds.combine.ordering import Arrangement, FileExtent, crop_datasets
 from virtualds.combine.xarray_combine import Combination
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
@@ -309,7 +309,7 @@ def test_any_overlap_is_what_xarray_makes_of_values(
     combination = Combination(
         *(("by_coords", None) if by_coords else ("nested", "time")), dict(COMBINED)
     )
-    extents = {n: Extent.of(f"{n}.nc", ds) for n, ds in opened.items()}
+    extents = {n: FileExtent.of(f"{n}.nc", ds) for n, ds in opened.items()}
     with no_reads():
         parts = Arrangement(sort, policy).arrange_parts(list(opened), extents, combination.dims)
         found = combination(crop_datasets(parts, opened))

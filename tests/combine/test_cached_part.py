@@ -29,8 +29,8 @@ from virtualds.combine.file_cache import (
     dump_entry,
     list_entries,
     load_entry,
-    to_batch,
     to_bytes,
+    with_loaded_values,
 )
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
@@ -43,7 +43,7 @@ def there_and_back(path: Path, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
     opening = OpenOptions(**options)
     opened = open_stored(path, opening)
-    group = from_bytes(to_part(to_batch(opened).to_group()))
+    group = from_bytes(to_part(with_loaded_values(opened).to_group()))
     return make_dataset_or_tree(Location.of(path), group, opening), opened.to_dataset()
 
 

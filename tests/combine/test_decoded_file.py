@@ -16,7 +16,7 @@ from builds import assert_same
 from products import few_quick, looped
 
 import virtualds
-from virtualds.combine.concat_stored import CERTAIN, Concatenator
+from virtualds.combine.concat_stored import SUPPORTED_OPTIONS, Concatenator
 from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_batch
 from virtualds.combine.xarray_combine import Combination
 
@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("option", CERTAIN)
+@pytest.mark.parametrize("option", SUPPORTED_OPTIONS)
 def test_other_options_are_refused(option: str) -> None:
     for value in REFUSED[option]:
         with pytest.raises(NeedsFullCombineError, match=option):

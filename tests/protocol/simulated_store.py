@@ -28,7 +28,7 @@ from virtualds.stores.store import (
     RequestError,
     RequestLimits,
     StoreError,
-    version_of,
+    hash_version,
 )
 
 SCHEME = "simulated"
@@ -101,7 +101,7 @@ class ObjectWorld(World):
 
     def version(self, file: File) -> str:
         assert file.data is not None
-        return str(file.generation) if self.numbered else version_of(file.data)
+        return str(file.generation) if self.numbered else hash_version(file.data)
 
     def answer(self, state: Objects, actor: str, request: Request) -> tuple[Any, Any] | None:
         verb, name, detail = request

@@ -1,4 +1,4 @@
-"""Combining many files into one virtual dataset, or one tree."""
+"""`open_virtual_mfdataset` and `open_virtual_mfdatatree`: combining many files into one object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_ba
 from virtualds.combine.file_coordinates import Source, add_from_pattern
 from virtualds.combine.ordering import (
     Arrangement,
-    Extent,
+    FileExtent,
     Files,
     Overlap,
     Paths,
@@ -42,7 +42,7 @@ from virtualds.combine.workers import (
     MAX_FILES_TOGETHER,
     LeftOut,
     NumberedFile,
-    Outcome,
+    OpenOutcome,
     Workers,
     choose_workers,
     find_client,
@@ -350,16 +350,16 @@ def open_virtual_mfdatatree(
     return combined
 
 
-def open_layers(paths: Paths, **how: Any) -> list[xr.Dataset]:
-    """Open files of a grid as few datasets, in each of which no two files have the same cell.
+def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
+    """Open files as few datasets (layers), in each of which no two files overlap.
 
-    Each file is in one of them as a whole, whatever ``overlap`` says. Arguments are those of
-    `open_virtual_mfdataset`; the caller chooses which file each cell is taken from.
+    Each file is as a whole in one layer, whatever ``overlap`` is; the caller decides which file has
+    precedence. Arguments are those of `open_virtual_mfdataset`.
     """
-    given = inspect.signature(open_virtual_mfdataset).bind(paths, **how)
-    given.apply_defaults()
-    with explain_interrupt(lambda: describe_build(how.get("cache"), None)):
-        return Build.of(given.arguments).build_layers()
+    bound = inspect.signature(open_virtual_mfdataset).bind(paths, **arguments)
+    bound.apply_defaults()
+    with explain_interrupt(lambda: describe_build(arguments.get("cache"), None)):
+        return Build.of(bound.arguments).build_layers()
 
 
 # ---------------------------------------------------------------------- building
@@ -367,13 +367,13 @@ def open_layers(paths: Paths, **how: Any) -> list[xr.Dataset]:
 
 @dataclass(frozen=True)
 class Build:
-    """How files are opened and combined into one dataset or tree.
+    """One call of `open_virtual_mfdataset` or `open_virtual_mfdatatree`.
 
-    ``job`` opens and prepares the files, and ``workers`` run it: in this process, in other
-    processes, or on a cluster. ``opening`` are the options with which each file is opened, and
-    ``combination`` those with which the files are combined. ``building`` is what to do about files
-    that cannot be opened, and how to show progress. With ``checks_names``, every name to load must
-    match a variable. ``attrs_file`` is the index of the file whose attributes the result gets.
+    ``job`` opens and prepares files, and ``workers`` run it in this process, in other processes, or
+    on a cluster. ``opening`` are the options for opening each file, ``combination`` those for
+    combining them, and ``building`` those for errors and progress. With ``checks_names``, each name
+    in ``loadable_variables`` must match a variable. ``attrs_file`` is the index of the file whose
+    attributes the result has.
     """
 
     files: Files
@@ -386,108 +386,114 @@ class Build:
     attrs_file: int | None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *, below: bool = False) -> Build:
-        """Create the build for the arguments of a call; ``below`` opens files as trees."""
-        building = select_fields(BuildOptions, given)
+    def of(cls, arguments: Mapping[str, Any], *, below: bool = False) -> Build:
+        """Create the build from the arguments of a call; ``below`` opens files as trees."""
+        building = select_fields(BuildOptions, arguments)
         omits = not building.stops
-        how = {"on_error": building.on_variable_error, "below": below, "omits_damaged": omits}
-        opening = select_fields(OpenOptions, {**given, **how})
-        merging = {name: given[name] for name in CHOICES} | given.get("kwargs", {})
-        arrangement = select_fields(Arrangement, given)
-        pad = to_names("pad", given["pad"])
-        combination = Combination(given["combine"], given["concat_dim"], merging, arrangement, pad)
-        preprocess = given["preprocess"]
-        paths, newest = given["paths"], given["newest"]
-        files = paths if isinstance(paths, Files) else Files.of(paths, given["storage_options"])
+        reading = {"on_error": building.on_variable_error, "below": below, "omits_damaged": omits}
+        opening = select_fields(OpenOptions, {**arguments, **reading})
+        xarray_options = {name: arguments[name] for name in CHOICES} | arguments.get("kwargs", {})
+        arrangement = select_fields(Arrangement, arguments)
+        pad = to_names("pad", arguments["pad"])
+        combination = Combination(
+            arguments["combine"], arguments["concat_dim"], xarray_options, arrangement, pad
+        )
+        preprocess = arguments["preprocess"]
+        paths, newest = arguments["paths"], arguments["newest"]
+        files = paths if isinstance(paths, Files) else Files.of(paths, arguments["storage_options"])
         files = files if newest is None else files.select_newest(newest)
-        named = given["coordinates"]
-        coordinates = add_from_pattern(files.pattern, combination.dims, named)
+        explicit = arguments["coordinates"]
+        coordinates = add_from_pattern(files.pattern, combination.dims, explicit)
         steps = list_steps(coordinates, combination, preprocess)
         if not steps and find_client(building.parallel) is not None:
-            # the workers of a cluster may have access to the files when this process has not
+            # make the workers decode, since this process may have no access to the files
             steps = (return_unchanged,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
-        first = given["attrs_file"]
-        number = None if first is None else files.find_file(first, "attrs_file")
-        judges = preprocess is None
-        return cls(files, job, workers, combination, building, opening, judges, number)
+        first = arguments["attrs_file"]
+        attrs_number = None if first is None else files.find_file(first, "attrs_file")
+        checks_names = preprocess is None
+        return cls(files, job, workers, combination, building, opening, checks_names, attrs_number)
 
     def build_dataset(self) -> tuple[Any, BuildReport]:
         """Open and combine the files; return the dataset or tree, and the report."""
-        begun = time.monotonic()
-        alike = self._find_concatenator()
-        found, report = self._open(alike)
+        start = time.monotonic()
+        concatenator = self._find_concatenator()
+        outcomes, report = self._open(concatenator)
         with self._explain_names():
-            built = None if alike is None else self._join(alike, found)
+            built = None if concatenator is None else self._join(concatenator, outcomes)
             if built is None:
-                if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
-                    # some variables were loaded from the first files only
-                    found, report = self._open(None)
-                found, report = _list_datasets(found, report)
-                built = self.combine(found)
+                if any(isinstance(o.opened, FileBatch) and not o.opened.is_whole for o in outcomes):
+                    # some variables were loaded from the first file of a batch only
+                    outcomes, report = self._open(None)
+                outcomes, report = _list_datasets(outcomes, report)
+                built = self.combine(outcomes)
         if is_logged(INFO):
-            seconds = time.monotonic() - begun - report.seconds
+            seconds = time.monotonic() - start - report.seconds
             log(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
-        self._finish(built, found, report)
+        self._finish(built, outcomes, report)
         return built, report
 
     def build_tree(self, template: str) -> tuple[xr.DataTree, BuildReport]:
-        """Open all files at once, and combine those of each group that a template names."""
+        """Open all files, and combine those with the same group path, which a template gives."""
         groups = self.files.group_by(template)
-        found, report = self._open(None)
-        each = {outcome.number: outcome for outcome in _split(found)}
+        outcomes, report = self._open(None)
+        by_number = {outcome.number: outcome for outcome in _split(outcomes)}
         nodes: dict[str, xr.Dataset] = {}
         for path, numbers in groups.items():
-            some = [_renumber(each[n], at) for at, n in enumerate(numbers) if n in each]
-            if not some:
+            group_outcomes = [
+                _renumber(by_number[n], place) for place, n in enumerate(numbers) if n in by_number
+            ]
+            if not group_outcomes:
                 continue
             first = self.attrs_file
-            here = replace(
+            group_build = replace(
                 self,
                 files=self.files.select(numbers),
                 attrs_file=numbers.index(first) if first in numbers else None,
                 checks_names=False,
             )
-            with here._explain_names():
-                built = here._combine_opened(some, report)
+            with group_build._explain_names():
+                built = group_build._combine_opened(group_outcomes, report)
             for name, node in built.subtree_with_keys:
                 below = "" if name == "." else name
                 nodes["/" + f"{path}/{below}".strip("/")] = node.to_dataset(inherit=False)
         combined = xr.DataTree.from_dict(nodes)
-        replace(self, attrs_file=None)._finish(combined, found, report)
+        replace(self, attrs_file=None)._finish(combined, outcomes, report)
         return combined, report
 
     def build_layers(self) -> list[xr.Dataset]:
-        """Open all files, and combine those of each layer of the grid."""
-        found, report = _list_datasets(*self._open(None))
+        """Open all files, and combine those of each layer, see `open_layers`."""
+        outcomes, report = _list_datasets(*self._open(None))
         dims, names = self.combination.dims, self.files.flat
-        each: dict[int, Any] = {outcome.number: outcome for outcome in found}
-        extents = {n: Extent.of(names[n], outcome.found, dims) for n, outcome in each.items()}
+        by_number: dict[int, Any] = {outcome.number: outcome for outcome in outcomes}
+        extents = {
+            n: FileExtent.of(names[n], outcome.opened, dims) for n, outcome in by_number.items()
+        }
         alone = replace(self.combination.arrangement, overlap="error")
-        here = replace(self, combination=replace(self.combination, arrangement=alone))
+        layer_build = replace(self, combination=replace(self.combination, arrangement=alone))
         with self._explain_names():
             layers = [
-                here.combine([each[n] for n in sorted(numbers)])
+                layer_build.combine([by_number[n] for n in sorted(numbers)])
                 for numbers in separate_layers(extents, dims).values()
             ]
         for layer in layers:
-            here._finish(layer, found, report)
+            layer_build._finish(layer, outcomes, report)
         return layers
 
-    def _combine_opened(self, found: Sequence[Outcome[Any]], report: BuildReport) -> Any:
-        """Combine files that were opened one by one."""
-        alike = self._find_concatenator()
-        built = None if alike is None else self._join(alike, found)
+    def _combine_opened(self, outcomes: Sequence[OpenOutcome[Any]], report: BuildReport) -> Any:
+        """Combine opened files into one dataset or tree."""
+        concatenator = self._find_concatenator()
+        built = None if concatenator is None else self._join(concatenator, outcomes)
         if built is None:
-            found, _ = _list_datasets(found, report)
-            built = self.combine(found)
-        self._finish(built, found, report)
+            outcomes, _ = _list_datasets(outcomes, report)
+            built = self.combine(outcomes)
+        self._finish(built, outcomes, report)
         return built
 
     @contextmanager
     def _explain_names(self) -> Iterator[None]:
-        """Add to errors which names of the pattern vary between files."""
+        """Add a note to errors about the names of the url pattern that vary between files."""
         try:
             yield
         except ValueError as error:
@@ -496,60 +502,63 @@ class Build:
             raise
 
     def _find_concatenator(self) -> Concatenator | None:
-        """Return the object that concatenates files as stored, or None if that is of no use."""
-        lists = any(isinstance(item, list | tuple) for item in self.files.nested)
-        if lists or len(self.files.flat) < MIN_FILES:
+        """Return a concatenator of stored files if the options allow one, else None."""
+        is_nested = any(isinstance(item, list | tuple) for item in self.files.nested)
+        if is_nested or len(self.files.flat) < MIN_FILES:
             return None
-        by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
-        arranges = how.sort or how.overlap != "keep"
+        by_coords, arrangement = (
+            self.combination.combine == "by_coords",
+            self.combination.arrangement,
+        )
+        checks_order = arrangement.sort or arrangement.overlap != "keep"
         try:
-            # sorting changes nothing if the coordinates of the files already increase
-            return Concatenator(self.combination, rises=by_coords or arranges)
+            # coordinates that increase need neither sorting nor cropping
+            return Concatenator(self.combination, rises=by_coords or checks_order)
         except NeedsFullCombineError:
             return None
 
-    def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
-        """Open the files; the workers join those of the same structure, and write references."""
+    def _open(self, joiner: Concatenator | None) -> tuple[list[OpenOutcome[Any]], BuildReport]:
+        """Open the files; workers join those of one structure, and write references to a target."""
         few = len(self.files.flat) < MIN_FILES
         together = None if few else self.job.together
-        job = replace(self.job, concatenator=alike, together=together)
+        job = replace(self.job, concatenator=joiner, together=together)
         return replace(self, job=job).open_files()
 
-    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
-        """Concatenate files as they are stored, or return None if the result might differ."""
+    def _join(self, concatenator: Concatenator, outcomes: Sequence[OpenOutcome[Any]]) -> Any:
+        """Concatenate files as stored; None if the result might differ from that of xarray."""
         names = self.files.flat
-        batches: list[Any] = [outcome.found for outcome in found]
+        batches: list[Any] = [outcome.opened for outcome in outcomes]
         if self.job.datasets:
-            batches = [as_batch(names[o.number], o.found) for o in found]
+            batches = [as_batch(names[o.number], o.opened) for o in outcomes]
         if all(isinstance(batch, FileBatch) for batch in batches):
-            numbered = zip(batches, found, strict=True)
+            numbered = zip(batches, outcomes, strict=True)
             with suppress(NeedsFullCombineError):
-                return alike.join([replace(b, numbers=o.numbers) for b, o in numbered])
+                return concatenator.join([replace(b, numbers=o.numbers) for b, o in numbered])
         return None
 
-    def open_files(self) -> tuple[list[Outcome[Any]], BuildReport]:
-        """Open all files; return their outcomes in the order of the files, and a report."""
+    def open_files(self) -> tuple[list[OpenOutcome[Any]], BuildReport]:
+        """Open all files; return their outcomes in the order of the files, and the report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
-        found = list[Outcome[Any]]()
+        outcomes = list[OpenOutcome[Any]]()
         failed: dict[int, Exception] = {}
         settled = 0
         with report_progress(self.building.progress, "opening", len(items)) as show:
             count = OutcomeCounter(len(items), show)
-            with closing(self.workers(self.job, items)) as outcomes:
-                for outcome in self._raise_first(outcomes, found):
+            with closing(self.workers(self.job, items)) as results:
+                for outcome in self._raise_first(results, outcomes):
                     count.add(outcome)
                     if outcome.error is not None:
                         failed[outcome.number] = outcome.error
                         continue
-                    found.append(outcome)
-                    if len(found) - settled == MAX_FILES_TOGETHER:
-                        # files that were opened one by one take less memory when they are joined
-                        found[settled:] = self.job.join_opened(found[settled:], items)
-                        settled = len(found)
+                    outcomes.append(outcome)
+                    if len(outcomes) - settled == MAX_FILES_TOGETHER:
+                        # join files that were opened one by one, which saves memory
+                        outcomes[settled:] = self.job.join_opened(outcomes[settled:], items)
+                        settled = len(outcomes)
             names = self.files.flat
             left_out = (LeftOut.of(names[n], failed[n]) for n in sorted(failed))
             report = count.finish(left_out, names)
-            if not found:
+            if not outcomes:
                 error = failed[min(failed)]
                 error.add_note(
                     f"none of {len(failed)} files could be opened; this is the error of the first"
@@ -563,13 +572,13 @@ class Build:
                 log(INFO, format_text([list_schemas(report.schemas)]))
         if self.building.on_error == "skip":
             _warn_of_losses(report)
-        return sorted(found, key=lambda outcome: outcome.number), report
+        return sorted(outcomes, key=lambda outcome: outcome.number), report
 
-    def combine(self, opened: Sequence[Outcome[Any]]) -> Any:
-        """Arrange the datasets or trees of files, and combine them."""
+    def combine(self, opened: Sequence[OpenOutcome[Any]]) -> Any:
+        """Arrange the datasets or trees of files, and combine them with xarray."""
         names, combination = self.files.flat, self.combination
-        # in the order of the files, not of the workers, so that errors name files in this order
-        found: Mapping[int, Any] = {outcome.number: outcome.found for outcome in opened}
+        # in the order of the files, so that errors name files in this order
+        found: Mapping[int, Any] = {outcome.number: outcome.opened for outcome in opened}
         combination.check_dims(list(found.values()))
         found = combination.pad_datasets(found, names)
         dims = combination.dims
@@ -579,7 +588,7 @@ class Build:
                 groups[path][without_secrets(str(names[number]))] = find_crs_by_variable(part)
         for systems in groups.values():
             check_one_crs(systems)
-        extents = {n: Extent.of(names[n], found[n], dims) for n in found}
+        extents = {n: FileExtent.of(names[n], found[n], dims) for n in found}
         if dims and len(found) < len(names) and not self.files.keep_positions(found):
             raise CombineError(
                 f"{names[min(set(range(len(names))) - found.keys())]}: this file is left out of "
@@ -595,14 +604,14 @@ class Build:
         joined = None if combination.concat_dim is None else dims
         nested = crop_datasets(parts, found)
         combined = combine_with_file_names(combine, joined, nested, files, datasets)
-        combination.arrangement.check(Extent.of("the result", combined), extents.values())
+        combination.arrangement.check(FileExtent.of("the result", combined), extents.values())
         warn_about_differences(combination, {str(names[n]): found[n] for n in placed}, combined)
         return combined
 
     def _raise_first(
-        self, outcomes: Iterable[Outcome[Any]], found: Sequence[Outcome[Any]]
-    ) -> Iterator[Outcome[Any]]:
-        """Yield outcomes; raise the fatal error of the first file that has one, in given order."""
+        self, outcomes: Iterable[OpenOutcome[Any]], opened: Sequence[OpenOutcome[Any]]
+    ) -> Iterator[OpenOutcome[Any]]:
+        """Yield outcomes, then raise the fatal error of the first file in the given order."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
         for outcome in outcomes:
@@ -617,17 +626,19 @@ class Build:
             elif not awaited:
                 break
         if error is not None:
-            # decode the files before it: an error in one of them comes first
-            batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
+            # decode the files before it, since a decoding error in one of them comes first
+            batches: list[Any] = [o.opened for o in opened if isinstance(o.opened, FileBatch)]
             before = [(n, at, b) for b in batches for at, n in enumerate(b.numbers) if n < first]
             for _, place, batch in sorted(before, key=lambda item: item[0]):
                 batch.cut(place).to_dataset()
             raise error
 
-    def _finish(self, combined: Any, found: Sequence[Outcome[Any]], report: BuildReport) -> None:
-        """Raise an error for names to load that no file has, and set the attributes of the result.
+    def _finish(
+        self, combined: Any, outcomes: Sequence[OpenOutcome[Any]], report: BuildReport
+    ) -> None:
+        """Check that all names to load exist, and set the attributes of the result.
 
-        Also raises `ValueError` if the file with the attributes was left out.
+        Raises `ValueError` if the file with the attributes was left out.
         """
         is_tree = isinstance(combined, xr.DataTree)
         if self.checks_names and not report.left_out:
@@ -637,15 +648,15 @@ class Build:
             opening = self.opening
             check_variables(opening.loadable_variables, names, opening.skip, where)
         if self.attrs_file is not None:
-            file = self._find_dataset(self.attrs_file, found)
+            file = self._find_dataset(self.attrs_file, outcomes)
             for path, part in combined.subtree_with_keys if is_tree else [("", combined)]:
                 part.attrs = file[path].attrs if is_tree else file.attrs
 
-    def _find_dataset(self, number: int, found: Sequence[Any]) -> Any:
+    def _find_dataset(self, number: int, outcomes: Sequence[Any]) -> Any:
         """Return the dataset or tree of one file."""
-        for outcome in found:
+        for outcome in outcomes:
             if number in outcome.numbers:
-                opened = outcome.found
+                opened = outcome.opened
                 if isinstance(opened, FileBatch):
                     return opened.cut(outcome.numbers.index(number)).to_dataset()
                 return opened
@@ -655,53 +666,53 @@ class Build:
         )
 
 
-def _split(found: Sequence[Outcome[Any]]) -> Iterator[Outcome[Any]]:
-    """Yield an outcome for each file."""
-    for outcome in found:
-        batch = outcome.found
+def _split(outcomes: Sequence[OpenOutcome[Any]]) -> Iterator[OpenOutcome[Any]]:
+    """Split outcomes of batches into outcomes of single files."""
+    for outcome in outcomes:
+        batch = outcome.opened
         files = batch.list_files() if isinstance(batch, FileBatch) else ()
-        yield from [replace(outcome, numbers=f.numbers, found=f) for f in files] or [outcome]
+        yield from [replace(outcome, numbers=f.numbers, opened=f) for f in files] or [outcome]
 
 
-def _renumber(outcome: Outcome[Any], number: int) -> Outcome[Any]:
-    """Return the outcome of a file as that of a file with a different index."""
-    batch = outcome.found
+def _renumber(outcome: OpenOutcome[Any], number: int) -> OpenOutcome[Any]:
+    """Return the outcome of a file with another index."""
+    batch = outcome.opened
     found = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
-    return replace(outcome, numbers=(number,), found=found)
+    return replace(outcome, numbers=(number,), opened=found)
 
 
 def _list_datasets(
-    found: Sequence[Outcome[Any]], report: BuildReport
-) -> tuple[list[Outcome[Any]], BuildReport]:
-    """Return an outcome with a dataset for each file, in the order of the files."""
-    if not any(isinstance(outcome.found, FileBatch) for outcome in found):
-        return sorted(found, key=lambda outcome: outcome.number), report
+    outcomes: Sequence[OpenOutcome[Any]], report: BuildReport
+) -> tuple[list[OpenOutcome[Any]], BuildReport]:
+    """Decode batches: return an outcome with a dataset for each file, in order, and the report."""
+    if not any(isinstance(outcome.opened, FileBatch) for outcome in outcomes):
+        return sorted(outcomes, key=lambda outcome: outcome.number), report
     each = [
-        replace(one, found=one.found.to_dataset()) if isinstance(one.found, FileBatch) else one
-        for one in _split(found)
+        replace(o, opened=o.opened.to_dataset()) if isinstance(o.opened, FileBatch) else o
+        for o in _split(outcomes)
     ]
-    # decoding may have loaded variables, which then have no references
-    datasets: list[Any] = [outcome.found for outcome in each]
+    # variables that decoding has loaded have no references
+    datasets: list[Any] = [outcome.opened for outcome in each]
     counts = (dataset.virtual.nchunks for dataset in datasets)
     ordered = sorted(each, key=lambda outcome: outcome.number)
     return ordered, replace(report, references=sum(counts))
 
 
 def _warn_of_losses(report: BuildReport) -> None:
-    """Warn about what was left out: files, and parts of files."""
-    of_all = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
+    """Warn about files, and parts of files, that were left out."""
+    files = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
     parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
-    for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
+    for message, lost in ((files, report.left_out), (parts, report.damaged)):
         if lost:
-            warn_user(format_details(f"{said}:", map(str, lost)))
+            warn_user(format_details(f"{message}:", map(str, lost)))
 
 
 def describe_build(cache: object, target: object) -> str:
-    """Return a note on what an interrupted build leaves behind, and how to resume it."""
-    left = "no set was written" if target is None else f"{target} is as it was"
+    """Return a note about the state after an interrupted build, and how to resume it."""
+    state = "no set was written" if target is None else f"{target} is as it was"
     if cache is None:
         return (
-            f"interrupted: {left}; run it again. With cache= a folder, the next run does not open "
+            f"interrupted: {state}; run it again. With cache= a folder, the next run does not open "
             f"again what this one has opened"
         )
-    return f"interrupted: {left}; run it again to go on with the files that are not in the cache"
+    return f"interrupted: {state}; run it again to go on with the files that are not in the cache"

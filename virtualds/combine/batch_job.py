@@ -1,10 +1,9 @@
 """The job of a worker: opening and preparing files, and joining those of the same structure.
 
-If a parser can read files together, they are opened together; all others are opened one by one,
-with retries after temporary failures. A batch of files has one array per variable, not one per
-file. If a set is being written, the same worker writes the references of the joined files, and
-sends back where it wrote them. Jobs and outcomes are pickled, and sent between processes and
-machines.
+Files are opened together if their parser can do that, else one by one, with retries after temporary
+errors. If a reference set is being written, the worker also writes the references of the joined
+files to it, and returns arrays that refer to the set. Jobs and outcomes are pickled and sent
+between processes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from virtualds.combine.workers import (
     PIECES_AHEAD,
     LeftOut,
     NumberedFile,
-    Outcome,
+    OpenOutcome,
     Outcomes,
     join_outcomes,
     list_unopened,
@@ -80,10 +79,10 @@ if TYPE_CHECKING:
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""How unreadable variables of a file are treated, by how the build treats unreadable files.
+"""The ``on_error`` of opening each file, for each ``on_error`` of the build.
 
-If a variable of a file cannot be read, the build leaves out the whole file. Otherwise the gap in
-the joined variable would look like missing values.
+A file with an unreadable variable counts as unreadable: otherwise the gap in the joined variable
+would look like missing values.
 """
 
 
@@ -107,7 +106,7 @@ class BuildOptions:
 
     @property
     def on_variable_error(self) -> str:
-        """What to do about variables of a file that cannot be read."""
+        """The option ``on_error`` for opening each file."""
         return ON_ERROR[self.on_error]
 
     @property
@@ -119,15 +118,15 @@ class BuildOptions:
 Key = TypeVar("Key")
 
 LEAST, ENOUGH = 4096, 100_000
-"""The arguments ``least`` and ``enough`` of a `BuildTarget`."""
+"""Default values of ``least`` and ``enough`` of a `BuildTarget`."""
 
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A set that several processes are writing in parts.
+    """A reference set that several processes write in parts.
 
-    An array with at least ``least`` references gets its own table. A worker writes its references
-    as soon as it has ``enough``.
+    An array with at least ``least`` references gets a table of its own. A worker writes references
+    as soon as it has ``enough`` of them.
     """
 
     destination: Destination
@@ -143,7 +142,7 @@ class BuildTarget:
         replace: bool = False,
         keep_query: bool = False,
     ) -> BuildTarget:
-        """Prepare a set for writing in parts, or fail before the workers start."""
+        """Prepare a set for writing in parts; raise an error before workers start if impossible."""
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
         destination = Destination.of(Location.of(url, storage_options), options)
@@ -155,26 +154,26 @@ class BuildTarget:
         return str(self.destination.place.root)
 
     def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
-        """Write the arrays with many references; return arrays that refer to what was written.
+        """Write the arrays with many references, and return arrays that refer to the set.
 
         Raises an error for urls with a signature or a token in their query.
         """
-        many = dict[Key, ManifestArray]()
+        large = dict[Key, ManifestArray]()
         for key, array in arrays.items():
-            # arrays that were written before refer to a set
+            # fragments that were written before are in the set
             count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
             if count >= self.least:
-                many[key] = array
-        if not many:
+                large[key] = array
+        if not large:
             return {}
-        # check before writing, since other users may be able to read the set
+        # check urls before others can read them in the set
         if not self.destination.options.keep_query:
-            check_unsigned(many.values(), self.url)
+            check_unsigned(large.values(), self.url)
         with explain_write_errors(self.url):
-            return self.destination.parts.write(many, self.destination.place)
+            return self.destination.parts.write(large, self.destination.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
-        """Commit the dataset of the whole set, whose parts the workers have written."""
+        """Commit the whole dataset, whose parts the workers have written."""
         self.destination.create(partial(group_from_dataset, dataset))
 
 
@@ -185,7 +184,7 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
         yield
     except BaseException:
         if target is not None:
-            # otherwise they are removed when snapshots expire
+            # parts that cannot be removed now are removed when snapshots expire
             with suppress(OSError, VirtualdsError):
                 target.destination.parts.abandon(target.destination.place)
         raise
@@ -194,33 +193,33 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
 # ---------------------------------------------------------------------- files
 
 PrepareStep = Callable[[Any, Opened], Opened]
-"""A function of a file and its dataset or tree that returns the dataset or tree to combine."""
+"""Takes a file and its dataset or tree, and returns the dataset or tree to combine."""
 
 
 OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
 )
-"""Errors that a damaged file, a failing server or a user's function raises."""
+"""Errors that damaged files, failing servers and user functions raise."""
 
 
 TEMPORARY_ERRNOS = frozenset(
     getattr(errno, name, None)
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
-"""Error numbers of a cluster filesystem that is busy, or whose server restarts."""
+"""Error numbers of a network filesystem that is busy or restarting."""
 
 
-def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
-    """Create the outcome of files that were opened."""
-    found = opened if opened.decoded is None else opened.decoded
+def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> OpenOutcome[Any]:
+    """Create the outcome of opened files."""
+    result = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
     ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
-    return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
+    return OpenOutcome(opened.numbers, result, cached=cached, references=opened.nchunks, ways=ways)
 
 
 def may_open_later(error: BaseException) -> bool:
-    """Return whether opening failed for a temporary reason."""
+    """Return whether an error of opening a file is temporary, so that a retry may succeed."""
     return is_temporary(error) or any(
         isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
         for cause in iterate_causes(error)
@@ -232,7 +231,7 @@ def list_steps(
     combination: Combination,
     preprocess: Callable[[Opened], Opened] | None,
 ) -> tuple[PrepareStep[Opened], ...]:
-    """Return the steps that prepare the dataset of each file for combining."""
+    """Return the steps that prepare the dataset of each file: coordinates, then preprocess."""
     if coordinates is not None and not isinstance(coordinates, Mapping):
         raise TypeError(
             f"coordinates {coordinates!r}: give a dict of names, and where their values come from"
@@ -241,15 +240,15 @@ def list_steps(
         raise TypeError(f"preprocess {preprocess!r}: give a function of a dataset or tree")
     steps: list[PrepareStep[Opened]] = []
     if coordinates:
-        named = tuple(dim for dim in combination.dims if isinstance(dim, str))
-        steps.append(FileCoordinates(coordinates, named if combination.dims else None))
+        dims = tuple(dim for dim in combination.dims if isinstance(dim, str))
+        steps.append(FileCoordinates(coordinates, dims if combination.dims else None))
     if preprocess is not None:
         steps.append(partial(_preprocess, preprocess))
     return tuple(steps)
 
 
 def return_unchanged(file: Any, found: Opened) -> Opened:
-    """Return a dataset unchanged: a step that only causes files to be decoded in the worker."""
+    """Return a dataset unchanged; this step makes workers decode files to datasets."""
     return found
 
 
@@ -264,29 +263,28 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
 
 
 MIN_TASK_FILES = 8
-"""Minimum number of files that are written together: many small parts make many small files."""
+"""Minimum number of files per task when writing, so that parts of the set are not tiny."""
 MAX_TASK_FILES = 16
-"""Maximum number of files of a task that opens them one by one: larger ones save little time."""
+"""Maximum number of files of a task that opens files one by one."""
 FIRST_FILES = 16
-"""How many files are opened before the first of them is prepared."""
+"""Number of files that are opened before the first one is prepared."""
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
-"""Errors that pickling may raise besides `pickle.PickleError`, depending on the library."""
+"""Errors that pickling may raise besides `pickle.PickleError`."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
     """A job that opens files, prepares them, and joins those of the same structure.
 
-    ``open`` returns a file as a batch, and ``steps`` prepare its dataset or tree, one after the
-    other. After a temporary failure, a file is opened again up to ``retries`` times. ``cache``
-    stores files as they were opened, before the first step. With ``stops``, the first failure ends
-    the job.
+    ``open`` opens one file as a batch, and ``steps`` then prepare its dataset or tree, in order.
+    After a temporary error, a file is opened again up to ``retries`` times. ``cache`` stores opened
+    files, before the first step. With ``stops``, the first error ends the job.
 
-    ``concatenator`` joins files as they are stored, ``together`` opens files of the same structure
-    together, and ``target`` is the set to which references are written; each may be None. With
-    ``datasets``, the datasets of files are joined as well. ``dims`` are the dimensions along which
-    all files are joined, empty if coordinates decide. A worker adopts ``options``. ``process`` is
-    the id of the process that created the job.
+    ``concatenator`` joins stored files, ``together`` opens files of the same structure together,
+    and ``target`` is the set to which references are written; each may be None. With ``datasets``,
+    prepared datasets are joined as well. ``dims`` are the dimensions along which files are joined,
+    empty if coordinates decide. ``options`` and ``process`` are the settings and the id of the
+    process that created the job.
     """
 
     open: Callable[[Any], FileBatch]
@@ -310,10 +308,9 @@ class BatchJob:
         steps: tuple[PrepareStep[Any], ...] = (),
         options: StorageOptions | None = None,
     ) -> BatchJob:
-        """Create the job that opens files with these options, and prepares each.
+        """Create the job from options.
 
-        Raises `ValueError` if there is a cache and ``loadable_variables`` is a function, which the
-        cache could not compare.
+        Raises `ValueError` if there is a cache and ``loadable_variables`` is a function.
         """
         cache = None
         if building.cache is not None:
@@ -322,14 +319,14 @@ class BatchJob:
         together = SameStructureOpener(opening, options)
         return cls(open_file, steps, building.retries, cache, building.stops, together=together)
 
-    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open some files, prepare them, and join those of the same structure, in any process."""
+    def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
+        """Open and prepare files, and join those of the same structure; called in any process."""
         if self._is_in_other_process and get_options() != self.options:
             set_options(**asdict(self.options))
         try:
-            found, opened = self.open_together(items)
-            rest = list_unopened(items, found)
-            return [*found, *self._join(self._open_each(rest, opened), rest)]
+            outcomes, opened = self.open_together(items)
+            remaining = list_unopened(items, outcomes)
+            return [*outcomes, *self._join(self._open_each(remaining, opened), remaining)]
         finally:
             self.finish()
 
@@ -338,9 +335,9 @@ class BatchJob:
         return os.getpid() != self.process
 
     def _open_each(
-        self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Any]]
-    ) -> Iterator[Outcome[Any]]:
-        """Open and prepare, one by one, all files that were not opened together."""
+        self, items: Sequence[NumberedFile], opened: Mapping[int, OpenOutcome[Any]]
+    ) -> Iterator[OpenOutcome[Any]]:
+        """Prepare files one by one, after opening those that are not in ``opened``."""
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_in_other_process else outcome
@@ -349,77 +346,77 @@ class BatchJob:
 
     def open_together(
         self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
-        """Open those files that can be read together, or are in the cache.
+    ) -> tuple[list[OpenOutcome[Any]], dict[int, OpenOutcome[Any]]]:
+        """Open those files that are in the cache, or can be read together.
 
-        Returns the outcomes that are ready, and, by number, those of files that still have to be
-        prepared.
+        Return outcomes of batches, and, by number, outcomes of single files, which are not prepared
+        yet.
         """
-        kept = self.cache.look_up(items) if self.cache else ()
-        if is_logged(INFO) and kept:
-            log(INFO, f"{sum(map(len, kept)):,} files: from the cache")
-        cached = [make_outcome(one, is_cached=True) for one in kept]
+        hits = self.cache.look_up(items) if self.cache else ()
+        if is_logged(INFO) and hits:
+            log(INFO, f"{sum(map(len, hits)):,} files: from the cache")
+        cached = [make_outcome(batch, is_cached=True) for batch in hits]
         batches = self._open_batches(list_unopened(items, cached))
         outcomes = [*cached, *map(make_outcome, batches)]
         if self.steps:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
-        alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
+        singles = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
-        relieved = self._move_references_to_set([outcome.found for outcome in together])
-        return [replace(o, found=f) for o, f in zip(together, relieved, strict=True)], alone
+        written = self._move_references_to_set([outcome.opened for outcome in together])
+        return [replace(o, opened=f) for o, f in zip(together, written, strict=True)], singles
 
     def _open_batches(self, items: Sequence[NumberedFile]) -> list[FileBatch]:
-        """Return the batches of the files that can be read together."""
-        found = list[FileBatch]()
+        """Open those files that can be read together, as batches, and cache them."""
+        batches = list[FileBatch]()
         if self.together is None:
-            return found
+            return batches
         compares_all = self.concatenator is not None and self.concatenator.compares_attributes
 
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            with self.together.open_by_structure(items, compares_all) as listed:
-                for files in listed:
+            with self.together.open_by_structure(items, compares_all) as structures:
+                for files in structures:
                     try:
-                        found += self._make_batches(self.together.make_joinable(files, items))
+                        batches += self._make_batches(self.together.make_joinable(files, items))
                     except (*OPEN_ERRORS, NeedsFullCombineError, MisfitError):
                         continue
         except (VirtualdsError, OSError):
-            # opening the files one by one shows which of them fails, and why
+            # opening the files one by one finds the file with the error
             pass
         if self.cache is not None:
-            for batch in found:
+            for batch in batches:
                 self.cache.add(batch)
-        if is_logged(INFO) and found:
-            seconds = time.perf_counter() - begun
-            log(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
-        return found
+        if is_logged(INFO) and batches:
+            seconds = time.perf_counter() - start
+            log(INFO, f"{sum(map(len, batches)):,} files: {TOGETHER}, {seconds:.3f} s")
+        return batches
 
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
         """Return files of the same structure as batches.
 
-        Raises `MisfitError` if files that do not decode are to be left out, and one of these may
-        not decode.
+        Raises `MisfitError` if files with errors are to be left out, and one of these files may not
+        decode.
         """
-        found = list[FileBatch]()
-        # what is cached must suit any way of combining the files
+        batches = list[FileBatch]()
+        # cached batches must be independent of how the files are combined
         if self.concatenator is not None and not self.steps and self.cache is None:
             with suppress(NeedsFullCombineError):
-                found = [self.concatenator.join_files(files)]
-        if not found or not (self.stops or found[0].is_whole):
-            found = collect_files(files)
+                batches = [self.concatenator.join_files(files)]
+        if not batches or not (self.stops or batches[0].is_whole):
+            batches = collect_files(files)
         if not self.stops:
-            for batch in found:
+            for batch in batches:
                 batch.check_decoding()
-        return found
+        return batches
 
     def finish(self) -> None:
-        """Write the opened files to the cache."""
+        """Write pending files to the cache."""
         if self.cache is not None:
             self.cache.finish()
 
     @property
     def smallest(self) -> int:
-        """Minimum number of files of a task that is worth giving to another worker."""
+        """Minimum number of files of a task for another worker."""
         return MIN_TASK_FILES if self.target else 1
 
     @property
@@ -429,13 +426,13 @@ class BatchJob:
 
     @property
     def first(self) -> int:
-        """How many files are opened before the first is prepared: few if that may fail."""
+        """Number of files that are opened before the first is prepared: few, if that may fail."""
         return FIRST_FILES if self.steps else MAX_FILES_TOGETHER
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
-        """Open files in this thread, or in several, and prepare them in this one.
+        """Open files in ``number`` threads, and prepare them in this one.
 
-        Functions of the user may not be thread-safe.
+        User functions, such as ``preprocess``, may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
         start, size = 0, min(max(self.first, number), MAX_FILES_TOGETHER)
@@ -443,100 +440,102 @@ class BatchJob:
             while start < len(items):
                 batch = items[start : start + size]
                 start, size = start + size, min(size * GROWTH, MAX_FILES_TOGETHER)
-                found, opened = self.open_together(batch)
-                yield from found
-                rest = list_unopened(batch, found)
-                alone = [item for item in rest if item[0] not in opened]
-                outcomes: Iterator[Outcome[Any]] = map(self.open_file, alone)
+                outcomes_together, opened = self.open_together(batch)
+                yield from outcomes_together
+                remaining = list_unopened(batch, outcomes_together)
+                alone = [item for item in remaining if item[0] not in opened]
+                outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
                 if number > 1:
                     ordered = iterate_results(
                         pool, self.open_file, alone, ahead=PIECES_AHEAD * number
                     )
                     outcomes = (future.result() for _, future in ordered)
-                each = (
+                prepared = (
                     self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
-                    for item in rest
+                    for item in remaining
                 )
-                yield from self.gather(each, rest)
+                yield from self.gather(prepared, remaining)
         finally:
-            # do not wait for servers if the build ends early
+            # do not wait for slow servers if the build ends early
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
 
-    def open_file(self, item: NumberedFile) -> Outcome[Any]:
-        """Open a file and cache it; raise `OSError` if the cache cannot be written."""
+    def open_file(self, item: NumberedFile) -> OpenOutcome[Any]:
+        """Open and cache a file, with retries; raise `OSError` if the cache cannot be written."""
         number, file = item
         attempt = 0
         while True:
             attempt += 1
             try:
                 opened = replace(self.open(file), numbers=(number,))
-                # if it does not decode, it is left out
+                # decode here if a file that does not decode must be left out
                 decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not may_open_later(error):
-                    return Outcome((number,), error=error, is_fault=True)
+                    return OpenOutcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
                 log_failure(file, error, wait)
                 pause(wait)
-        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
-        if self.cache is not None and not lost:
-            # cached files have no record of parts that were left out
+        damaged_parts = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
+        if self.cache is not None and not damaged_parts:
+            # the cache does not store which parts were left out
             self.cache.add(opened)
         outcome = make_outcome(opened)
         if decoded is not None and self.steps:
-            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
-        return replace(outcome, damaged={number: lost}) if lost else outcome
+            outcome = replace(outcome, opened=decoded, references=int(decoded.virtual.nchunks))
+        return replace(outcome, damaged={number: damaged_parts}) if damaged_parts else outcome
 
-    def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Apply the steps to an opened file, and return the new outcome."""
+    def prepare(self, item: NumberedFile, outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
+        """Apply the steps to an opened file."""
         number, file = item
-        if outcome.found is None:
+        if outcome.opened is None:
             return outcome
-        found: Any = outcome.found
+        found: Any = outcome.opened
         try:
             if self.steps and isinstance(found, FileBatch):
                 found = found.to_dataset()
-                # decoding may have loaded variables
+                # variables that decoding has loaded have no references
                 outcome = replace(outcome, references=int(found.virtual.nchunks))
             for step in self.steps:
                 found = step(file, found)
         except OPEN_ERRORS as error:
             error.add_note(without_secrets(f"file {file}"))
-            return Outcome((number,), error=error)
-        return replace(outcome, found=found)
+            return OpenOutcome((number,), error=error)
+        return replace(outcome, opened=found)
 
     def gather(
-        self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
-    ) -> Iterator[Outcome[Any]]:
-        """Join files as they come, if their references are written to a set and so released."""
+        self, outcomes: Iterator[OpenOutcome[Any]], items: Sequence[NumberedFile]
+    ) -> Iterator[OpenOutcome[Any]]:
+        """Join files as they are opened if there is a target, to which references are moved."""
         return outcomes if self.target is None else self._join(outcomes, items)
 
     def join_opened(
-        self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
-    ) -> list[Outcome[Any]]:
-        """Join the files that were opened one by one, so that they take less memory."""
+        self, outcomes: Sequence[OpenOutcome[Any]], items: Sequence[NumberedFile]
+    ) -> list[OpenOutcome[Any]]:
+        """Join files that were opened one by one, which saves memory."""
         alone = [outcome for outcome in outcomes if len(outcome.numbers) == 1]
         joined = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         files = {outcome.number: items[outcome.number][1] for outcome in alone}
         return [*joined, *self._join_batch(alone, files)]
 
     def _join(
-        self, outcomes: Iterable[Outcome[Any]], items: Sequence[NumberedFile]
-    ) -> Iterator[Outcome[Any]]:
+        self, outcomes: Iterable[OpenOutcome[Any]], items: Sequence[NumberedFile]
+    ) -> Iterator[OpenOutcome[Any]]:
         files = dict(items)
         for batch in self._split_batches(outcomes):
             yield from self._join_batch(batch, files)
 
-    def _split_batches(self, outcomes: Iterable[Outcome[Any]]) -> Iterator[list[Outcome[Any]]]:
-        """Yield outcomes in batches that fit in the memory of a worker."""
-        batch, references = list[Outcome[Any]](), 0
+    def _split_batches(
+        self, outcomes: Iterable[OpenOutcome[Any]]
+    ) -> Iterator[list[OpenOutcome[Any]]]:
+        """Yield outcomes in lists with a limited number of files and references."""
+        batch, references = list[OpenOutcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
         for outcome in outcomes:
             batch.append(outcome)
             references += outcome.references
-            # an error is reported immediately
+            # report a fatal error immediately
             is_last = self.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MAX_FILES_TOGETHER:
                 yield batch
@@ -545,39 +544,41 @@ class BatchJob:
             yield batch
 
     def _join_batch(
-        self, outcomes: list[Outcome[Any]], files: Mapping[int, Any]
-    ) -> Iterator[Outcome[Any]]:
-        """Join the files of a batch where possible, and yield the outcomes."""
-        opened = {outcome.number: outcome for outcome in outcomes if outcome.found is not None}
-        alone, joined = dict(opened), list[FileBatch]()
+        self, outcomes: list[OpenOutcome[Any]], files: Mapping[int, Any]
+    ) -> Iterator[OpenOutcome[Any]]:
+        """Join files of the same structure, move references to the target, and yield outcomes."""
+        opened = {outcome.number: outcome for outcome in outcomes if outcome.opened is not None}
+        singles, joined = dict(opened), list[FileBatch]()
         if self.concatenator is not None:
-            found = [self._to_batch(files[n], o) for n, o in opened.items()]
-            stored = [file for file in found if file is not None]
+            batches = [self._to_batch(files[n], o) for n, o in opened.items()]
+            stored = [file for file in batches if file is not None]
             joined = [
                 batch for batch in self.concatenator.join_by_structure(stored) if len(batch) > 1
             ]
         for batch in joined:
-            members = [alone.pop(number) for number in batch.numbers]
-            [relieved] = self._move_references_to_set([batch])
-            yield join_outcomes(members, relieved)
-        relieved_files = self._move_references_to_set([outcome.found for outcome in alone.values()])
-        by_number = dict(zip(alone, relieved_files, strict=True))
+            members = [singles.pop(number) for number in batch.numbers]
+            [written] = self._move_references_to_set([batch])
+            yield join_outcomes(members, written)
+        written_singles = self._move_references_to_set(
+            [outcome.opened for outcome in singles.values()]
+        )
+        by_number = dict(zip(singles, written_singles, strict=True))
         for outcome in outcomes:
-            if outcome.found is None:
+            if outcome.opened is None:
                 yield outcome
             elif outcome.number in by_number:
-                yield replace(outcome, found=by_number[outcome.number])
+                yield replace(outcome, opened=by_number[outcome.number])
 
-    def _to_batch(self, file: Any, outcome: Outcome[Any]) -> FileBatch | None:
-        found = outcome.found
-        if not isinstance(found, FileBatch):
-            found = as_batch(file, found) if self.datasets else None
-        return found if found is None else replace(found, numbers=outcome.numbers)
+    def _to_batch(self, file: Any, outcome: OpenOutcome[Any]) -> FileBatch | None:
+        opened = outcome.opened
+        if not isinstance(opened, FileBatch):
+            opened = as_batch(file, opened) if self.datasets else None
+        return opened if opened is None else replace(opened, numbers=outcome.numbers)
 
     def _move_references_to_set(self, files: Sequence[Any]) -> list[Any]:
-        """Return files or datasets with their references moved to the set, if there are many.
+        """Write arrays with many references to the target, and return files that refer to it.
 
-        Variables without any of the dimensions are equal in all files, and are not written.
+        Variables without joined dimensions are the same in all files, and are not written.
         """
         if self.target is None:
             return list(files)
@@ -590,21 +591,19 @@ class BatchJob:
         for (n, name), array in self.target.write_arrays(arrays).items():
             written[n][name] = array
         return [
-            _replace_arrays(f, mine) if mine else f for f, mine in zip(files, written, strict=True)
+            _replace_arrays(f, own_arrays) if own_arrays else f
+            for f, own_arrays in zip(files, written, strict=True)
         ]
 
     def _find_growing_arrays(self, file: Any) -> dict[Hashable, ManifestArray]:
-        """Return those virtual arrays of a file that will be joined with those of other files."""
+        """Return the virtual arrays of a file that are joined with those of other files."""
         arrays = _find_arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
 
 
-def _make_portable(outcome: Outcome[Any]) -> Outcome[Any]:
-    """Return the outcome with an error that can be pickled.
-
-    An error that cannot be pickled would break the whole pool of processes.
-    """
+def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
+    """Replace an error that cannot be pickled, which would break the pool of processes."""
     error = outcome.error
     try:
         pickle.loads(pickle.dumps(error))
@@ -615,21 +614,21 @@ def _make_portable(outcome: Outcome[Any]) -> Outcome[Any]:
     return outcome
 
 
-def _list_files(outcome: Outcome[Any]) -> list[Outcome[Any]]:
-    """Return one outcome per file."""
+def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
+    """Split the outcome of a batch into outcomes of single files."""
     if len(outcome.numbers) == 1:
         return [outcome]
-    files: Any = outcome.found
+    files: Any = outcome.opened
     return [make_outcome(f, is_cached=bool(outcome.cached)) for f in files.list_files()]
 
 
 def _find_arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
-    """Return the virtual arrays of an opened file, with their dimensions."""
+    """Return the dimensions and the virtual array of each virtual variable of an opened file."""
     if isinstance(file, FileBatch):
-        found: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
+        variables: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
     else:
-        found = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
-    return {n: found[n] for n in found if isinstance(found[n][1], ManifestArray)}
+        variables = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
+    return {n: variables[n] for n in variables if isinstance(variables[n][1], ManifestArray)}
 
 
 def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
@@ -639,10 +638,10 @@ def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
         for name, array in arrays.items():
             variables[name] = replace(variables[name], data=array)
         return replace(file, group=replace(file.group, variables=variables))
-    found = file.copy()
+    copied = file.copy()
     for name, array in arrays.items():
-        found.variables[name].data = array
-    return found
+        copied.variables[name].data = array
+    return copied
 
 
 # ---------------------------------------------------------------------- files read together
@@ -657,17 +656,17 @@ DECODING_ATTRIBUTES = frozenset(
         *CRS_ATTRIBUTES,
     }
 )
-"""Attributes that may determine how xarray decodes a variable, besides its values (CF conventions
-1.12, appendix A), and some that may do so in the future. Units of dates are handled separately."""
+"""Attributes that determine, or may in future determine, how xarray decodes a variable (CF
+conventions 1.12, appendix A). The units of times are handled separately."""
 
 
 PLAIN_SEPARATOR = "::"
-"""Separates the parts of urls of files in archives, and of chained fsspec urls."""
+"""Separator of files inside archives, and of chained fsspec urls."""
 
 
 @dataclass(frozen=True)
 class SameStructureOpener:
-    """Opens files of the same structure together, if their parser can."""
+    """Opens files of the same structure together, if their parser supports that."""
 
     opening: OpenOptions
     options: StorageOptions | None = None
@@ -676,10 +675,10 @@ class SameStructureOpener:
     def open_by_structure(
         self, items: Sequence[tuple[int, Any]], compares_all: bool
     ) -> Iterator[Sequence[SameStructureFiles]]:
-        """Yield the files of each structure, open until the end of the block.
+        """Yield the files of each structure, open within the block.
 
-        With ``compares_all``, files of the same structure agree in all attributes, not only in
-        those that determine how xarray decodes a variable.
+        With ``compares_all``, files of the same structure have the same attributes, not only those
+        that determine how xarray decodes a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -687,12 +686,14 @@ class SameStructureOpener:
             return
         urls = [normalise_url(file) for file in files]
         first = Location.of(files[0], self.options)
-        # the first file shows which parser all files need, and often how they decode
+        # the parser of the first file is used for all files
         with first.cache_scan():
-            plain = not any(PLAIN_SEPARATOR in url for url in urls)
-            plain = plain and self.opening.snapshot is None and not self.opening.parser_options
+            is_plain = not any(PLAIN_SEPARATOR in url for url in urls)
+            is_plain = (
+                is_plain and self.opening.snapshot is None and not self.opening.parser_options
+            )
             read: ReadTogether | None = None
-            if plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
+            if is_plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
                 parser, _ = reader_of(first, self.opening.parser)
                 read = parser.read_together if isinstance(parser, Parser) else None
             if read is None:
@@ -706,14 +707,14 @@ class SameStructureOpener:
                 is_column = name == "units" and opening.decode_cf and are_date_units(value)
                 return not is_column and (compares_all or name in DECODING_ATTRIBUTES)
 
-            wanted = opening.group, opening.skip, must_be_equal, opening.below
-            with read(urls, self.options, *wanted) as found:
-                yield [alike for alike in found if len(alike.numbers) > 1]
+            arguments = opening.group, opening.skip, must_be_equal, opening.below
+            with read(urls, self.options, *arguments) as structures:
+                yield [files for files in structures if len(files.numbers) > 1]
 
     def make_joinable(
         self, alike: SameStructureFiles, items: Sequence[tuple[int, Any]]
     ) -> JoinableFiles:
-        """Return files of the same structure in a form that can be joined.
+        """Return files of the same structure as `JoinableFiles`.
 
         Raises `NeedsFullCombineError` if they have to be decoded one by one.
         """
@@ -729,7 +730,7 @@ class SameStructureOpener:
 
 
 def _may_be_read_together(url: str) -> bool:
-    """Return whether a file may be read together with others, judging by its name alone."""
+    """Return whether the suffix of a url allows a parser that reads files together."""
     name, is_known = url.partition("?")[0].lower(), False
     for parser in PARSERS:
         if name.endswith(parser.suffixes):

@@ -1,10 +1,10 @@
-"""Joining files of the same structure without making a dataset of each.
+"""Joins files of the same structure without creating a dataset of each.
 
-Making a dataset of every file, and joining all of them in xarray, takes longer than reading the
-files. Files of the same structure differ only in the values along one dimension. So xarray joins
-the datasets of only two files, and the variables with the dimension are then extended to all files.
-If files are not in the order of their coordinate, they are sorted first. `NeedsFullCombineError` is
-raised if the result might differ from that of xarray.
+Creating a dataset of each file, and combining all with xarray, takes longer than reading the files.
+Files of the same structure differ only along one dimension. So xarray combines the datasets of two
+files, and the variables with the dimension are then extended to all files, after sorting the files
+by their coordinate. `NeedsFullCombineError` is raised if the result might differ from that of
+xarray.
 """
 
 from __future__ import annotations
@@ -46,46 +46,46 @@ from virtualds.datasets.structure import select_crs_attributes
 Array = npt.NDArray[Any]
 
 MIN_FILES = 3
-"""Minimum number of files that are joined as they are stored."""
-CERTAIN: dict[str, tuple[str, ...]] = {
-    # with other values, data variables without the dimension are concatenated too
+"""Minimum number of files for which joining stored files is worthwhile."""
+SUPPORTED_OPTIONS: dict[str, tuple[str, ...]] = {
+    # other values also concatenate data variables without the dimension
     "data_vars": ("minimal",),
     "coords": ("minimal",),
-    # "no_conflicts" compares with the first dataset after later ones filled its gaps, and
-    # "identical" also compares attributes, which joining may have changed
+    # "no_conflicts" compares with datasets whose gaps earlier files filled, and "identical" also
+    # compares attributes, which joining may change
     "compat": ("equals", "override"),
     # "left", "right" and "inner" depend on coordinate values that only some files have
     "join": ("outer", "exact", "override"),
-    # "drop_conflicts" compares all files, and a function may do anything
+    # "drop_conflicts" depends on all files, and a function may do anything
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
-"""The options, and their values, with which some files can be joined without the others."""
+"""Values of xarray's options for which some files can be joined independently of the others."""
 
 
 @dataclass(frozen=True)
 class Concatenator:
     """Joins files whose variables differ along one dimension only.
 
-    ``combination`` is how all files are to be combined. With ``rises``, the coordinate of the
-    dimension, if there is one, must increase. Raises `NeedsFullCombineError` if the result for one
-    file depends on all others.
+    ``combination`` is how all files are combined. With ``rises``, the coordinate of the dimension,
+    if there is one, must increase. Raises `NeedsFullCombineError` for options that are not
+    supported.
     """
 
     combination: Combination
     rises: bool
 
     def __post_init__(self) -> None:
-        given = self.combination
-        if given.combine == "nested" and not isinstance(given.concat_dim, str):
-            raise NeedsFullCombineError(f"they are joined along {given.concat_dim!r}")
-        for name, value in given.options.items():
-            if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
+        combination = self.combination
+        if combination.combine == "nested" and not isinstance(combination.concat_dim, str):
+            raise NeedsFullCombineError(f"they are joined along {combination.concat_dim!r}")
+        for name, value in combination.options.items():
+            if not isinstance(value, str) or value not in SUPPORTED_OPTIONS.get(name, ()):
                 raise NeedsFullCombineError(f"{name}={value!r}")
-        if missing := CERTAIN.keys() - given.options.keys():
+        if missing := SUPPORTED_OPTIONS.keys() - combination.options.keys():
             raise NeedsFullCombineError(f"{min(missing)} is not given")
 
     def join(self, batches: Sequence[FileBatch]) -> Any:
-        """Return what xarray would return for the datasets or trees of all files.
+        """Return the dataset or tree that xarray would return for all files.
 
         Raises `NeedsFullCombineError` if the result might differ.
         """
@@ -93,17 +93,17 @@ class Concatenator:
             raise NeedsFullCombineError("there is nothing to be saved")
         groups = _list_groups(batches)
         try:
-            for some in groups.values():
-                self._check_structures(some)
-            in_turn = np.arange(sum(map(len, batches)))
-            samples = _make_samples(batches, in_turn)
+            for batches_of_group in groups.values():
+                self._check_structures(batches_of_group)
+            unsorted = np.arange(sum(map(len, batches)))
+            samples = _make_samples(batches, unsorted)
             dim = self._find_dimension(samples)
-            for some in groups.values():
-                self._check_values(some, dim)
+            for batches_of_group in groups.values():
+                self._check_values(batches_of_group, dim)
             owner = _find_ordering_group(groups, dim) if self._sorts_files else ""
-            as_given = np.argsort([number for batch in batches for number in batch.numbers])
-            order = self._find_order(groups[owner], dim, as_given)
-            if (order[:2] != in_turn[:2]).any():
+            given_order = np.argsort([number for batch in batches for number in batch.numbers])
+            order = self._find_order(groups[owner], dim, given_order)
+            if (order[:2] != unsorted[:2]).any():
                 samples = _make_samples(batches, order)
             check_lengths(["the first", "the second"], samples, (dim,))
             pattern = self.combination(samples)
@@ -113,27 +113,31 @@ class Concatenator:
             _check_first(pattern[owner or "/"], samples[0][owner or "/"], dim)
             nodes = {
                 f"/{path}": self._extend(
-                    pattern[path or "/"].to_dataset(False), some, order, dim, inherits=bool(path)
+                    pattern[path or "/"].to_dataset(False),
+                    batches_of_group,
+                    order,
+                    dim,
+                    inherits=bool(path),
                 )
-                for path, some in groups.items()
+                for path, batches_of_group in groups.items()
             }
             return xr.DataTree.from_dict(nodes, name=pattern.name)
         except (*COMBINE_ERRORS, MisfitError, OverflowError, KeyError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
     def join_by_structure(self, files: Sequence[FileBatch]) -> list[FileBatch]:
-        """Join files that were opened one by one: those of the same structure become one batch."""
-        found: list[FileBatch] = []
-        for alike in self._group_by_structure(files):
+        """Join files that were opened one by one; return a batch for each structure."""
+        joined: list[FileBatch] = []
+        for group in self._group_by_structure(files):
             try:
-                found.append(self.join_files(JoinableFiles.of(alike)))
+                joined.append(self.join_files(JoinableFiles.of(group)))
             except NeedsFullCombineError:
-                # the remaining differences are detected when all files are joined
-                found += alike
-        return found
+                # differences between these files are detected when all files are joined
+                joined += group
+        return joined
 
     def _group_by_structure(self, files: Sequence[FileBatch]) -> list[list[FileBatch]]:
-        """Group files that were opened one by one by their structure."""
+        """Group files by their structure."""
         groups: dict[Any, list[FileBatch]] = {}
         keys: dict[int, Any] = {}
         for file in files:
@@ -144,24 +148,24 @@ class Concatenator:
                     keys[number] = self._make_key(part.plan.schema)
                 key += path, keys[number]
                 if self.compares_attributes:
-                    key += (_write_key(dict(part.group.attributes)) or id(file),)
+                    key += (_pickle_key(dict(part.group.attributes)) or id(file),)
             groups.setdefault(key, []).append(file)
         return list(groups.values())
 
     def _make_key(self, plan: DecodingPlan) -> Any:
-        """Return a key of a plan: equal keys mean equal decoding, and equal compared attributes."""
-        choose = dict if self.compares_attributes else select_crs_attributes
-        described = [
+        """Return a hashable key of how a plan decodes, and of the attributes that are compared."""
+        select_attributes = dict if self.compares_attributes else select_crs_attributes
+        description = [
             (
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
-                *(part.undated, part.dated, choose(part.attributes)),
+                *(part.undated, part.dated, select_attributes(part.attributes)),
             )
             for name, part in plan.parts.items()
         ]
-        return _write_key((described, sorted(map(str, plan.coordinates)))) or id(plan)
+        return _pickle_key((description, sorted(map(str, plan.coordinates)))) or id(plan)
 
     def join_files(self, files: JoinableFiles) -> FileBatch:
-        """Return files of the same structure as one batch, to be joined with others later.
+        """Join files of the same structure to one batch, which may be joined with others later.
 
         Raises `NeedsFullCombineError` if joining might change the result.
         """
@@ -179,22 +183,22 @@ class Concatenator:
                 for plan in group.find_plans_of_other_lengths(dim):
                     self.check_plans(group.plan, plan)
             parts = [part for group in files.walk() for part in group.plan.parts.values()]
-            # values of datasets are already in memory
+            # values of decoded datasets are already in memory
             if files.indexes is None and any(
                 p.is_loaded and self._is_taken_from_first(p) for p in parts
             ):
-                # the file whose values are used comes first
+                # sort first, since the values of the first file are used
                 batch = self._sort(files, dim).collect(dim, self._is_taken_from_first)
             else:
                 batch = files.collect(dim)
-            own = {"": files, **(files.below or {})}
+            files_by_path = {"": files, **(files.below or {})}
             return batch.map_groups(
-                lambda one, path: replace(
-                    one, same=one.same | self._compare_virtual(own[path], dim)
+                lambda group, path: replace(
+                    group, same=group.same | self._compare_virtual(files_by_path[path], dim)
                 )
             )
         except COMBINE_ERRORS as error:
-            # the remaining differences are detected when all files are joined
+            # differences between these files are detected when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
 
     def _compare_virtual(self, files: JoinableFiles, dim: str) -> frozenset[str]:
@@ -209,19 +213,19 @@ class Concatenator:
         return frozenset(n for n in names if not files.is_too_large(n) and files.are_same(n))
 
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
-        """Return files sorted by their coordinate, or unchanged if the order is not known yet."""
-        owner = next((one for one in files.walk() if one.plan.find_index(dim)), None)
+        """Sort files by their coordinate; return them unchanged if the order is not known yet."""
+        owner = next((group for group in files.walk() if group.plan.find_index(dim)), None)
         if owner is None or not self._sorts_files:
             return files
         name = str(owner.plan.find_index(dim))
         parts = owner.load(name, dim)
-        as_given = np.arange(len(parts))
+        given_order = np.arange(len(parts))
         try:
             values = decode_together(owner.list_parts(name), list(parts), dim)
         except MisfitError:
             return files
-        order = self._order_values(values, parts, as_given)
-        return files if order is None or (order == as_given).all() else files.take(order)
+        order = self._order_values(values, parts, given_order)
+        return files if order is None or (order == given_order).all() else files.take(order)
 
     @property
     def _sorts_files(self) -> bool:
@@ -230,25 +234,25 @@ class Concatenator:
             self.rises and self.combination.arrangement.sort
         )
 
-    def _order_values(self, values: Array, parts: Sequence[Array], as_given: Ints) -> Ints | None:
+    def _order_values(
+        self, values: Array, parts: Sequence[Array], given_order: Ints
+    ) -> Ints | None:
         lengths = np.array([len(part) for part in parts])
-        return find_order(values, lengths, as_given, self.combination.combine == "nested")
+        return find_order(values, lengths, given_order, self.combination.combine == "nested")
 
-    def _find_order(self, batches: Sequence[FileBatch], dim: str, as_given: Ints) -> Ints:
-        """Return the order in which to join the files.
+    def _find_order(self, batches: Sequence[FileBatch], dim: str, given_order: Ints) -> Ints:
+        """Return the order in which to join the files, as indexes into the files of all batches.
 
-        The result has indexes into the files of all batches, one batch after the other.
-
-        Raises `NeedsFullCombineError` if there is no such order.
+        Raises `NeedsFullCombineError` if their coordinate does not determine an order.
         """
         name = batches[0].plan.find_index(dim)
         if name is None or not self._sorts_files:
-            return as_given
-        found = [batch.list_values(name) for batch in batches]
+            return given_order
+        values_by_batch = [batch.list_values(name) for batch in batches]
         parts = [part for batch in batches for part in batch.list_parts(name)]
-        stored = list(chain.from_iterable(found))
+        stored = list(chain.from_iterable(values_by_batch))
         values = decode_together(parts, stored, dim)
-        order = self._order_values(values, stored, as_given)
+        order = self._order_values(values, stored, given_order)
         if order is None:
             raise NeedsFullCombineError("their coordinate does not put them in order")
         return order
@@ -258,19 +262,19 @@ class Concatenator:
             if self.combination.find_new_dims(list(datasets)):
                 raise NeedsFullCombineError("they are stacked along a new dimension")
             return str(self.combination.concat_dim)
-        one, other = datasets
-        if set(one.dims) != set(other.dims) or one.xindexes.keys() != other.xindexes.keys():
+        first, second = datasets
+        if set(first.dims) != set(second.dims) or first.xindexes.keys() != second.xindexes.keys():
             raise NeedsFullCombineError("their variables differ")
-        if any(dim in one.variables and dim not in one.indexes for dim in one.dims):
+        if any(dim in first.variables and dim not in first.indexes for dim in first.dims):
             raise NeedsFullCombineError("a dimension has a coordinate without an index")
-        indexes = {dim: one.indexes[dim] for dim in one.dims if dim in one.indexes}
-        differ = [dim for dim, index in indexes.items() if not index.equals(other.indexes[dim])]
+        indexes = {dim: first.indexes[dim] for dim in first.dims if dim in first.indexes}
+        differ = [dim for dim, index in indexes.items() if not index.equals(second.indexes[dim])]
         if len(differ) != 1:
             raise NeedsFullCombineError(f"coordinates differ along {differ}")
         return str(differ[0])
 
     def _check_structures(self, batches: Sequence[FileBatch]) -> None:
-        """Raise an error if files differ in their variables, or in attributes that are compared."""
+        """Raise an error if batches differ in variables, or in attributes that are compared."""
         first = batches[0]
         distinct = {id(batch.plan): batch for batch in batches}
         for batch in distinct.values():
@@ -280,24 +284,27 @@ class Concatenator:
             if not all(has_same_attributes(attributes, b.group.attributes) for b in batches[1:]):
                 raise NeedsFullCombineError("their attributes differ")
 
-    def check_plans(self, one: DecodingPlan, other: DecodingPlan) -> None:
-        """Raise an error if files decode to different variables."""
-        if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
+    def check_plans(self, left: DecodingPlan, right: DecodingPlan) -> None:
+        """Raise an error if two plans decode to different variables."""
+        if list(left.parts) != list(right.parts) or left.coordinates != right.coordinates:
             raise NeedsFullCombineError("their variables differ")
-        for name, part in one.parts.items():
+        for name, part in left.parts.items():
             kinds = [
-                (p.name, p.decoded, p.stored[0], p.is_loaded) for p in (part, other.parts[name])
+                (p.name, p.decoded, p.stored[0], p.is_loaded) for p in (part, right.parts[name])
             ]
             if kinds[0] != kinds[1]:
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
-            given = part.attributes, other.parts[name].attributes
+            attributes = part.attributes, right.parts[name].attributes
             if not self.compares_attributes:
-                given = select_crs_attributes(given[0]), select_crs_attributes(given[1])
-            if not has_same_attributes(*given):
+                attributes = (
+                    select_crs_attributes(attributes[0]),
+                    select_crs_attributes(attributes[1]),
+                )
+            if not has_same_attributes(*attributes):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     def _check_sizes(self, files: JoinableFiles, dim: str) -> None:
-        """Raise an error if the sizes of files do not allow joining them along a dimension."""
+        """Raise an error if files differ in length along other dimensions than ``dim``."""
         lengths = files.lengths
         if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
             raise NeedsFullCombineError("their sizes differ")
@@ -305,7 +312,7 @@ class Concatenator:
             raise NeedsFullCombineError("one has no element to be put in order by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
-        """Raise an error if files differ in more than values along a dimension."""
+        """Raise an error if files differ in variables without the dimension ``dim``."""
         files = JoinableFiles.of(batches)
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
@@ -319,7 +326,7 @@ class Concatenator:
 
     @property
     def compares_attributes(self) -> bool:
-        """Whether the attributes of all files are compared, not only those of the first used."""
+        """Whether the attributes of all files are compared, instead of using those of the first."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _is_taken_from_first(self, part: VariableDecoding) -> bool:
@@ -339,41 +346,42 @@ class Concatenator:
         *,
         inherits: bool = False,
     ) -> xr.Dataset:
-        """Extend the dataset of the first two files to all files, along a dimension."""
+        """Extend the combined dataset of the first two files to all files, along a dimension."""
         names = {part.name: name for name, part in batches[0].plan.parts.items()}
         dropped = names.keys() - pattern.variables.keys()
         if inherits:
-            # coordinates that the groups above have as well
+            # coordinates are inherited from the groups above
             dropped -= {part.name for part in batches[0].plan.parts.values() if part.is_index}
         if dropped or not pattern.variables.keys() <= names.keys():
             raise NeedsFullCombineError("variables were made or dropped")
         lengths = np.array([n for batch in batches for n in batch.get_lengths(dim)])
         variables = {
-            shown: _join_variable(names[str(shown)], variable, batches, dim, lengths, order)
-            for shown, variable in pattern.variables.items()
+            name_in_dataset: _join_variable(
+                names[str(name_in_dataset)], variable, batches, dim, lengths, order
+            )
+            for name_in_dataset, variable in pattern.variables.items()
         }
         indexes = dict(pattern.xindexes)
         if dim in indexes:
             variables[dim], indexes[dim] = build_index(dim, variables[dim])
             self._check_order(indexes[dim])
-        whole = (
+        extended = (
             xr.Coordinates(variables, indexes).to_dataset().reset_coords(list(pattern.data_vars))
         )
-        whole.attrs, whole.encoding = pattern.attrs, pattern.encoding
-        return whole
+        extended.attrs, extended.encoding = pattern.attrs, pattern.encoding
+        return extended
 
     def _check_order(self, index: xr.Index) -> None:
-        found = index.to_pandas_index()
-        is_ordered = found.is_monotonic_increasing or found.is_monotonic_decreasing
-        if self.rises and not (is_ordered and found.is_unique):
+        pandas_index = index.to_pandas_index()
+        is_ordered = pandas_index.is_monotonic_increasing or pandas_index.is_monotonic_decreasing
+        if self.rises and not (is_ordered and pandas_index.is_unique):
             raise NeedsFullCombineError("they are to be put in order")
 
 
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
-    """Return the batches of every group, by path.
+    """Return the batches of each group, by path.
 
-    Raises an error unless all files have the same groups, and the groups of each certainly form a
-    tree.
+    Raises an error unless all files have the same groups, and those of each file form a valid tree.
     """
     trees = [dict(batch.walk()) for batch in batches]
     if any(list(tree) != list(trees[0]) for tree in trees):
@@ -388,74 +396,76 @@ def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) ->
 
     Raises an error if a group with the dimension neither has nor inherits this coordinate.
     """
-    owner = next((path for path, (one, *_) in groups.items() if one.plan.find_index(dim)), None)
-    for path, (one, *_) in groups.items():
+    owner = next((path for path, (first, *_) in groups.items() if first.plan.find_index(dim)), None)
+    for path, (first, *_) in groups.items():
         inherits = not owner or path == owner or path.startswith(f"{owner}/")
-        if owner is not None and dim in find_dim_sizes(one.group) and not inherits:
+        if owner is not None and dim in find_dim_sizes(first.group) and not inherits:
             raise NeedsFullCombineError("their groups have no common coordinate")
     return owner or ""
 
 
 def _join_variable(
     name: str,
-    found: xr.Variable,
+    combined: xr.Variable,
     batches: Sequence[FileBatch],
     dim: str,
     lengths: Ints,
     order: Ints,
 ) -> xr.Variable:
-    """Return a variable of all files, in order, given their lengths along the dimension."""
+    """Extend a combined variable of two files to all files; ``lengths`` are those along ``dim``."""
     parts = [batch.plan.parts[name] for batch in batches]
-    if (found.dims, found.dtype) != parts[0].decoded:
+    if (combined.dims, combined.dtype) != parts[0].decoded:
         raise NeedsFullCombineError(f"{name!r} became something else")
-    if dim not in found.dims:
-        return found
+    if dim not in combined.dims:
+        return combined
     data: Any
     if parts[0].is_loaded:
-        values = [some for batch in batches for some in batch.list_values(name)]
-        of_files = [part for batch in batches for part in batch.list_parts(name)]
-        places = order.tolist()
-        data = decode_together([of_files[n] for n in places], [values[n] for n in places], dim)
-    elif get_virtual_array(found) is None:
+        values = [file_values for batch in batches for file_values in batch.list_values(name)]
+        parts_by_file = [part for batch in batches for part in batch.list_parts(name)]
+        ordered = order.tolist()
+        data = decode_together(
+            [parts_by_file[n] for n in ordered], [values[n] for n in ordered], dim
+        )
+    elif get_virtual_array(combined) is None:
         raise NeedsFullCombineError(f"{name!r} is read when it is needed")
     else:
         arrays = [array for batch in batches for array in _decode_virtual(batch, name)]
-        axis = found.dims.index(dim)
+        axis = combined.dims.index(dim)
         data = reorder(concatenate(arrays, axis), axis, lengths, order)
-    return xr.Variable(found.dims, data, found.attrs, found.encoding)
+    return xr.Variable(combined.dims, data, combined.attrs, combined.encoding)
 
 
-def _write_key(described: Any) -> bytes | None:
-    """Return a key that is equal for equal values, or None for values that cannot be pickled."""
-    written = io.BytesIO()
-    pickler = pickle.Pickler(written, 5)
-    # without memoization, equal values give equal bytes, even if some are the same object
+def _pickle_key(value: Any) -> bytes | None:
+    """Return a pickle that is equal for equal values, or None if they cannot be pickled."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, 5)
+    # without memoization, the result does not depend on which objects are identical
     pickler.fast = True
     try:
-        pickler.dump(described)
+        pickler.dump(value)
     except UNPICKLABLE:
         return None
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
-    """Return the decoded arrays of a virtual variable: one for the whole batch, or one per file."""
+    """Return the decoded arrays of a virtual variable: one per batch if possible, or per file."""
     parts, variable = batch.list_parts(name), batch.group.variables[name]
     if len(batch) == 1:
         return [parts[0].decode_array(variable)]
-    # a batch that is not joined along the dimension has the data of its first file
+    # only a batch that was joined along the dimension has the data of all its files
     if batch.dim is not None and all(part is parts[0] for part in parts):
         return [parts[0].unpack(variable)]
     return [part.unpack(batch.cut_variable(name, place)) for place, part in enumerate(parts)]
 
 
-def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
-    """Return the indexes of files in the order in which they follow each other along a coordinate.
+def find_order(values: Array, lengths: Ints, given_order: Ints, is_nested: bool) -> Ints | None:
+    """Return the indexes of files sorted by a coordinate, or None if they have no order.
 
-    The result is None if files overlap, or if some increase and others decrease. ``values`` are
-    those of all files, one after the other, ``lengths`` the number of values of each file, and
-    ``as_given`` the indexes of the files in the given order. With ``is_nested``, that order is kept
-    for text, and for decreasing files of one element each. All others are sorted, as by
+    They have none if files overlap, or if some increase and others decrease. ``values`` are the
+    concatenated coordinates of all files, ``lengths`` the number of values of each, and
+    ``given_order`` the indexes of the files in the given order. With ``is_nested``, that order is
+    kept for text, and for decreasing files of one element each. Others are sorted as by
     `xarray.combine_by_coords`.
 
     >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
@@ -467,7 +477,7 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
         values.dtype.hasobject and any(isinstance(value, str | bytes) for value in values[:1])
     )
     if is_nested and is_text:
-        return as_given
+        return given_order
     if not lengths.all():
         return None
     ends = np.cumsum(lengths)
@@ -475,9 +485,9 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
     within = np.delete(np.arange(len(values) - 1), ends[:-1] - 1)
     rises = values[within + 1] > values[within]
     falls = values[within + 1] < values[within]
-    given = firsts[as_given]
-    if not len(within) and is_nested and (given[1:] < given[:-1]).all():
-        return as_given
+    given_firsts = firsts[given_order]
+    if not len(within) and is_nested and (given_firsts[1:] < given_firsts[:-1]).all():
+        return given_order
     if rises.all():
         order = np.argsort(firsts, kind="stable")
         follows = firsts[order][1:] > lasts[order][:-1]
@@ -486,14 +496,14 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
         follows = firsts[order][1:] < lasts[order][:-1]
     else:
         return None
-    # comparisons with a missing value are false
+    # comparisons with missing values are false
     return order if follows.all() and not (firsts != firsts).any() else None
 
 
 def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
-    """Return the datasets or trees of the first two files.
+    """Return the datasets or trees of the first two files in an order.
 
-    Raises an error if some values of the first file were taken from another file of its batch.
+    Raises an error if the batch of the first file has some values of another file instead.
     """
     sizes = np.array([len(batch) for batch in batches])
     begins = np.cumsum(sizes) - sizes
@@ -506,9 +516,9 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
 
 
 def _check_first(pattern: Any, first: Any, dim: str) -> None:
-    """Raise an error if xarray orders these two files differently from all files.
+    """Raise an error if the combined dataset does not begin with the first file.
 
-    That happens if they have one element each, among other files that decrease.
+    xarray sorts two files of one element each, even if they are among decreasing files.
     """
     if dim in pattern.indexes and dim in first.indexes:
         index = first.indexes[dim]

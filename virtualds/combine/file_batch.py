@@ -1,10 +1,8 @@
-"""Batches of files as they were read, which are joined as they are stored.
+"""`FileBatch`: one or several opened files of the same structure, before CF decoding.
 
-A batch may be a single file. A batch of several has the references and values of all of them as
-columns, and the start of each file in them, so that files can be taken out again, and sorted.
-
-Before that they are `JoinableFiles`: files of the same structure, which their parser read together,
-or which were read one by one. Files that do not fit are left to xarray.
+A batch of several files has their joined references and values, and the length of each file, so
+that single files can be extracted again. `JoinableFiles` are files that can be collected to a
+batch: read together by their parser, or one by one. xarray combines files that cannot.
 """
 
 from __future__ import annotations
@@ -56,36 +54,34 @@ from virtualds.source_file import StorageOptions
 Array = npt.NDArray[Any]
 
 _PLANS: RecordCache[DecodingPlan] = RecordCache(64)
-"""Plans of datasets by structure: datasets of the same structure share one, which is pickled once.
-"""
+"""Plans of datasets by structure, so that datasets of the same structure share one."""
 COMPARED_BYTES = 2**24
-"""How many bytes of values are compared at a time."""
+"""Number of bytes of values that are compared at a time."""
 NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
-"""The plan of files that decode without one, and of a batch whose plan is not known yet."""
+"""Stands for the plan of files that decode without one, or whose plan is not known yet."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 """Errors of pickling attributes from other libraries."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileBatch:
-    """Files as they were read, and how they decode.
+    """Opened files of the same structure, and how they decode.
 
-    ``urls`` are the files in the order in which they are joined, and ``numbers`` their positions
-    among all files. ``group`` combines them: variables along ``dim`` have the elements of all
-    files, in ``lengths`` the number of each, and everything else is that of the first file. The
-    stored values of loaded variables are in memory.
+    ``urls`` are the files in the order in which they are joined, and ``numbers`` their indexes
+    among all files. ``group`` is the joined group: variables with the dimension ``dim`` have the
+    elements of all files, with ``lengths`` per file, and all other variables are those of the first
+    file. The stored values of loaded variables are in memory.
 
-    What else differs between the files is in ``attributes`` and ``encodings``, as in
-    `SameStructureFiles`, and in ``stacked``: variables without the dimension that are virtual, or
-    whose values differ, of all files along a new first axis. ``same`` are variables without the
-    dimension whose values are equal in all files.
+    Other differences between files are in ``attributes`` and ``encodings``, as in
+    `SameStructureFiles`, and in ``stacked``: variables without the dimension that are virtual or
+    differ, stacked along a new first axis. ``same`` are the names of variables without the
+    dimension that are equal in all files.
 
-    ``is_whole`` is true if each file can be taken out as it was read, and false if some variables
-    were loaded from the first file only. ``is_cut`` is true for a file taken out of a batch, for
-    which ``plan`` may be wrong. ``indexes`` are the names of the indexes of datasets, which are
-    already decoded. ``below`` are the groups below ``group`` in the same files, by path, if these
-    are read as trees. ``decoded`` is the dataset or tree of a file that xarray had to decode
-    without a plan.
+    ``is_whole`` is false if some variables were loaded from the first file only, so that the other
+    files cannot be extracted. ``is_cut`` is true for an extracted file, for which ``plan`` may be
+    wrong. ``indexes`` are the names of the indexes of decoded datasets, else None. ``below`` are
+    the batches of the groups below ``group``, by path, if files are opened as trees. ``decoded`` is
+    the dataset or tree of a file that cannot be decoded by a plan.
     """
 
     urls: tuple[Any, ...]
@@ -110,7 +106,7 @@ class FileBatch:
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks of virtual variables, in all files."""
+        """Number of chunks of the virtual variables of all files."""
         if self.decoded is not None:
             return int(self.decoded.virtual.nchunks)
         return sum(
@@ -121,47 +117,51 @@ class FileBatch:
         )
 
     def walk(self) -> Iterator[tuple[str, FileBatch]]:
-        """Yield this batch, then those of the groups below, with their paths, parents first."""
+        """Yield paths and batches: this group, then all groups below it, parents first."""
         yield "", self
         yield from (self.below or {}).items()
 
     def map_groups(self, change: Callable[[FileBatch, str], FileBatch]) -> FileBatch:
-        """Apply a function to the batch and path of each group, and return the new batch."""
-        own = change(self, "")
+        """Return the batch with a function applied to the batch and path of each group."""
+        root = change(self, "")
         if self.below is None:
-            return own
-        return replace(own, below={path: change(one, path) for path, one in self.below.items()})
+            return root
+        return replace(
+            root, below={path: change(group, path) for path, group in self.below.items()}
+        )
 
     def to_group(self) -> ManifestGroup:
-        """Return the group, including the groups below it."""
+        """Return the group with its nested subgroups."""
         if self.below is None:
             return self.group
         nested = dict[str, dict[str, ManifestGroup]]()
         for path, batch in reversed([*self.walk()]):
             above, _, name = path.rpartition("/")
-            own = dict(reversed([*nested.pop(path, {}).items()]))
-            nested.setdefault(above if path else "/", {})[name] = replace(batch.group, groups=own)
+            subgroups = dict(reversed([*nested.pop(path, {}).items()]))
+            nested.setdefault(above if path else "/", {})[name] = replace(
+                batch.group, groups=subgroups
+            )
         return nested["/"][""]
 
     def get_lengths(self, dim: str) -> tuple[int, ...]:
-        """Return the lengths of the files along a dimension, -1 if they lack it."""
+        """Return the length of each file along a dimension, -1 if they lack it."""
         if self.dim == dim:
             return self.lengths
         return (find_dim_sizes(self.group).get(dim, -1),) * len(self)
 
     def list_values(self, name: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable, one array per file."""
-        found, stacked = self.group.variables[name], self.stacked.get(name)
-        values: Any = found.data
-        if self.dim in found.dims:
-            return np.split(values, self._ends[:-1], found.dims.index(self.dim))
+        """Return the stored values of a loaded variable, as one array per file."""
+        variable, stacked = self.group.variables[name], self.stacked.get(name)
+        values: Any = variable.data
+        if self.dim in variable.dims:
+            return np.split(values, self._ends[:-1], variable.dims.index(self.dim))
         if isinstance(stacked, np.ndarray):
             return [stacked[place, ...] for place in range(len(self))]
         return [values] * len(self)
 
     @cached_property
     def _ends(self) -> list[int]:
-        """The end of each file along the dimension."""
+        """The end of each file along the joined dimension."""
         return list(accumulate(self.lengths))
 
     def list_parts(self, name: str) -> list[VariableDecoding]:
@@ -169,18 +169,22 @@ class FileBatch:
         return self.plan.list_parts(name, self.attributes, len(self))
 
     def has_same(self, name: str) -> bool:
-        """Return whether a variable without the dimension has the same values in all files."""
+        """Return whether a variable without the joined dimension is equal in all files."""
         stacked = self.stacked.get(name)
         if len(self) == 1 or name in self.same or not isinstance(stacked, ManifestArray):
             return len(self) == 1 or name in self.same
-        return are_same(iterate_rows(self.plan.parts[name], self.group.variables[name], stacked))
+        return are_same(
+            iterate_file_values(self.plan.parts[name], self.group.variables[name], stacked)
+        )
 
-    def cut(self, place: int, known: int = 0) -> FileBatch:
-        """Return one of the files as a batch; the plan was made for the file at ``known``."""
-        return self if len(self) == 1 else self.map_groups(lambda one, _: one._cut(place, known))
+    def cut(self, place: int, planned: int = 0) -> FileBatch:
+        """Extract the file at an index; ``planned`` is the index of the file that has the plan."""
+        if len(self) == 1:
+            return self
+        return self.map_groups(lambda group, _: group._cut(place, planned))
 
-    def _cut(self, place: int, known: int) -> FileBatch:
-        own = slice(place, place + 1)
+    def _cut(self, place: int, planned: int) -> FileBatch:
+        only = slice(place, place + 1)
         variables = {name: self.cut_variable(name, place) for name in self.group.variables}
         group = replace(
             self.group,
@@ -193,64 +197,64 @@ class FileBatch:
             plan = self.plan.with_units_of(group)
         return replace(
             self,
-            urls=self.urls[own],
-            numbers=self.numbers[own],
+            urls=self.urls[only],
+            numbers=self.numbers[only],
             group=group,
             plan=plan or self.plan,
-            lengths=self.lengths[own],
+            lengths=self.lengths[only],
             attributes={},
             encodings={},
             stacked={},
             same=frozenset(),
-            is_cut=plan is None or not self._decode_alike(place, known),
+            is_cut=plan is None or not self._decode_alike(place, planned),
         )
 
-    def _decode_alike(self, one: int, other: int) -> bool:
-        """Return whether two files certainly decode by the same plan."""
-        if one == other:
+    def _decode_alike(self, first: int, second: int) -> bool:
+        """Return whether the same plan certainly decodes two files of the batch."""
+        if first == second:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
         dates = {(part.dated, "units") for part in self.plan.parts.values()}
-        heeded = [v for of, v in columns if of[0] and of[1] != "source" and of not in dates]
+        relevant = [v for of, v in columns if of[0] and of[1] != "source" and of not in dates]
         return (
             not self._has_gaps
-            and (not self.lengths or self.lengths[one] == self.lengths[other])
-            and all(is_same_value(values[one], values[other]) for values in heeded)
+            and (not self.lengths or self.lengths[first] == self.lengths[second])
+            and all(is_same_value(values[first], values[second]) for values in relevant)
         )
 
     @cached_property
     def _has_gaps(self) -> bool:
         data = (variable.data for variable in self.group.variables.values())
         arrays = (*data, *self.stacked.values())
-        return any(one.has_gaps for one in arrays if isinstance(one, ManifestArray))
+        return any(array.has_gaps for array in arrays if isinstance(array, ManifestArray))
 
     def cut_variable(self, name: str, place: int) -> ManifestVariable:
-        """Return a variable of one of the files."""
-        found = self.group.variables[name]
-        data: Any = found.data
-        if self.dim in found.dims:
+        """Extract a variable of the file at an index."""
+        variable = self.group.variables[name]
+        data: Any = variable.data
+        if self.dim in variable.dims:
             along = slice(self._ends[place] - self.lengths[place], self._ends[place])
-            data = data[tuple(along if dim == self.dim else slice(None) for dim in found.dims)]
+            data = data[tuple(along if dim == self.dim else slice(None) for dim in variable.dims)]
         elif name in self.stacked:
             stacked: Any = self.stacked[name][place, ...]
-            virtual = isinstance(stacked, ManifestArray)
-            data = replace(stacked, name=data.name) if virtual else stacked
+            is_virtual = isinstance(stacked, ManifestArray)
+            data = replace(stacked, name=data.name) if is_virtual else stacked
         if isinstance(data, np.ndarray):
-            # copies, since changing the values of one file must not change those of others
+            # changing the values of one file must not change those of others
             data = data.copy()
         return replace(
-            found,
+            variable,
             data=data,
-            attributes=select_for_file(name, self.attributes, place, found.attributes),
-            encoding=select_for_file(name, self.encodings, place, found.encoding),
+            attributes=select_for_file(name, self.attributes, place, variable.attributes),
+            encoding=select_for_file(name, self.encodings, place, variable.encoding),
         )
 
     def list_files(self) -> Iterator[FileBatch]:
-        """Yield each file as a batch."""
+        """Extract all files, each as a batch."""
         return map(self.cut, range(len(self)))
 
     def check_decoding(self) -> None:
-        """Raise an error if a file may not decode; decoding them one by one shows which."""
+        """Raise an error if any file may not decode, so that files must be decoded one by one."""
         for batch in (self.below or {}).values():
             batch.check_decoding()
         if not self.is_aligned:
@@ -261,17 +265,17 @@ class FileBatch:
                 if self.dim in part.stored[0]:
                     decode_together(parts, values, self.dim)
                     continue
-                decoded = set[int]()
-                for own, one in zip(parts, values, strict=True):
-                    if name not in self.same or id(own) not in decoded:
-                        own.decode_values(one)
-                    decoded.add(id(own))
+                checked = set[int]()
+                for file_part, file_values in zip(parts, values, strict=True):
+                    if name not in self.same or id(file_part) not in checked:
+                        file_part.decode_values(file_values)
+                    checked.add(id(file_part))
 
     @property
     def is_aligned(self) -> bool:
-        """Whether each file certainly forms a tree.
+        """Whether the groups of each file certainly form a valid `xarray.DataTree`.
 
-        In a tree, groups share the dimensions of the groups above, and inherit their coordinates.
+        There, dimensions and coordinates of groups must agree with those of the groups above.
         """
         for path, batch in (self.below or {}).items():
             for above, other in self.walk():
@@ -283,7 +287,7 @@ class FileBatch:
         return True
 
     def _agrees(self, other: FileBatch, dim: str) -> bool:
-        """Return whether a dimension certainly agrees with that of a group above."""
+        """Return whether a dimension certainly agrees with the same one of a group above."""
         name, above = self.plan.find_index(dim), other.plan.find_index(dim)
         if self.get_lengths(dim) != other.get_lengths(dim) or name is None or above is None:
             return name is None and self.get_lengths(dim) == other.get_lengths(dim)
@@ -292,23 +296,23 @@ class FileBatch:
             return False
         values: list[Any] = [self.group.variables[name].data, other.group.variables[above].data]
         parts = zip(self.list_parts(name), other.list_parts(above), strict=True)
-        return are_same(values) and all(one.decodes_like(two) for one, two in parts)
+        return are_same(values) and all(own.decodes_like(inherited) for own, inherited in parts)
 
     def to_dataset(self) -> Any:
-        """Return the dataset or tree of all files together."""
+        """Decode the joined group to a dataset or tree."""
         if self.decoded is not None:
             return self.decoded
         if self.indexes is not None:
             return self._assemble(self.indexes)
         plan = self.plan if self.below is None else None
         if self.is_cut and self.below is None:
-            # files of another length have another encoding
+            # a plan also has encodings that depend on the length of a file
             plan = find_decoding_plan(self.group, self.opening)
         location = Location.of(self.urls[0])
         return make_dataset_or_tree(location, self.to_group(), self.opening, plan)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
-        """Return the dataset of variables that are already decoded."""
+        """Return a dataset of variables that are already decoded."""
         group = self.group
         variables: dict[Hashable, xr.Variable] = {
             name: xr.Variable(v.dims, v.data, v.attributes, v.encoding)
@@ -318,31 +322,31 @@ class FileBatch:
         for name in names:
             variables[name], indexes[name] = build_index(name, variables[name])
         data = [name for name in variables if name not in self.plan.coordinates]
-        found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
-        found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
-        return found
+        dataset = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
+        dataset.attrs, dataset.encoding = dict(group.attributes), dict(group.encoding)
+        return dataset
 
 
-# ---------------------------------------------------------------------- comparing files
+# ---------------------------------------------------------------------- comparisons of files
 
 
 def are_same(values: Iterable[Array]) -> bool:
-    """Return whether all arrays have the same bytes."""
-    raw: Any = None
-    for one in values:
-        found: Any = one.tolist() if one.dtype.hasobject else one.tobytes()
-        raw = found if raw is None else raw
-        if found != raw:
+    """Return whether all arrays are bit-identical."""
+    first: Any = None
+    for array in values:
+        raw: Any = array.tolist() if array.dtype.hasobject else array.tobytes()
+        first = raw if first is None else first
+        if raw != first:
             return False
     return True
 
 
-def iterate_rows(
+def iterate_file_values(
     part: VariableDecoding, stored: ManifestVariable, stacked: ManifestArray
 ) -> Iterator[Array]:
-    """Yield the stored values of a variable in each file, given all files along a new first axis.
+    """Yield the stored values of a variable in each file, from the stacked array of all files.
 
-    If all files refer to the same chunks, they are read once.
+    If all files refer to the same chunks, values are read and yielded once.
     """
     step = max(COMPARED_BYTES // max(stacked.nbytes // max(len(stacked), 1), 1), 1)
     count = 1 if _is_repeated(stacked) else len(stacked)
@@ -356,7 +360,7 @@ def iterate_rows(
 
 
 def _is_repeated(array: ManifestArray) -> bool:
-    """Return whether all elements along the first axis refer to the same chunks."""
+    """Return whether all indexes along the first axis refer to the same chunks."""
     if len(array.fragments) != 1 or array.has_gaps:
         return False
     [fragment] = array.fragments
@@ -371,7 +375,7 @@ def _is_repeated(array: ManifestArray) -> bool:
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> FileBatch:
-    """Read a file; errors are those of `virtualds.open_virtual_dataset`."""
+    """Open a file as a batch; errors are those of `virtualds.open_virtual_dataset`."""
     location = Location.of(url, storage_options)
     with location.cache_scan():
         return make_batch(url, location, open_group(location, opening), opening)
@@ -380,42 +384,42 @@ def open_stored(
 def make_batch(
     url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
 ) -> FileBatch:
-    """Return a file that was read as a batch, with its loaded values in memory."""
+    """Create the batch of one file from its group, loading the values of loaded variables."""
     groups = dict(group.walk()) if opening.below else {"": group}
     if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
         if (plans := _find_plans(groups, opening)) is None:
             return FileBatch((url,), group, NO_PLAN, opening, decoded=decoded)
-    found = dict[str, FileBatch]()
+    batches = dict[str, FileBatch]()
     try:
         fetch_coordinates(location.url, [*groups.values()], opening)
         for path, part in groups.items():
-            own, plan = replace(part, groups={}) if opening.below else part, plans[path]
-            found[path] = FileBatch((url,), plan.load(own), plan, opening)
+            stored, plan = replace(part, groups={}) if opening.below else part, plans[path]
+            batches[path] = FileBatch((url,), plan.load(stored), plan, opening)
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
         raise
-    first = found.pop("")
-    return replace(first, below=found) if opening.below else first
+    first = batches.pop("")
+    return replace(first, below=batches) if opening.below else first
 
 
 def _find_plans(
     groups: Mapping[str, ManifestGroup], opening: OpenOptions
 ) -> dict[str, DecodingPlan] | None:
-    """Return how groups decode, or None unless groups of the same structures have been decoded."""
-    found = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
-    plans = {path: plan for path, plan in found.items() if plan is not None}
-    return plans if len(plans) == len(found) else None
+    """Return the decoding plans of groups, or None if one has a structure without a plan yet."""
+    all_plans = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
+    plans = {path: plan for path, plan in all_plans.items() if plan is not None}
+    return plans if len(plans) == len(all_plans) else None
 
 
 # ---------------------------------------------------------------------- datasets as batches
 
 
 class DecodedPart(VariableDecoding):
-    """A variable that is already decoded, as in a dataset."""
+    """The decoding of a variable that is already decoded."""
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the array unchanged; it stays virtual."""
+        """Return the array unchanged."""
         array: Any = stored.data
         return array  # type: ignore[no-any-return]
 
@@ -425,21 +429,24 @@ class DecodedPart(VariableDecoding):
 
 
 def as_batch(url: Any, opened: Any) -> FileBatch | None:
-    """Return an opened file as a batch that can be joined, or None if that is impossible.
+    """Convert an opened file to a batch, or return None if it cannot be joined as one.
 
-    Variables of a dataset must be virtual or in memory, and its indexes coordinates of dimensions.
+    Variables of a dataset must be virtual or in memory, and indexes must be those of dimension
+    coordinates.
     """
     if isinstance(opened, FileBatch) or not isinstance(opened, xr.Dataset):
         return opened if isinstance(opened, FileBatch) else None
-    plain = {n for n, index in opened.xindexes.items() if type(index) is xr.indexes.PandasIndex}
-    if plain != {n for n, v in opened.variables.items() if v.dims == (n,)}:
+    pandas_indexes = {
+        n for n, index in opened.xindexes.items() if type(index) is xr.indexes.PandasIndex
+    }
+    if pandas_indexes != {n for n, v in opened.variables.items() if v.dims == (n,)}:
         return None
     variables = {
         str(name): ManifestVariable(v.dims, data, v.attrs, v.encoding)  # type: ignore[arg-type]
         for name, v in opened.variables.items()
-        if isinstance(name, str) and (data := _data(v)) is not None
+        if isinstance(name, str) and (data := _get_data(v)) is not None
     }
-    if len(variables) < len(opened.variables) or plain != set(opened.xindexes):
+    if len(variables) < len(opened.variables) or pandas_indexes != set(opened.xindexes):
         return None
     plan = _make_plan(opened, variables)
     if plan is None:
@@ -449,8 +456,8 @@ def as_batch(url: Any, opened: Any) -> FileBatch | None:
     return FileBatch((url,), group, plan, opening, indexes=tuple(opened.xindexes))
 
 
-def _data(variable: xr.Variable) -> ManifestArray | Array | None:
-    """Return virtual data or values in memory, or None for data of other kinds."""
+def _get_data(variable: xr.Variable) -> ManifestArray | Array | None:
+    """Return the virtual array or the values in memory of a variable, or None for lazy data."""
     if (virtual := get_virtual_array(variable)) is not None:
         return virtual
     if is_lazy(variable) or variable.chunks is not None:
@@ -460,13 +467,13 @@ def _data(variable: xr.Variable) -> ManifestArray | Array | None:
 
 
 def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> DecodingPlan | None:
-    """Return a plan that changes nothing, or None if the structure cannot be pickled."""
-    described = [
+    """Return a plan that leaves variables unchanged, or None if the structure cannot be pickled."""
+    description = [
         (name, v.dims, v.data.dtype, isinstance(v.data, np.ndarray), dict(v.attributes))
         for name, v in variables.items()
     ]
     try:
-        key = pickle.dumps((described, list(dataset.coords), list(dataset.xindexes)), 5)
+        key = pickle.dumps((description, list(dataset.coords), list(dataset.xindexes)), 5)
     except UNPICKLABLE:
         return None
 
@@ -491,23 +498,23 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
     return _PLANS.get(key, make)
 
 
-# ---------------------------------------------------------------------- alike files
+# ---------------------------------------------------------------------- joinable files
 
 TakesFirst = Callable[[VariableDecoding], bool]
-"""Returns whether a variable is taken from the first file only."""
+"""Takes a variable, and returns whether it is taken from the first file only."""
 
 
 class NeedsFullCombineError(Exception):
-    """Joining the files as they are stored might give a different result from xarray."""
+    """Raised if joining stored files might give a different result than xarray."""
 
 
 @dataclass(frozen=True)
 class JoinableFiles:
-    """Files of the same structure, and how they decode.
+    """Files of the same structure that can be joined, and how they decode.
 
-    ``urls`` are as the user gave them, ``numbers`` are the positions among all files, and ``plan``
-    is how the first of them decodes. ``indexes`` and ``below`` are as in a `FileBatch`. Methods
-    raise `NeedsFullCombineError` if joining a variable might change the result.
+    ``urls`` are as the user gave them, ``numbers`` their indexes among all files, and ``plan`` is
+    the decoding plan of the first. ``indexes`` and ``below`` are as in a `FileBatch`. Methods raise
+    `NeedsFullCombineError` if joining a variable might change the result.
     """
 
     alike: SameStructureFiles
@@ -522,7 +529,7 @@ class JoinableFiles:
 
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
-        """Create it from files that were opened one by one."""
+        """Create it from batches of single files."""
         first, below = files[0], None
         alike = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]
@@ -538,19 +545,19 @@ class JoinableFiles:
         )
 
     def walk(self) -> Iterator[JoinableFiles]:
-        """Yield the files, and the groups below them."""
+        """Yield the files of this group, then those of the groups below it."""
         yield self
         yield from (self.below or {}).values()
 
     def take(self, places: Ints) -> JoinableFiles:
-        """Return some of the files, in the given order; the new first one may need decoding."""
+        """Select files in an order; the plan becomes that of the new first file."""
         order = places.tolist()
         alike, plan = self.alike.take(places), self.plan
         urls = [self.urls[n] for n in order]
         if order[0] and self.indexes is None:
             plan = find_plan(urls[0], alike.group, self.opening, self.options)
         loaded: dict[str, Sequence[Array]] = {
-            name: [some[n] for n in order] for name, some in self._loaded.items()
+            name: [values[n] for n in order] for name, values in self._loaded.items()
         }
         numbers, below = [self.numbers[n] for n in order], None
         if self.below is not None:
@@ -565,14 +572,14 @@ class JoinableFiles:
             _loaded=loaded,
         )
 
-    def collect(self, dim: str | None, counts_once: TakesFirst | None = None) -> FileBatch:
-        """Return the files as one batch.
+    def collect(self, dim: str | None, takes_first: TakesFirst | None = None) -> FileBatch:
+        """Join the files to one batch.
 
-        Variables are joined along ``dim``, if it is given; all other dimensions must have the same
-        length in all files. ``counts_once`` selects the loaded variables that are taken from the
-        first file only.
+        Variables are joined along ``dim``, if given; all other dimensions must have the same length
+        in all files. ``takes_first`` selects loaded variables that are taken from the first file
+        only.
         """
-        group, given = self.alike.group, dim
+        group, requested_dim = self.alike.group, dim
         if dim not in self.lengths:
             dim = None
         variables, stacked = dict(group.variables), dict[str, Any]()
@@ -592,15 +599,15 @@ class JoinableFiles:
                 if isinstance(data, ManifestArray):
                     stacked[name] = self.alike.stack(name)
                     self._check_dates(name, stacked[name], None)
-            elif counts_once is not None and counts_once(part):
+            elif takes_first is not None and takes_first(part):
                 is_whole = False
-                known = self.alike.get_values(name)
+                values = self.alike.get_values(name)
                 first = group.variables[name].data
-                data = self._read(name, first) if known is None else np.array(known[0])
+                data = self._read(name, first) if values is None else np.array(values[0])
             else:
-                rows = self._iterate(name)
-                data = next(rows).copy()
-                if are_same(chain([data], rows)):
+                file_values = self._iterate(name)
+                data = next(file_values).copy()
+                if are_same(chain([data], file_values)):
                     same.add(name)
                 else:
                     stacked[name] = np.stack([*self._iterate(name)])
@@ -608,7 +615,10 @@ class JoinableFiles:
             variables[name] = replace(stored, data=data, encoding=encoding)
         lengths, below = self.lengths.get(dim or "", np.zeros(0, np.int64)), None
         if self.below is not None:
-            below = {path: files.collect(given, counts_once) for path, files in self.below.items()}
+            below = {
+                path: files.collect(requested_dim, takes_first)
+                for path, files in self.below.items()
+            }
             is_whole = is_whole and all(batch.is_whole for batch in below.values())
         return FileBatch(
             tuple(self.urls),
@@ -629,7 +639,7 @@ class JoinableFiles:
 
     @property
     def lengths(self) -> Mapping[str, Ints]:
-        """The length of each dimension in each file; -1 where a file lacks it."""
+        """The length of each dimension of variables in each file; -1 where a file lacks it."""
         lengths, variables = self.alike.lengths, self.alike.group.variables.values()
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
@@ -638,9 +648,9 @@ class JoinableFiles:
         return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
-        """Raise an error if a virtual variable decodes to different dates than in the first file.
+        """Raise an error if virtual times of a file may need another dtype than those of the first.
 
-        ``array`` has all files along ``dim``, or without it along a new first axis.
+        ``array`` is joined along ``dim``, or, if that is None, stacked along a new first axis.
         """
         part = self.plan.parts[name]
         if not part.depends_on_values:
@@ -650,19 +660,19 @@ class JoinableFiles:
         if not isinstance(array, ManifestArray) or not (array.size and lengths.all()):
             raise NeedsFullCombineError(f"{name!r} has dates that are not known")
         stops = np.cumsum(lengths)
-        rows = np.stack([stops - lengths, stops - 1], axis=1)
-        points = [np.broadcast_to([0, length - 1], rows.shape) for length in array.shape]
-        points[along] = rows
+        ends_along = np.stack([stops - lengths, stops - 1], axis=1)
+        points = [np.broadcast_to([0, length - 1], ends_along.shape) for length in array.shape]
+        points[along] = ends_along
         try:
             ends = array.read_points(tuple(points))
-            for own, values in zip(self.list_parts(name), ends, strict=True):
-                own.check_ends(values)
+            for part_of_file, values in zip(self.list_parts(name), ends, strict=True):
+                part_of_file.check_ends(values)
         except (VirtualdsError, MisfitError, *DECODING_ERRORS) as error:
-            # decoding the files one by one shows which of them fails, and why
+            # decoding the files one by one finds the file with the error
             raise NeedsFullCombineError(f"{name!r} has dates that are not known") from error
 
     def find_plans_of_other_lengths(self, dim: str | None) -> Iterator[DecodingPlan]:
-        """Yield how the shortest and longest file decode: what is loaded depends on lengths."""
+        """Yield the plans of the shortest and the longest file, which may load other variables."""
         lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
         for place in {int(lengths.argmin()), int(lengths.argmax())}:
             if lengths[place] != lengths[0] and self.indexes is None:
@@ -670,21 +680,21 @@ class JoinableFiles:
                 yield find_plan(self.urls[place], group, self.opening, self.options)
 
     def join(self, name: str, dim: str) -> Array | ManifestArray:
-        """Return a variable of all files, joined along a dimension in its stored form."""
+        """Return the stored variable of all files, joined along a dimension."""
         if not isinstance(self.alike.group.variables[name].data, ManifestArray | np.ndarray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         return self.alike.join(name, dim)
 
     def load(self, name: str, dim: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable with the dimension, one array per file."""
+        """Return the stored values of a loaded variable along ``dim``, as one array per file."""
         if name not in self._loaded and (values := self.alike.get_values(name)) is not None:
             self._loaded[name] = values
         if name not in self._loaded:
             axis = self.plan.parts[name].stored[0].index(dim)
-            whole = self._read(name, self.alike.join(name, dim))
+            joined = self._read(name, self.alike.join(name, dim))
             ends = accumulate(self.lengths[dim].tolist(), initial=0)
             before = (slice(None),) * axis
-            self._loaded[name] = [whole[(*before, slice(*cut))] for cut in pairwise(ends)]
+            self._loaded[name] = [joined[(*before, slice(*cut))] for cut in pairwise(ends)]
         return self._loaded[name]
 
     def are_same(self, name: str) -> bool:
@@ -696,13 +706,13 @@ class JoinableFiles:
         return not (all_decode_alike(self.list_parts(name)) and self.are_same(name))
 
     def is_too_large(self, name: str) -> bool:
-        """Return whether a virtual variable has too many values to be compared."""
+        """Return whether a virtual variable has too many values to compare."""
         data = self.alike.group.variables[name].data
         nbytes = math.prod(data.shape) * data.dtype.itemsize
         return nbytes > get_options().small_variable or data.dtype.hasobject
 
     def _iterate(self, name: str) -> Iterator[Array]:
-        """Yield the values of a variable, file by file."""
+        """Yield the stored values of a variable, file by file."""
         part, data = self.plan.parts[name], self.alike.group.variables[name].data
         if part.is_index:
             yield from self.load(name, part.stored[0][0])
@@ -712,7 +722,9 @@ class JoinableFiles:
             return
         if not isinstance(data, ManifestArray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
-        yield from iterate_rows(part, self.alike.group.variables[name], self.alike.stack(name))
+        yield from iterate_file_values(
+            part, self.alike.group.variables[name], self.alike.stack(name)
+        )
 
     def _read(self, name: str, array: Any) -> Array:
         part = self.plan.parts[name]
@@ -723,21 +735,24 @@ class JoinableFiles:
 
 
 def collect_files(files: JoinableFiles) -> list[FileBatch]:
-    """Return files of the same structure as batches that suit any way of combining them.
+    """Join files of the same structure to batches, whatever the way they are combined later.
 
     Raises `NeedsFullCombineError` if they have to be opened one by one.
     """
-    every, dim = list(files.walk()), guess_dimension(files)
-    for group in every:
+    groups, dim = list(files.walk()), guess_dimension(files)
+    for group in groups:
         loaded = [part.is_loaded for part in group.plan.parts.values()]
         for plan in group.find_plans_of_other_lengths(dim):
             if [part.is_loaded for part in plan.parts.values()] != loaded:
                 raise NeedsFullCombineError("files of other lengths have other variables loaded")
-    others = [sizes for group in every for name, sizes in group.lengths.items() if name != dim]
+    others = [sizes for group in groups for name, sizes in group.lengths.items() if name != dim]
     if not any((sizes != sizes[0]).any() for sizes in others):
         return [files.collect(dim)]
-    rows = np.unique(np.stack(others, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    return [files.take(np.flatnonzero(rows == row)).collect(dim) for row in range(rows.max() + 1)]
+    size_group = np.unique(np.stack(others, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    return [
+        files.take(np.flatnonzero(size_group == row)).collect(dim)
+        for row in range(size_group.max() + 1)
+    ]
 
 
 def guess_dimension(files: JoinableFiles) -> str | None:
@@ -756,7 +771,7 @@ def guess_dimension(files: JoinableFiles) -> str | None:
 def find_plan(
     url: Any, group: ManifestGroup, opening: OpenOptions, options: StorageOptions | None
 ) -> DecodingPlan:
-    """Return how a group decodes.
+    """Return the decoding plan of a group.
 
     Raises `NeedsFullCombineError` if groups of this structure have to be decoded one by one.
     """

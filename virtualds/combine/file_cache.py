@@ -1,15 +1,17 @@
 """A cache of opened files, stored in parts of many files each.
 
-All parts in a folder were opened with the same options. An entry of a part is a `FileBatch` of
-files of the same structure, with their fingerprints; datasets and trees are made from it as after a
-scan. If a part is missing or damaged, or a file has changed, the file is opened without the cache.
+All files of a cache folder were opened with the same options. An entry of a part is a `FileBatch`
+of files of the same structure, with their fingerprints. If a part is missing or damaged, or a file
+has changed, the file is opened without the cache.
 
-The layout of a part, with a hash of its content::
+The layout of a part::
 
-    magic, 16 bytes of BLAKE2b of the rest, 8 bytes: length of the next, little-endian
-    JSON compressed with zlib: of each entry its files, how many of them it is made of, how many
-    others these refer to, and the length of the entry
-    each entry: JSON compressed with zlib
+    magic bytes
+    16 bytes: BLAKE2b hash of the rest
+    8 bytes: length of the head, little-endian
+    head: JSON compressed with zlib; for each entry the table of files, the number of its own files,
+    the number of other files to which these refer, and the length of the entry in bytes
+    entries: JSON compressed with zlib
 """
 
 from __future__ import annotations
@@ -67,17 +69,17 @@ from virtualds.streams import decode_stream
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 MAX_OTHER_FILES = 8
-"""Maximum number of other files to which a cached file may refer: each of them is checked, too."""
+"""Maximum number of other files to which a cached file may refer, since each is checked, too."""
 MAX_WAITING, MAX_WAIT = 256, 10.0
-"""After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
+"""Number of singly opened files, and seconds, after which they are written to a part."""
 SUFFIX = ".part"
 
 
 class FileCache:
-    """A folder of opened files, which any number of processes and machines may use at once.
+    """A folder of cached files, which any number of processes and machines may share.
 
-    ``folder`` is its url, ``opening`` how files are opened, and ``options`` are the access options
-    of the files, which are never written. Raises `ValueError` for a function in
+    ``folder`` is its url, ``opening`` are the options for opening files, and ``options`` the access
+    options of files, which are never written. Raises `ValueError` for a function in
     ``loadable_variables``.
     """
 
@@ -89,74 +91,77 @@ class FileCache:
                 "cache: loadable_variables is a function, whose results may change; give names or "
                 "patterns"
             )
-        # everything that determines the result of opening a file; access options are left out,
-        # since they may be secret, and may change when the files do not
-        how, versions = get_options(), [version(name) for name in ("virtualds", "xarray", "numpy")]
-        decisive = repr((versions, how.small_variable, how.load_limit, opening))
-        settings = decisive.encode("utf-8", "surrogatepass")
+        # everything that determines the result of opening a file, except for access options, which
+        # may be secret, and may change while files do not
+        current, versions = (
+            get_options(),
+            [version(name) for name in ("virtualds", "xarray", "numpy")],
+        )
+        key = repr((versions, current.small_variable, current.load_limit, opening))
+        settings = key.encode("utf-8", "surrogatepass")
         parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
-        # a worker uses the parts that existed when the build began
+        # the id of the build, whose workers use the parts that existed when it began
         self.__setstate__((parts, opening, options, uuid.uuid4().hex))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        # including the folder, which depends on settings of the process that started the build
+        # the folder depends on settings of the process that started the build
         return self._parts, self.opening, self.options, self.build
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._parts, self.opening, self.options, self.build = state
-        self._waiting: list[FileBatch] = []
+        self._pending: list[FileBatch] = []
         self._since, self._lock = time.monotonic(), threading.Lock()
 
     def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch]:
-        """Return those of some files that are cached and have not changed, as batches."""
+        """Return batches of those files that are cached and unchanged."""
         places, others = _index_parts(self.build, self._parts, self.options)
         files = dict(items)
         urls = {n: url for n, file in items if (url := normalise_url(file)) in places}
         by_entry: dict[tuple[str, int], dict[int, tuple[int, Any]]] = defaultdict(dict)
-        states = self._list_fingerprints([*urls.values()])
-        for (number, url), source in zip(urls.items(), states, strict=True):
+        fingerprints = self._list_fingerprints([*urls.values()])
+        for (number, url), source in zip(urls.items(), fingerprints, strict=True):
             if source is not None and source in places[url]:
                 part, entry, place = places[url][source]
                 by_entry[part, entry][place] = number, files[number]
-        found: list[FileBatch] = []
-        for where, numbers in by_entry.items():
-            if self._are_unchanged(others[where]):
-                found += self._load(where, numbers)
-        return found
+        batches: list[FileBatch] = []
+        for entry_key, numbers in by_entry.items():
+            if self._are_unchanged(others[entry_key]):
+                batches += self._load(entry_key, numbers)
+        return batches
 
     def add(self, opened: FileBatch) -> None:
-        """Cache opened files, immediately or together with later ones."""
+        """Cache an opened batch; single files are written later, together with others."""
         try:
-            batch = to_batch(opened)
+            batch = with_loaded_values(opened)
         except UnsupportedError:
             return
         if len(batch) == 1:
-            # a copy, since later changes of its values must not be cached
+            # copy, since the values may change before they are written
             batch = _copy_values(batch)
         with self._lock:
-            self._waiting.append(batch)
-            waits = time.monotonic() - self._since > MAX_WAIT
-            if len(batch) == 1 and not waits and len(self._waiting) < MAX_WAITING:
+            self._pending.append(batch)
+            is_due = time.monotonic() - self._since > MAX_WAIT
+            if len(batch) == 1 and not is_due and len(self._pending) < MAX_WAITING:
                 return
         self.finish()
 
     def finish(self) -> None:
-        """Write the files that wait to be written; raise `OSError` if that is impossible."""
+        """Write pending files to the cache; raise `OSError` if that is impossible."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            pending, self._pending = self._pending, []
             self._since = time.monotonic()
         entries = []
-        listed = (entry for batch in _group_singles(waiting) for entry in _list_entries(batch))
-        for sources, others, batch in listed:
-            # folders, archives and sets may only refer to other files, and their own fingerprint
-            # does not change when those do
+        all_entries = (entry for batch in _group_singles(pending) for entry in _list_entries(batch))
+        for sources, others, batch in all_entries:
+            # a folder, archive or set may refer to other files, and its fingerprint does not change
+            # when they do
             if len(others) <= MAX_OTHER_FILES and self._are_unchanged(others):
                 with suppress(UnsupportedError):
                     entries.append(dump_entry(sources, others, batch, self.options))
         if entries:
             files = repr([row[0] for row, _ in entries]).encode("utf-8", "replace")
-            place = join_path(self._parts, hashlib.blake2b(files).hexdigest()[:40] + SUFFIX)
-            find_store(place).write_file(place, to_bytes(entries), None)
+            url = join_path(self._parts, hashlib.blake2b(files).hexdigest()[:40] + SUFFIX)
+            find_store(url).write_file(url, to_bytes(entries), None)
 
     def _list_fingerprints(self, urls: Sequence[str]) -> list[SourceFile | None]:
         if len(urls) < 2 or scheme_of(urls[0]) == "file":
@@ -165,24 +170,24 @@ class FileCache:
             return list(pool.map(self._fingerprint, urls))
 
     def _are_unchanged(self, files: Sequence[SourceFile]) -> bool:
-        """Return whether none of some files has changed."""
+        """Return whether all files still have their fingerprints."""
         return self._list_fingerprints([file.url for file in files]) == [*files]
 
     def _fingerprint(self, url: str) -> SourceFile | None:
-        """Return the present fingerprint of a file, or None if it would not reveal changes."""
+        """Return the current fingerprint of a file, or None if it cannot reveal changes."""
         try:
             source = find_store(url).describe(url, self.options)
         except OSError:
-            # opening the file raises a better error
+            # opening the file will raise a better error
             return None
-        return source if _shows_changes(source) else None
+        return source if _can_detect_changes(source) else None
 
     def _load(
-        self, where: tuple[str, int], files: Mapping[int, tuple[int, Any]]
+        self, entry_key: tuple[str, int], files: Mapping[int, tuple[int, Any]]
     ) -> list[FileBatch]:
-        """Return some files of an entry, by position with number and name; none if damaged."""
+        """Load files of an entry, given by index in the entry; return [] if the part is damaged."""
         try:
-            size, columns = _read_entry(*where, self.options)
+            size, columns = _read_entry(*entry_key, self.options)
         except (FileNotFoundError, FormatError):
             return []
         numbers, urls = zip(*(files.get(place, (-1, "")) for place in range(size)), strict=True)
@@ -198,10 +203,10 @@ class FileCache:
                     return [batch]
                 cut = [batch.cut(place, planned) for place in files]
                 return [self._add_plans(f, f) if f.is_cut else f for f in cut]
-        # it decodes without a plan
+        # a file that cannot be decoded by a plan
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
-        how = NO_PLAN, self.opening, first.numbers
-        return [FileBatch(first.urls, first.group, *how, decoded=decoded)]
+        options = NO_PLAN, self.opening, first.numbers
+        return [FileBatch(first.urls, first.group, *options, decoded=decoded)]
 
     def _make_batch(
         self, urls: tuple[Any, ...], numbers: tuple[int, ...], columns: dict[str, Any]
@@ -212,37 +217,37 @@ class FileCache:
         return FileBatch(urls=urls, numbers=numbers, plan=NO_PLAN, opening=self.opening, **own)
 
     def _add_plans(self, batch: FileBatch, file: FileBatch) -> FileBatch:
-        """Return a batch with the plans of one of its files."""
-        groups = {path: one.group for path, one in file.walk()}
+        """Return a batch with the decoding plans of ``file``, which is one of its files."""
+        groups = {path: batch.group for path, batch in file.walk()}
         plans = {
             path: find_plan(file.urls[0], group, self.opening, self.options)
             for path, group in groups.items()
         }
-        return batch.map_groups(lambda one, path: replace(one, plan=plans[path], is_cut=False))
+        return batch.map_groups(lambda part, path: replace(part, plan=plans[path], is_cut=False))
 
 
 Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
-"""The part, entry and position of each file, by its url and fingerprint."""
+"""The part, entry, and index in the entry of each file, by its url and fingerprint."""
 
 
 @lru_cache(1)
 def _index_parts(
     build: str, folder: str, options: StorageOptions | None
 ) -> tuple[Places, dict[tuple[str, int], Sequence[SourceFile]]]:
-    """Return where a build finds each file in the parts, and the other files of each entry."""
+    """Index the parts of a folder: the place of each file, and the other files of each entry."""
     places: Places = defaultdict(dict)
-    of_entries = dict[tuple[str, int], Sequence[SourceFile]]()
+    other_files = dict[tuple[str, int], Sequence[SourceFile]]()
     store = find_store(folder)
     _read_part.cache_clear()
-    for listed in store.list_files(folder, None):
-        if listed.path.endswith(SUFFIX):
-            part = join_path(folder, listed.path)
+    for file in store.list_files(folder, None):
+        if file.path.endswith(SUFFIX):
+            part = join_path(folder, file.path)
             with suppress(FormatError, FileNotFoundError):
                 for number, (sources, others, *_) in enumerate(_read_part(part, options)):
-                    of_entries[part, number] = others
+                    other_files[part, number] = others
                     for place, source in enumerate(sources):
                         places[source.url].setdefault(source, (part, number, place))
-    return places, of_entries
+    return places, other_files
 
 
 @lru_cache(4)
@@ -258,79 +263,82 @@ def _read_part(part: str, options: StorageOptions | None) -> list[PartEntry]:
     return list_entries(find_store(part).read_all(part, None), options)
 
 
-def _shows_changes(source: SourceFile | None) -> bool:
+def _can_detect_changes(source: SourceFile | None) -> bool:
     return source is not None and bool(source.size and (source.mtime or source.etag))
 
 
-# ---------------------------------------------------------------------- what is cached
+# ---------------------------------------------------------------------- entries
 
 
 Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
-"""The files of a batch, the other files to which their arrays refer, and the batch."""
+"""The files of a batch, the other files to which its arrays refer, and the batch."""
 
 
 def _group_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
-    """Group opened files by structure, and yield each group as one batch."""
+    """Yield batches of single files with the same structure, and all other batches unchanged."""
     singles: dict[Any, list[FileBatch]] = defaultdict(list)
-    for one in opened:
-        if len(one) == 1 and one.plan is not NO_PLAN:
-            singles[tuple((path, id(part.plan.schema)) for path, part in one.walk())].append(one)
+    for batch in opened:
+        if len(batch) == 1 and batch.plan is not NO_PLAN:
+            key = tuple((path, id(part.plan.schema)) for path, part in batch.walk())
+            singles[key].append(batch)
         else:
-            yield one
-    for alike in singles.values():
+            yield batch
+    for batches in singles.values():
         try:
-            yield from collect_files(JoinableFiles.of(alike)) if len(alike) > 1 else alike
+            yield from collect_files(JoinableFiles.of(batches)) if len(batches) > 1 else batches
         except NeedsFullCombineError:
-            yield from alike
+            yield from batches
 
 
 def _list_entries(batch: FileBatch) -> list[Entry]:
-    """Split a batch into entries; files that refer to other files get an entry of their own."""
-    every = [one for _, one in batch.walk()]
-    groups = [part for one in every for _, part in one.group.walk()]
+    """Split a batch into entries; files whose arrays refer to other files are separated."""
+    parts = [part for _, part in batch.walk()]
+    groups = [group for part in parts for _, group in part.group.walk()]
     data: list[Any] = [v.data for group in groups for v in group.variables.values()]
-    data += [stacked for one in every for stacked in one.stacked.values()]
-    arrays = [one for one in data if isinstance(one, ManifestArray)]
+    data += [stacked for part in parts for stacked in part.stacked.values()]
+    arrays = [array for array in data if isinstance(array, ManifestArray)]
     used = {file.url: file for array in arrays for file in array.listed_sources}
     own = [used.pop(normalise_url(url), None) for url in batch.urls]
-    if all(map(_shows_changes, own)) and (len(batch) == 1 or not used):
+    if all(map(_can_detect_changes, own)) and (len(batch) == 1 or not used):
         return [([s for s in own if s is not None], [*used.values()], batch)]
     files = batch.list_files() if len(batch) > 1 else ()
     return [entry for file in files for entry in _list_entries(file)]
 
 
 def _copy_values(batch: FileBatch) -> FileBatch:
-    """Return a file with copies of its values in memory."""
+    """Return a batch with copies of the values in memory."""
 
     def copy(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
         return replace(variable, data=data.copy()) if isinstance(data, np.ndarray) else variable
 
-    return batch.map_groups(lambda one, _: replace(one, group=one.group.map_variables(copy)))
+    return batch.map_groups(lambda part, _: replace(part, group=part.group.map_variables(copy)))
 
 
-def to_batch(opened: FileBatch) -> FileBatch:
-    """Return an opened file as a batch with loaded values; lazy variables raise an error."""
+def with_loaded_values(opened: FileBatch) -> FileBatch:
+    """Replace the decoded dataset of a batch by stored values; raise if variables are lazy."""
     if opened.decoded is None:
         return opened
     return replace(opened, group=_restore_loaded_values(opened.group, opened.decoded), decoded=None)
 
 
-def _restore_loaded_values(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
-    """Return a group with the values that were loaded, and the variables that did not decode."""
+def _restore_loaded_values(
+    group: ManifestGroup, decoded: xr.Dataset | xr.DataTree
+) -> ManifestGroup:
+    """Return a group with the stored values of loaded variables, and with unreadable variables."""
     below = {}
-    if isinstance(found, xr.DataTree):
-        nodes = found.children
+    if isinstance(decoded, xr.DataTree):
+        nodes = decoded.children
         below = {
             name: _restore_loaded_values(child, nodes[name]) for name, child in group.groups.items()
         }
-        found = found.to_dataset(inherit=False)
+        decoded = decoded.to_dataset(inherit=False)
     variables = dict[str, ManifestVariable]()
     for name, stored in group.variables.items():
-        shown = found.variables.get(None if name == UNNAMED else name)
-        # in a tree, only the group above has the inherited coordinates
-        array = None if shown is None else get_virtual_array(shown)
-        if array is None and shown is not None and is_lazy(shown):
+        variable = decoded.variables.get(None if name == UNNAMED else name)
+        # variables that the node lacks are coordinates inherited from the group above
+        array = None if variable is None else get_virtual_array(variable)
+        if array is None and variable is not None and is_lazy(variable):
             raise UnsupportedError("values that are lazy")
         if array is None:
             data, encoding = stored.read(), encoding_of(stored)
@@ -342,22 +350,22 @@ def _restore_loaded_values(group: ManifestGroup, found: xr.Dataset | xr.DataTree
     return replace(group, variables=variables, groups=below)
 
 
-# ---------------------------------------------------------------------- a part in bytes
+# ---------------------------------------------------------------------- serialization of parts
 
 MAGIC = b"virtualds-scan-4\n"
 DIGEST, LENGTH = 16, 8
 PER_FILE_FIELDS = ("attributes", "encodings", "stacked")
 CACHED = ("group", "dim", "lengths", "same", *PER_FILE_FIELDS, "below")
-"""The fields of a `FileBatch` that are cached; `PER_FILE_FIELDS` differ between its files."""
+"""The fields of a `FileBatch` that are cached; `PER_FILE_FIELDS` have an item per file."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(EOFError, RecursionError, zlib.error),
 )
-"""Errors of reading a group from damaged bytes."""
+"""Errors of loading an entry from damaged bytes."""
 
 
 class PartEntry(NamedTuple):
-    """An entry of a part: its files, the others to which they refer, its table, and its bytes."""
+    """An entry of a part: its own files, other files, its table of files, and its bytes."""
 
     sources: Sequence[SourceFile]
     others: Sequence[SourceFile]
@@ -371,29 +379,29 @@ def dump_entry(
     batch: FileBatch,
     options: StorageOptions | None = None,
 ) -> tuple[list[Any], bytes]:
-    """Return the row of an entry in the head of a part, and its body, both for `to_bytes`.
+    """Return the head and the body of an entry, for `to_bytes`.
 
     ``options`` are the access options that files may have; they are not written. Raises
-    `UnsupportedError` for anything that cannot be written.
+    `UnsupportedError` for objects that cannot be serialized.
     """
-    notation = _JsonNotation([*sources, *others])
+    serializer = _JsonSerializer([*sources, *others])
     try:
-        text = json.dumps(notation.dump(_take_columns(batch)), separators=(",", ":"))
+        text = json.dumps(serializer.dump(_get_cached_fields(batch)), separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise UnsupportedError(f"a part of the cache: {error}") from error
-    if any(file.options not in (None, options) for file in notation.numbers):
+    if any(file.options not in (None, options) for file in serializer.numbers):
         raise UnsupportedError("a part of the cache: a file has access options of its own")
-    files = [[*file[:-1], file.options is not None] for file in notation.numbers]
+    files = [[*file[:-1], file.options is not None] for file in serializer.numbers]
     body = zlib.compress(text.encode(), 1)
     return [files, len(sources), len(others), len(body)], body
 
 
 def to_bytes(entries: Sequence[tuple[list[Any], bytes]]) -> bytes:
-    """Return the bytes of a part with these entries, as `dump_entry` returns them."""
-    rows, bodies = zip(*entries, strict=True)
-    head = zlib.compress(json.dumps(rows).encode(), 1)
-    rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *bodies])
-    return MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest
+    """Serialize a part of entries from `dump_entry`."""
+    heads, bodies = zip(*entries, strict=True)
+    head = zlib.compress(json.dumps(heads).encode(), 1)
+    content = b"".join([len(head).to_bytes(LENGTH, "little"), head, *bodies])
+    return MAGIC + hashlib.blake2b(content, digest_size=DIGEST).digest() + content
 
 
 @contextmanager
@@ -405,58 +413,58 @@ def _explain_damage() -> Iterator[None]:
 
 
 def list_entries(data: bytes, options: StorageOptions | None = None) -> list[PartEntry]:
-    """Parse a part, and return its entries; raise `FormatError` if it is damaged."""
-    rest, found = data[len(MAGIC) + DIGEST :], list[PartEntry]()
+    """Parse the entries of a part; raise `FormatError` if it is damaged."""
+    content, entries = data[len(MAGIC) + DIGEST :], list[PartEntry]()
     with _explain_damage():
-        if data != MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest:
+        if data != MAGIC + hashlib.blake2b(content, digest_size=DIGEST).digest() + content:
             raise ValueError("its bytes have changed")
-        begin = LENGTH + int.from_bytes(rest[:LENGTH], "little")
-        for described, count, others, length in _load_json(rest[LENGTH:begin]):
+        begin = LENGTH + int.from_bytes(content[:LENGTH], "little")
+        for table, count, others, length in _load_json(content[LENGTH:begin]):
             files = [
                 SourceFile(url, size, mtime, etag, options if has else None)
-                for url, size, mtime, etag, has in described
+                for url, size, mtime, etag, has in table
             ]
-            own, more, body = files[:count], files[count : count + others], rest[begin:]
-            found.append(PartEntry(own, more, files, body[:length]))
+            own, other = files[:count], files[count : count + others]
+            entries.append(PartEntry(own, other, files, content[begin : begin + length]))
             begin += length
-    return found
+    return entries
 
 
 def load_entry(entry: PartEntry) -> dict[str, Any]:
-    """Return the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
+    """Load the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
     with _explain_damage():
-        columns: dict[str, Any] = _JsonNotation(entry.files).load(_load_json(entry.body))
-        return _check_columns(columns, len(entry.sources))
+        columns: dict[str, Any] = _JsonSerializer(entry.files).load(_load_json(entry.body))
+        return _restore_fields(columns, len(entry.sources))
 
 
-def _take_columns(batch: FileBatch) -> dict[str, Any]:
-    """Return the cached fields of a batch and of the groups below it."""
-    columns = {name: getattr(batch, name) for name in CACHED}
+def _get_cached_fields(batch: FileBatch) -> dict[str, Any]:
+    """Return the fields of a batch to cache, including those of the groups below."""
+    fields = {name: getattr(batch, name) for name in CACHED}
     for name in PER_FILE_FIELDS[:2]:
-        # variables share one list of the names of their files
-        lists = {id(values): list(values) for values in columns[name].values()}
-        numbers = {one: n for n, one in enumerate(lists)}
-        places = [[*key, numbers[id(values)]] for key, values in columns[name].items()]
-        columns[name] = [[*lists.values()], places]
+        # variables share lists, such as one with the names of all files
+        lists = {id(values): list(values) for values in fields[name].values()}
+        numbers = {list_id: n for n, list_id in enumerate(lists)}
+        places = [[*key, numbers[id(values)]] for key, values in fields[name].items()]
+        fields[name] = [[*lists.values()], places]
     if batch.below is not None:
-        columns["below"] = {path: _take_columns(one) for path, one in batch.below.items()}
-    return columns
+        fields["below"] = {path: _get_cached_fields(part) for path, part in batch.below.items()}
+    return fields
 
 
-def _check_columns(columns: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the cached fields of ``count`` files; raise `ValueError` if any is malformed."""
+def _restore_fields(fields: dict[str, Any], count: int) -> dict[str, Any]:
+    """Restore the fields of a batch of ``count`` files; raise `ValueError` if malformed."""
     for name in PER_FILE_FIELDS[:2]:
-        lists, places = columns[name]
-        columns[name] = {(owner, key): lists[n] for owner, key, n in places}
-    arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in columns["stacked"].values())
-    of_each = [one for name in PER_FILE_FIELDS for one in columns[name].values()]
-    whole = arrays and all(len(one) == count for one in of_each)
-    if not (whole and tuple(columns) == CACHED and type(columns["group"]) is ManifestGroup):
+        lists, places = fields[name]
+        fields[name] = {(owner, key): lists[n] for owner, key, n in places}
+    are_arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in fields["stacked"].values())
+    per_file = [values for name in PER_FILE_FIELDS for values in fields[name].values()]
+    is_valid = are_arrays and all(len(values) == count for values in per_file)
+    if not (is_valid and tuple(fields) == CACHED and type(fields["group"]) is ManifestGroup):
         raise ValueError("it holds something else than files")
-    if columns["below"] is not None:
-        below = columns["below"].items()
-        columns["below"] = {path: _check_columns(one, count) for path, one in below}
-    return columns
+    if fields["below"] is not None:
+        below = fields["below"].items()
+        fields["below"] = {path: _restore_fields(part, count) for path, part in below}
+    return fields
 
 
 def _load_json(data: bytes) -> Any:
@@ -466,17 +474,16 @@ def _load_json(data: bytes) -> Any:
 # ---------------------------------------------------------------------- values as JSON
 
 PLAIN = frozenset({str, int, bool, float, type(None)})
-"""Types whose values JSON represents unchanged."""
+"""Types that JSON represents unchanged."""
 TYPE_MARK = "!"
-"""The first character of the name of a type; alone, it stands for a manifest."""
+"""First character of the name of a type; alone, it stands for a manifest."""
 
 
-class _JsonNotation:
-    """Converts values to JSON and back, with their types; files become numbers in a table.
+class _JsonSerializer:
+    """Converts values to JSON and back, with their types; files become indexes of a table.
 
-    Lists and dicts are unchanged. Any other value is an object with one member, whose name is that
-    of its type in `KINDS`, and whose value has the parts of it. So loading cannot create objects of
-    other types.
+    Lists and dicts are unchanged. Any other value becomes a JSON object with one member: the name
+    of its type in `KINDS`, and a list of its parts. Loading can create only objects of these types.
     """
 
     def __init__(self, files: Iterable[SourceFile]) -> None:
@@ -532,37 +539,37 @@ class _JsonNotation:
 
 
 def _find_unreadable_reason(data: object) -> str | None:
-    """Return why an array cannot be read, or None for other data."""
+    """Return the reason why an array cannot be read, or None if it can."""
     pipelines = data.pipelines if isinstance(data, ManifestArray) else ()
     codecs = (codec for pipeline in pipelines for codec in pipeline.codecs)
     return next((codec.reason for codec in codecs if isinstance(codec, Unreadable)), None)
 
 
 def _split_array(array: ManifestArray) -> list[Any]:
-    if (refusal := _find_unreadable_reason(array)) is not None:
-        return [[*array.shape], array.dtype, refusal]
+    if (reason := _find_unreadable_reason(array)) is not None:
+        return [[*array.shape], array.dtype, reason]
     metadata, parts = extended_to_v3(array)
     return [metadata, array.dtype, [part.manifest for part in parts]]
 
 
-def _make_array(about: Any, dtype: Any, manifests: Any) -> ManifestArray:
+def _make_array(metadata: Any, dtype: Any, manifests: Any) -> ManifestArray:
     if isinstance(manifests, str):
-        return ManifestArray.unreadable(about, dtype, manifests)
+        return ManifestArray.unreadable(metadata, dtype, manifests)
     parts = [ManifestPart(n, (0,) * len(m.shape), m) for n, m in enumerate(manifests)]
-    array = array_from_v3(about, lambda grids, pipelines: parts)
+    array = array_from_v3(metadata, lambda grids, pipelines: parts)
     # dtypes of Zarr v3 have no byte order
     return array if array.dtype == dtype else replace(array, dtype=dtype)
 
 
 def _make_group(variables: Any, *others: Any) -> ManifestGroup:
-    refusals = {name: _find_unreadable_reason(v.data) for name, v in variables.items()}
-    problems = {name: UnsupportedError(text) for name, text in refusals.items() if text}
+    reasons = {name: _find_unreadable_reason(v.data) for name, v in variables.items()}
+    problems = {name: UnsupportedError(text) for name, text in reasons.items() if text}
     attributes, groups, encoding, left_out = others
     return ManifestGroup(variables, attributes, groups, encoding, problems, left_out=left_out)
 
 
 def _split_values(values: Any) -> list[Any]:
-    """Return text unchanged, and other values as bytes."""
+    """Return shape, dtype, and the values: strings as a list, all others as bytes."""
     dtype = values.dtype
     if dtype.kind == "O" and all(type(item) is str for item in values.flat):
         return [[*values.shape], dtype, values.reshape(-1).tolist()]
@@ -572,7 +579,7 @@ def _split_values(values: Any) -> list[Any]:
 
 
 def _make_values(shape: Any, dtype: Any, data: Any) -> Any:
-    # a copy, because the user may write to loaded values
+    # a copy, which is writable
     flat = np.array(data, dtype) if isinstance(data, list) else np.frombuffer(data, dtype).copy()
     return flat.reshape(shape)
 
@@ -583,7 +590,7 @@ def _make_dtype(plain: Any, metadata: Any) -> Any:
 
 
 KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
-    # some are numbers, bytes or text of Python, too
+    # first, since some NumPy scalars are also instances of Python types
     "scalar": (np.generic, lambda value: [np.asarray(value)], lambda values: values[()]),
     "small": (SmallColumn, list, SmallColumn),
     "packed": (PackedColumn, list, PackedColumn),
@@ -609,5 +616,4 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]]
         _make_group,
     ),
 }
-"""By name: a type, the function that splits its values into parts, and the one that rebuilds them.
-"""
+"""By name: a type, a function that splits its values into parts, and one that rebuilds them."""

@@ -18,7 +18,7 @@ from virtualds.stores.patterns import PathPattern
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
-"""A function of the url of a file and its dataset that returns the values of a coordinate."""
+"""Takes the url and the dataset of a file, and returns the values of a coordinate."""
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 Format = str | Callable[..., Any] | None
 
@@ -26,10 +26,10 @@ DATES = (
     ("year", "month", "day", "hour", "minute", "second"),
     ("year", "dayofyear", "hour", "minute", "second"),
 )
-"""Groups of a pattern that form a date, coarsest first; the finest may be missing."""
+"""Names of groups of a regular expression that form a date; trailing ones may be missing."""
 DATE_PARTS = frozenset(name for chain in DATES for name in chain)
 DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
-"""Attributes that name variables with metadata (CF conventions, sections 5.6, 7.1, 7.2)."""
+"""Attributes that name variables of metadata (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
 @public
@@ -92,7 +92,7 @@ class FromName:
             )
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
-        """Return the value parsed from the name of a file."""
+        """Parse the value from the name of a file."""
         text = url if "/" in self.pattern else name_of(url)
         found = {match.groups(): match for match in re.finditer(self.pattern, text)}
         if not found:
@@ -117,28 +117,28 @@ class FromName:
 
 @dataclass(frozen=True)
 class FromPattern:
-    """The value of a coordinate, from what a name of a pattern matched in the url.
+    """The value of a coordinate, from the text that a name of a url pattern matches.
 
-    A file that has the coordinate keeps its own.
+    It does not replace the coordinate of a file that has one.
     """
 
     pattern: PathPattern
     name: str
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
-        """Return the value of a file."""
+        """Parse the value from the url of a file."""
         return self.pattern.read(self.name, self.pattern.find_facts(url)[self.name])
 
 
 def add_from_pattern(
-    pattern: PathPattern | None, dims: Iterable[Hashable], given: Mapping[str, Source] | None
+    pattern: PathPattern | None, dims: Iterable[Hashable], coordinates: Mapping[str, Source] | None
 ) -> Mapping[str, Source] | None:
-    """Return coordinates, with those of the dimensions that a pattern of paths names."""
-    if pattern is None or (given is not None and not isinstance(given, Mapping)):
-        return given
+    """Return the coordinates of the user, and those of dimensions that a url pattern names."""
+    if pattern is None or (coordinates is not None and not isinstance(coordinates, Mapping)):
+        return coordinates
     named = [dim for dim in dims if isinstance(dim, str) and dim in pattern.names]
-    found: dict[str, Source] = {name: FromPattern(pattern, name) for name in named}
-    return {**found, **(given or {})} or given
+    from_pattern: dict[str, Source] = {name: FromPattern(pattern, name) for name in named}
+    return {**from_pattern, **(coordinates or {})} or coordinates
 
 
 @public
@@ -186,7 +186,7 @@ class FromAttribute:
 
 
 def _is_date(names: list[str], groups: int) -> bool:
-    """Return whether all groups are named and form a date, from the year to finer parts."""
+    """Return whether all groups have names, and these form a date from the year on."""
     return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
 
 
@@ -197,39 +197,41 @@ def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
         raise ValueError(f"the year {parts['year']!r} has no century; use format='%y...'")
     numbers = {name: int(text) for name, text in parts.items()}
     days = timedelta(days=numbers.pop("dayofyear", 1) - 1)
-    found = datetime(**{"month": 1, "day": 1, **numbers}) + days  # type: ignore[arg-type]
-    if found.year != numbers["year"]:
+    parsed = datetime(**{"month": 1, "day": 1, **numbers}) + days  # type: ignore[arg-type]
+    if parsed.year != numbers["year"]:
         raise ValueError(f"the year {numbers['year']} has no day {parts['dayofyear']}")
-    return _to_datetime(found)
+    return _to_datetime(parsed)
 
 
 def _to_datetime(value: date) -> np.datetime64:
-    """Convert a date to what xarray decodes dates to: UTC, in nanoseconds if these suffice."""
+    """Convert a date to the dtype of dates that xarray decodes: UTC, nanoseconds if possible."""
     stamp = pd.Timestamp(value)
     universal = stamp.tz_convert(None) if stamp.tz else stamp
-    found: np.datetime64 = _to_fine_units(np.asarray(universal.to_datetime64()))[()]
-    return found
+    converted: np.datetime64 = _to_nanoseconds(np.asarray(universal.to_datetime64()))[()]
+    return converted
 
 
-def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
+def _to_nanoseconds(values: np.ndarray[Any, Any]) -> Any:
     try:
-        fine = values.astype("datetime64[ns]")
+        converted = values.astype("datetime64[ns]")
     except OverflowError:
-        # numpy 2.5 and later raise an error; for older versions the result is checked
+        # raised by numpy 2.5 and later; older versions overflow silently, so check the result
         return values
-    return fine if (fine.astype(values.dtype) == values)[~np.isnat(values)].all() else values
+    return (
+        converted if (converted.astype(values.dtype) == values)[~np.isnat(values)].all() else values
+    )
 
 
-# ---------------------------------------------------------------------- on a dataset
+# ---------------------------------------------------------------------- adding coordinates
 
 
 @dataclass(frozen=True)
 class FileCoordinates:
-    """The coordinates that are added to the dataset of every file.
+    """Adds coordinates to the dataset or tree of each file.
 
-    ``sources`` return the values, by name of the coordinate: `FromName`, `FromAttribute`, or a
+    ``sources`` are callables by the name of the coordinate: `FromName`, `FromAttribute`, or a
     function of the url and the dataset of a file. ``joined`` are the dimensions along which files
-    are joined, by default all coordinates named here. Raises `TypeError` for a source that is not
+    are joined, by default the names of all sources. Raises `TypeError` for a source that is not
     callable.
     """
 
@@ -245,14 +247,14 @@ class FileCoordinates:
                 )
 
     def __call__(self, file: str | os.PathLike[str], opened: Opened) -> Opened:
-        """Return the dataset or tree of a file with its coordinates.
+        """Return the dataset or tree of a file with the coordinates added.
 
-        Sources are called with the root of a tree. A coordinate is added to the groups that have
-        its dimension, or for a new dimension to those with data variables. Raises `CombineError` if
-        name or attributes give no value, or the number of values does not fit the file.
+        Sources are called with the root of a tree. A coordinate is added to groups with its
+        dimension; a new dimension is added to groups with data variables. Raises `CombineError` if
+        a source has no value for the file, or the number of values does not fit.
         """
         url = normalise_url(file)
-        # coordinates along a new dimension are added after the dimension
+        # joined dimensions first, since other coordinates may lie along them
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             source = self.sources[name]
             try:
@@ -276,22 +278,22 @@ class FileCoordinates:
     def _add_coordinate(
         self, opened: Opened, name: str, values: xr.Variable, *, keeps: bool
     ) -> Opened:
-        """Add a coordinate to a dataset, or to the groups of a tree that need it.
+        """Add a coordinate to a dataset, or to groups of a tree.
 
-        With ``keeps``, those that have it keep their own.
+        With ``keeps``, an existing coordinate is kept.
         """
         if isinstance(opened, xr.Dataset):
             return self._add_to_group(opened, name, values, keeps)
         groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
-        # groups inherit the coordinate of the root, which may differ from their own
+        # a coordinate of the root must not differ from that of a group
         in_root = not keeps or all(name not in group.variables for group in groups.values())
-        found = {
+        new_groups = {
             path: self._add_to_group(group, name, values, keeps)
             if name in group.dims or group.data_vars or (path == "/" and in_root)
             else group
             for path, group in groups.items()
         }
-        return xr.DataTree.from_dict(found, name=opened.name)
+        return xr.DataTree.from_dict(new_groups, name=opened.name)
 
     def _add_to_group(
         self, dataset: xr.Dataset, name: str, values: xr.Variable, keeps: bool
@@ -308,40 +310,40 @@ class FileCoordinates:
         is_new, joined = name not in dataset.dims and self._is_joined(name), self.joined or ()
         dim: str | None = name
         if name not in dataset.dims and not is_new:
-            # a coordinate that is not a dimension lies along the joined one, if there is one
+            # a coordinate of another name lies along the joined dimension, if there is one
             dim = joined[0] if len(joined) == 1 and joined[0] in dataset.dims else None
         size = 1 if is_new or dim is None else dataset.sizes[dim]
         if values.ndim > 1 or (values.size != size and (dim in (name, None) or values.size != 1)):
             absent = is_new or dim is None
-            there = f"no dimension {name!r}" if absent else f"{size} elements along {dim!r}"
+            owned = f"no dimension {name!r}" if absent else f"{size} elements along {dim!r}"
             more = ", or name a dimension of that length" if size == 1 else ""
             raise CombineError(
-                f"it has {there}, but there are {values.size} values for it; give {size}{more}"
+                f"it has {owned}, but there are {values.size} values for it; give {size}{more}"
             )
-        spread = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
+        broadcast = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
         if dim is None:
-            scalar = xr.Variable((), spread.reshape(()), values.attrs)
+            scalar = xr.Variable((), broadcast.reshape(()), values.attrs)
             return dataset.assign_coords({name: scalar})
-        plain = dataset.drop_vars(name, errors="ignore")
-        expanded = _expand_dataset(plain, name) if is_new else plain
-        return expanded.assign_coords({name: xr.Variable((dim,), spread, values.attrs)})
+        without = dataset.drop_vars(name, errors="ignore")
+        expanded = _expand_dataset(without, name) if is_new else without
+        return expanded.assign_coords({name: xr.Variable((dim,), broadcast, values.attrs)})
 
 
 def _to_variable(value: Any) -> xr.Variable:
-    """Convert a scalar, or values along one dimension, to a variable."""
+    """Convert a scalar or 1-D values to a variable."""
     if isinstance(value, xr.DataArray | xr.Variable):
-        found = value.variable if isinstance(value, xr.DataArray) else value
-        return xr.Variable(found.dims, np.asarray(found.data), found.attrs)
+        variable = value.variable if isinstance(value, xr.DataArray) else value
+        return xr.Variable(variable.dims, np.asarray(variable.data), variable.attrs)
     values = np.asarray(_to_datetime(value) if isinstance(value, date) else value)
     if values.dtype.kind == "M":
-        values = _to_fine_units(values)
+        values = _to_nanoseconds(values)
     if values.ndim > 1:
         raise ValueError(f"values of shape {values.shape} do not lie along one dimension")
     return xr.Variable(("values",)[: values.ndim], values)
 
 
 def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """Add a new dimension to all variables of a dataset, except for those that others name."""
+    """Add a new dimension to all data variables, except for variables of metadata."""
     words = {
         word
         for variable in dataset.variables.values()
@@ -351,5 +353,5 @@ def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
         )
     }
     static = [word for word in sorted(words) if word in dataset.data_vars]
-    # adding a dimension does not change coordinates
+    # expand_dims does not change coordinates
     return dataset.set_coords(static).expand_dims(name).reset_coords(static)

@@ -1,7 +1,6 @@
-"""The order of files: in nested lists as given, sorted, or in a grid by their coordinates.
+"""Ordering of files: nested as given, sorted, or arranged in a grid by their coordinates.
 
-The indexes of files show which values along a dimension come from which file. Files are cropped
-where they overlap, and nested as xarray expects them.
+Where files overlap, they are cropped. The result is nested as `xarray.combine_nested` expects.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from virtualds.urls import normalise_url, scheme_of
 # ---------------------------------------------------------------------- nested lists
 
 Nested = list[Any]
-"""Files, their numbers, parts or datasets, nested as `xarray.combine_nested` expects them."""
+"""Nested lists of files, indexes of files, `FileSlice` objects or datasets."""
 Placed = list[tuple[tuple[int, ...], Any]]
-"""Elements of nested lists in order, each with its positions in the lists, outermost first."""
+"""Elements of nested lists, in order, each with its indexes in the lists, outermost first."""
 Paths = str | os.PathLike[str] | Sequence[Any]
 
 
 def list_places(nested: Iterable[Any]) -> Placed:
-    """Return the elements of nested lists with their positions."""
-    found: Placed = []
+    """Return the elements of nested lists with their indexes."""
+    places: Placed = []
     for number, item in enumerate(nested):
         below = list_places(item) if isinstance(item, list | tuple) else [((), item)]
-        found += [((number, *path), element) for path, element in below]
-    return found
+        places += [((number, *path), element) for path, element in below]
+    return places
 
 
 def flatten_nested(nested: Iterable[Any]) -> list[Any]:
@@ -58,7 +57,7 @@ def map_nested(change: Callable[[Any], Any], node: Any) -> Any:
 
 
 def is_full_grid(placed: Placed) -> bool:
-    """Return whether nested lists form a full grid: an element for every combination of positions.
+    """Return whether nested lists form a full grid: an element for each combination of indexes.
 
     >>> is_full_grid(list_places([[1, 2], [3, 4]])), is_full_grid(list_places([[1, 2], [3]]))
     (True, False)
@@ -69,7 +68,7 @@ def is_full_grid(placed: Placed) -> bool:
 
 
 def _nest(placed: Placed) -> Nested:
-    """Rebuild nested lists from elements with positions, closing the gaps."""
+    """Rebuild nested lists from elements with indexes, without gaps."""
     rows: dict[int, Placed] = {}
     for (number, *path), element in placed:
         rows.setdefault(number, []).append((tuple(path), element))
@@ -78,7 +77,7 @@ def _nest(placed: Placed) -> Nested:
 
 @dataclass(frozen=True)
 class Files:
-    """Files in order, with their nesting, and access options of all of them.
+    """The files of a call, in order and with their nesting, and their access options.
 
     Raises `FileNotFoundError` if no files are given.
 
@@ -90,7 +89,7 @@ class Files:
     nested: Nested
     options: StorageOptions | None = None
     pattern: PathPattern | None = None
-    """The pattern of urls that they match, if it has names."""
+    """The pattern of the urls, if it has names."""
 
     def __post_init__(self) -> None:
         if not self.flat:
@@ -100,7 +99,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Return the sorted matches of a pattern, or the given files, which are not globbed."""
+        """Create it from a glob pattern, or from files, which are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
             return cls(find_matching([paths], storage_options), options, find_pattern(paths))
@@ -124,7 +123,7 @@ class Files:
 
     @cached_property
     def are_remote(self) -> bool:
-        """Whether any file is not on this machine."""
+        """Whether any file is remote."""
         return any(
             isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
             for file in self.flat
@@ -132,20 +131,20 @@ class Files:
 
     @cached_property
     def facts(self) -> list[dict[str, str]]:
-        """What the names of the pattern matched, for each file."""
+        """For each file, the text that each name of the pattern matches."""
         if self.pattern is None:
             return [{} for _ in self.flat]
         return [self.pattern.find_facts(normalise_url(file)) for file in self.flat]
 
     def select_newest(self, name: str) -> Files:
-        """Return only the newest of those files whose paths differ in nothing but ``name``."""
+        """Return the newest of the files whose urls differ only in the text of ``name``."""
         pattern = self.pattern or PathPattern("")
         check_names(pattern, [name], "newest")
         urls = map(normalise_url, self.flat)
         return self.select(find_newest(split_version(pattern, url, name) for url in urls))
 
     def group_by(self, template: str) -> dict[str, list[int]]:
-        """Return the indexes of the files of each group; ``template`` makes paths of their names.
+        """Return the indexes of files by group path; the template makes the path from names.
 
         Raises `ValueError` if the template has a name that the pattern lacks, or a wildcard.
         """
@@ -162,15 +161,19 @@ class Files:
         return groups
 
     def select(self, numbers: Iterable[int]) -> Files:
-        """Return some of the files, by their indexes, in one list."""
+        """Select files by index, as one list."""
         return replace(self, nested=[self.flat[number] for number in numbers])
 
     def describe_names(self, dims: Container[Any]) -> str:
-        """Return a note on names whose text varies between the files, except for dimensions."""
+        """Return a note on names, other than ``dims``, whose text varies between files."""
         if self.pattern is None:
             return ""
         texts = {name: {facts[name]: None for facts in self.facts} for name in self.pattern.names}
-        varying = [name for name, some in texts.items() if len(some) > 1 and name not in dims]
+        varying = [
+            name
+            for name, texts_of_name in texts.items()
+            if len(texts_of_name) > 1 and name not in dims
+        ]
         if not varying:
             return ""
         shown = "; ".join(f"{{{name}}} is {name_some(list(texts[name]), 3)}" for name in varying)
@@ -180,26 +183,26 @@ class Files:
             f"use only the newest, pass newest={varying[-1]!r}"
         )
 
-    def nest(self, found: Mapping[int, Any]) -> Nested:
-        """Return one result for each file, given by index, nested like the files.
+    def nest(self, results: Mapping[int, Any]) -> Nested:
+        """Nest results, which are given by file index, like the files.
 
-        Files without a result are left out, and so are lists without any.
+        Files without a result, and lists without any results, are omitted.
         """
-        return _nest([(path, found[number]) for path, number in self._place_numbers(found)])
+        return _nest([(path, results[number]) for path, number in self._place_numbers(results)])
 
-    def keep_positions(self, found: Container[int]) -> bool:
-        """Return whether files in nested lists keep their positions if only these are left.
+    def keep_positions(self, remaining: Container[int]) -> bool:
+        """Return whether the remaining files keep their positions in the nested lists.
 
         They do if only whole rows are missing; otherwise later files would move up.
         """
-        return is_full_grid(self._place_numbers(found))
+        return is_full_grid(self._place_numbers(remaining))
 
-    def _place_numbers(self, found: Container[int]) -> Placed:
+    def _place_numbers(self, remaining: Container[int]) -> Placed:
         places = enumerate(list_places(self.nested))
-        return [(path, number) for number, (path, _) in places if number in found]
+        return [(path, number) for number, (path, _) in places if number in remaining]
 
     def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the index of the file that the argument ``of`` names, or raise an error."""
+        """Return the index of a file; the error names the argument ``of`` that refers to it."""
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
             raise ValueError(
@@ -209,7 +212,7 @@ class Files:
 
 
 def find_pattern(paths: object) -> PathPattern | None:
-    """Return the pattern of the urls of files, or None if it has no names."""
+    """Return the pattern of ``paths`` if that is a string with names in braces, else None."""
     if not isinstance(paths, str) or not names_files(paths):
         return None
     pattern = PathPattern.of(normalise_url(paths))
@@ -217,34 +220,34 @@ def find_pattern(paths: object) -> PathPattern | None:
 
 
 def check_names(pattern: PathPattern | None, names: Iterable[str], argument: str) -> None:
-    """Raise `ValueError` if a pattern lacks a name that ``argument`` asks for."""
+    """Raise `ValueError` if a pattern lacks a name to which ``argument`` refers."""
     present = () if pattern is None else pattern.names
     if absent := [name for name in names if name not in present]:
-        shown = ", ".join(f"{{{name}}}" for name in present) or "no names"
+        listing = ", ".join(f"{{{name}}}" for name in present) or "no names"
         raise ValueError(
-            f"{argument}: the pattern has no {{{absent[0]}}}, but {shown}; write {{{absent[0]}}} "
+            f"{argument}: the pattern has no {{{absent[0]}}}, but {listing}; write {{{absent[0]}}} "
             f"for the part of the paths that it is"
         )
 
 
 Version = tuple[Any, Any]
-"""What the paths of versions of a file have in common, and what orders them."""
+"""The url of a file without its version, and the sort key of the version."""
 
 
 def split_version(pattern: PathPattern, url: str, name: str) -> Version:
-    """Return the rest of the url of a file, and its version, by which files sort.
+    """Split the url of a file into the rest and the sort key of its version.
 
-    A url that the pattern does not match has no other versions.
+    A url that the pattern does not match is a file without versions.
     """
-    found = pattern.split(url, name)
-    if found is None:
+    parts = pattern.split(url, name)
+    if parts is None:
         return url, ()
-    rest, text = found
+    rest, text = parts
     return rest, (pattern.read(name, text) if pattern.specs[name] else to_natural(text), text)
 
 
 def find_newest(versions: Iterable[Version]) -> list[int]:
-    """Return the indexes of the files that no other one replaces, in order.
+    """Return the indexes of the newest versions, in order.
 
     >>> find_newest([("tas", 9), ("tas", 10), ("pr", 9)])
     [1, 2]
@@ -257,7 +260,7 @@ def find_newest(versions: Iterable[Version]) -> list[int]:
 
 
 def to_natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return the sort key of a string that orders the numbers in it by value.
+    """Return a natural sort key of a string, which compares the numbers in it by value.
 
     >>> sorted(["v10", "v9", "v9b"], key=to_natural)
     ['v9', 'v9b', 'v10']
@@ -269,11 +272,11 @@ def to_natural(text: str) -> list[tuple[bool, int, str]]:
 # ---------------------------------------------------------------------- along one dimension
 
 COMPARABLE = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
-"""Dtype kinds whose values can be compared, and what they are; only equal ones can be mixed."""
+"""Dtype kinds of sortable values; kinds with the same name can be compared with each other."""
 
 
 class FileRange(NamedTuple):
-    """A range of a file along the dimension."""
+    """A range of elements of a file along a dimension."""
 
     file: int
     start: int
@@ -282,15 +285,15 @@ class FileRange(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionIndexes:
-    """The indexes of the files along one dimension, in the given order; at least one."""
+    """The pandas indexes of one or more files along a dimension, in the given order."""
 
     indexes: Sequence[pd.Index[Any]]
 
     def find_order(self) -> Ints:
-        """Return the indexes of the files, sorted by their first values, or in the given order.
+        """Return file numbers sorted by the first value of each file.
 
         Files with decreasing coordinates are sorted in descending order. The given order is kept if
-        it is already sorted, or if values cannot be ordered (text, missing values, some files
+        it is sorted already, or if values cannot be ordered (text, missing values, some files
         increasing and others decreasing).
 
         >>> line = DimensionIndexes([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
@@ -304,23 +307,23 @@ class DimensionIndexes:
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
     def find_overlapping_pairs(self, order: Ints) -> list[tuple[int, int]]:
-        """Return pairs of files with a common value, by index: the first and a later one."""
+        """Return pairs of files (by number) that share a value, the preferred file first."""
         owners = self._find_value_files(order)
         repeated = np.flatnonzero(owners != self._files)
         pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
         _, places = np.unique(pairs, axis=0, return_index=True)
-        return [(int(one), int(other)) for one, other in pairs[np.sort(places)]]
+        return [(int(first), int(second)) for first, second in pairs[np.sort(places)]]
 
     def find_shared(self, first: int, second: int) -> pd.Index[Any]:
-        """Return the values that two files have in common, in the order of the second."""
-        found = self.indexes[second]
-        return found[found.isin(self.indexes[first]) & found.notna()].unique()
+        """Return the values that two files share, in the order of the second file."""
+        index = self.indexes[second]
+        return index[index.isin(self.indexes[first]) & index.notna()].unique()
 
     def cut(self, order: Ints) -> list[FileRange]:
-        """Return ranges that have every value once, from the first file in ``order`` that has it.
+        """Return ranges that contain each value once, from the first file in ``order`` that has it.
 
-        They are sorted by the coordinate, or, if it cannot be ordered, in the given order of the
-        files. A file without remaining values gives an empty range.
+        Ranges are sorted by the coordinate, or are in the given order of the files if it cannot be
+        ordered. A file without remaining values has an empty range.
 
         >>> line = DimensionIndexes([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
@@ -338,20 +341,20 @@ class DimensionIndexes:
         ends = np.r_[begins[1:], places.size][: begins.size] - 1
         offsets = self._begins[files[begins]]
         rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
-        gone = np.setdiff1d(np.arange(len(self.indexes)), files)
-        found = [FileRange(*row) for row in rows.T.tolist()]
-        return found + [FileRange(number, 0, 0) for number in gone.tolist()]
+        unused = np.setdiff1d(np.arange(len(self.indexes)), files)
+        ranges = [FileRange(*row) for row in rows.T.tolist()]
+        return ranges + [FileRange(number, 0, 0) for number in unused.tolist()]
 
     def _find_value_files(self, order: Ints) -> Ints:
-        """Return for every element the index of the file from which its value is taken."""
-        # the last place is for missing values, whose code is -1
+        """Return, for each element, the number of the file from which its value is taken."""
+        # the last element is for missing values, whose code is -1
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
         np.minimum.at(first, self._codes, np.argsort(order)[self._files])
         return np.where(self._codes < 0, self._files, order[first[self._codes]])
 
     @cached_property
     def _direction(self) -> int | None:
-        """1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
+        """1 if all files increase, -1 if all decrease, 0 for single elements, None otherwise."""
         if not self._is_comparable or (self._codes < 0).any():
             return None
         steps = np.diff(self._codes)[np.diff(self._files) == 0]
@@ -360,7 +363,7 @@ class DimensionIndexes:
 
     @cached_property
     def _codes(self) -> Ints:
-        """A number for every element: equal for equal values, -1 for missing ones."""
+        """An integer code of each element: equal for equal values, -1 for missing values."""
         values = self.indexes[0].append(list(self.indexes[1:]))
         codes: Ints = pd.factorize(values, sort=self._is_comparable)[0].astype(np.int64)
         return codes
@@ -376,12 +379,12 @@ class DimensionIndexes:
 
     @cached_property
     def _files(self) -> Ints:
-        """The index of the file of every element."""
+        """The number of the file of each element."""
         return np.repeat(np.arange(len(self.indexes)), self._sizes)
 
     @cached_property
     def _firsts(self) -> Ints:
-        """The code of the first value of each file that has any."""
+        """The code of the first value of each file with elements."""
         return self._codes[self._begins[self._sizes > 0]]
 
     @cached_property
@@ -397,23 +400,23 @@ class DimensionIndexes:
         return len(kinds) == 1 and None not in kinds
 
 
-# ---------------------------------------------------------------------- what decides the place
+# ---------------------------------------------------------------------- extents of files
 
 
 def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
-    """Return a dataset, or the groups of a tree by path, optionally with inherited coordinates."""
+    """Return the groups of a tree, or a dataset as its root group, by path."""
     if isinstance(opened, xr.Dataset):
         return {"/": opened}
     return {node.path: node.to_dataset(inherit=inherit) for node in opened.subtree}
 
 
 @dataclass(frozen=True)
-class Extent:
-    """Everything that determines the place of a file among others.
+class FileExtent:
+    """The coordinates and variables of a file that determine its position among other files.
 
-    ``file`` is its name, for errors. ``indexes`` are its coordinates by dimension, and
-    ``variables`` the names of variables along each dimension, and under None of all that are not
-    coordinates. ``scalars`` are dimensions for which the file only has a scalar coordinate.
+    ``file`` is its name in error messages. ``indexes`` are its coordinates by dimension.
+    ``variables`` are the names of variables along each dimension, and, with the key None, those of
+    all data variables. ``scalars`` are dimensions for which it only has a scalar coordinate.
     """
 
     file: str
@@ -424,49 +427,49 @@ class Extent:
     @classmethod
     def of(
         cls, file: Any, opened: xr.Dataset | xr.DataTree, joined: Iterable[Hashable] = ()
-    ) -> Extent:
+    ) -> FileExtent:
         """Return the extent of the dataset or tree of a file.
 
-        The coordinates of a tree are those in which all groups with that dimension agree. If a file
-        lacks a ``joined`` dimension, a scalar of that name becomes the coordinate.
+        A tree has a coordinate if all groups with that dimension have the same. If a file lacks a
+        ``joined`` dimension, a scalar coordinate of that name is used.
         """
         groups = list_groups(opened, inherit=True)
         lists: dict[Hashable, list[Any]] = {}
         for group in groups.values():
             for dim in group.dims:
-                # its coordinate, if it has one in memory
+                # the coordinate of the dimension, if it is in memory
                 index = group.xindexes.get(dim)
-                plain = type(index) is xr.indexes.PandasIndex
-                lists.setdefault(dim, []).append(index.index if plain else None)  # type: ignore[union-attr]
+                is_pandas = type(index) is xr.indexes.PandasIndex
+                lists.setdefault(dim, []).append(index.index if is_pandas else None)  # type: ignore[union-attr]
         variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
         data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
-        lacking = {dim: _list_scalars(groups, dim) for dim in joined if dim not in lists}
-        scalars = {dim: found[0] for dim, found in lacking.items() if _are_equal(found)}
-        along = {
+        scalar_lists = {dim: _list_scalars(groups, dim) for dim in joined if dim not in lists}
+        scalars = {dim: indexes[0] for dim, indexes in scalar_lists.items() if _are_equal(indexes)}
+        names_along = {
             dim: frozenset((path, n) for path, n, v in variables if dim in v.dims) for dim in lists
         }
         return cls(
             str(file),
-            {dim: found[0] for dim, found in lists.items() if _are_equal(found)} | scalars,
-            {**along, **dict.fromkeys(scalars, data), None: data},
+            {dim: indexes[0] for dim, indexes in lists.items() if _are_equal(indexes)} | scalars,
+            {**names_along, **dict.fromkeys(scalars, data), None: data},
             frozenset(scalars),
         )
 
 
 def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
-    """Return whether there are indexes, and all of them are equal."""
+    """Return whether all indexes exist, and are equal; False for an empty sequence."""
     first, *others = indexes or [None]
     return first is not None and all(o is not None and first.equals(o) for o in others)
 
 
 def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.Index[Any] | None]:
-    """Return the scalar coordinate of each group as the index along which it will be stacked."""
-    found = [group.coords[name].variable for group in groups.values() if name in group.coords]
+    """Return the scalar coordinate of each group as an index of one element; None if not scalar."""
+    variables = [group.coords[name].variable for group in groups.values() if name in group.coords]
     return [
         None
         if v.dims or get_virtual_array(v) is not None or is_lazy(v)
         else xr.Variable(("_",), v.values.reshape(1)).to_index()
-        for v in found
+        for v in variables
     ]
 
 
@@ -484,34 +487,34 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FileSlice:
-    """A file or a part of it: ranges as (dimension, start, stop)."""
+    """A file, or a part of it: ``crop`` has ranges (dimension, start, stop)."""
 
     file: int
     crop: tuple[tuple[Hashable, int, int], ...] = ()
 
-    def cut(self, at: tuple[Hashable, int, int]) -> FileSlice:
-        """Return the part of it in a range along a dimension."""
-        return replace(self, crop=(*self.crop, at))
+    def cut(self, crop_range: tuple[Hashable, int, int]) -> FileSlice:
+        """Return the file slice cropped to a further range (dimension, start, stop)."""
+        return replace(self, crop=(*self.crop, crop_range))
 
 
 def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
-    """Return the datasets or trees of parts, in the same nesting."""
+    """Return the cropped datasets or trees of nested file slices, in the same nesting."""
 
     def crop(part: FileSlice) -> Any:
         whole = opened[part.file]
         return whole.isel({d: slice(*cut) for d, *cut in part.crop}) if part.crop else whole
 
-    found: Nested = map_nested(crop, parts)
-    return found
+    cropped: Nested = map_nested(crop, parts)
+    return cropped
 
 
 def separate_layers(
-    extents: Mapping[int, Extent], dims: tuple[Hashable, ...]
+    extents: Mapping[int, FileExtent], dims: tuple[Hashable, ...]
 ) -> dict[tuple[int, ...], list[int]]:
-    """Return files in layers; the files of a layer form a grid, and do not overlap.
+    """Divide files into layers; the files of a layer form a grid, and do not overlap.
 
-    Files with the same coordinate along the first dimension are a row. Rows of a layer have no
-    value in common, and the files of a row are in layers along the other dimensions.
+    Files with the same coordinate along the first dimension are a row. Rows of a layer share no
+    value, and the files of each row are divided into layers along the other dimensions.
 
     >>> def extent(*times):
     ...     return Extent("", {"time": pd.Index(times)}, {})
@@ -519,37 +522,40 @@ def separate_layers(
     {(0, 0): [0, 2], (1, 0): [1]}
     """
     if not dims:
-        # these have the same cell
+        # all files have the same coordinates
         return {(layer,): [number] for layer, number in enumerate(extents)}
-    rows: dict[Any, dict[int, Extent]] = {}
+    rows: dict[Any, dict[int, FileExtent]] = {}
     for number, extent in extents.items():
         index = extent.indexes.get(dims[0], pd.Index([]))
         rows.setdefault(_key_of(index), {})[number] = extent
-    found: dict[tuple[int, ...], list[int]] = {}
-    taken: list[set[Any]] = []
+    layers: dict[tuple[int, ...], list[int]] = {}
+    values_by_layer: list[set[Any]] = []
     for values, row in rows.items():
-        layer = next((n for n, some in enumerate(taken) if some.isdisjoint(values)), len(taken))
-        taken += [set()] if layer == len(taken) else []
-        taken[layer].update(values)
+        layer = next(
+            (
+                n
+                for n, layer_values in enumerate(values_by_layer)
+                if layer_values.isdisjoint(values)
+            ),
+            len(values_by_layer),
+        )
+        values_by_layer += [set()] if layer == len(values_by_layer) else []
+        values_by_layer[layer].update(values)
         for below, numbers in separate_layers(row, dims[1:]).items():
-            found.setdefault((layer, *below), []).extend(numbers)
-    return found
+            layers.setdefault((layer, *below), []).extend(numbers)
+    return layers
 
 
-def is_incomplete_grid(given: Nested, parts: Nested) -> bool:
-    """Return whether parts may form an incomplete grid, with adjacent cells in rows."""
-    if not any(isinstance(item, list) for item in given):
+def is_incomplete_grid(files: Nested, parts: Nested) -> bool:
+    """Return whether the arranged parts may form a grid that lacks cells."""
+    if not any(isinstance(item, list) for item in files):
         return any(isinstance(item, list) for item in parts)
     return any(part.crop for part in flatten_nested(parts))
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How files are ordered, and how overlaps are treated.
-
-    With ``sort``, files that are not nested are sorted by their coordinates. ``overlap`` is what to
-    do with values that several files have; "first" and "last" refer to the given order.
-    """
+    """How files are ordered, and how overlaps are treated, as in `open_virtual_mfdataset`."""
 
     sort: bool = True
     overlap: Overlap = "error"
@@ -558,13 +564,13 @@ class Arrangement:
         check_choice("overlap", self.overlap, OVERLAPS)
 
     def arrange_parts(
-        self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]
+        self, files: Nested, extents: Mapping[int, FileExtent], dims: tuple[Any, ...]
     ) -> Nested:
-        """Return parts of files, whose indexes are given, nested as xarray expects them.
+        """Return file slices nested as xarray expects, given nested indexes of files.
 
-        With several ``dims``, outermost first, files that are not nested form a grid by their
-        coordinates; None merges. Without any, xarray orders files by their coordinates. Raises
-        `CombineError` if files overlap, or one has no coordinate by which to arrange it.
+        With several ``dims``, outermost first, files that are not nested are arranged in a grid by
+        their coordinates; the dimension None merges. Without ``dims``, xarray orders the files.
+        Raises `CombineError` if files overlap, or one has no coordinate by which to arrange it.
         """
         grid = _Grid(extents, self.overlap)
         if not dims:
@@ -577,43 +583,45 @@ class Arrangement:
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
             )
-        # nested lists already determine the order
+        # nested lists determine the order
         return grid.nest_parts(files, dims)
 
     def _order_by_coordinates(self, files: Sequence[int], grid: _Grid) -> list[FileSlice]:
-        """Return parts of files for `xarray.combine_by_coords`, which sorts them."""
+        """Return file slices for `xarray.combine_by_coords`, which sorts them."""
         if self.overlap == "keep":
             return [FileSlice(number) for number in files]
         groups: dict[Any, list[int]] = {}
         for number in files:
             groups.setdefault(grid.extents[number].variables[None], []).append(number)
-        found: list[FileSlice] = []
+        slices: list[FileSlice] = []
         for group in groups.values():
             dims = grid.find_differing_dims(group)
             if dims and self.overlap in CROPPING_OVERLAPS:
-                found += flatten_nested(grid.nest_parts(grid.nest_files(group, dims), dims))
+                slices += flatten_nested(grid.nest_parts(grid.nest_files(group, dims), dims))
             else:
-                one_place = not dims and len(group) > 1
-                found += map(FileSlice, [grid.find_preferred_file(group)] if one_place else group)
-        # a file without elements has no place along the coordinate
-        return [part for part in found if all(start < stop for _, start, stop in part.crop)]
+                have_same_coordinates = not dims and len(group) > 1
+                slices += map(
+                    FileSlice, [grid.find_preferred_file(group)] if have_same_coordinates else group
+                )
+        # omit files without elements, which cannot be ordered by the coordinate
+        return [part for part in slices if all(start < stop for _, start, stop in part.crop)]
 
-    def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
-        """Raise an error if the result repeats a coordinate value more often than any file.
+    def check(self, combined: FileExtent, extents: Iterable[FileExtent]) -> None:
+        """Raise an error if the result repeats a coordinate value more often than any file does.
 
-        Most overlaps are detected earlier. The rest are overlaps that by_coords accepts, and those
-        between rows whose files have different coordinates.
+        Most overlaps are detected earlier, except for those that `xarray.combine_by_coords`
+        accepts, and those between rows whose files have different coordinates.
         """
-        everything = list(extents)
+        all_extents = list(extents)
         for dim, index in combined.indexes.items() if self.overlap != "keep" else ():
-            having = [extent for extent in everything if dim in extent.indexes]
-            if index.is_unique or not having:
+            extents_with_dim = [extent for extent in all_extents if dim in extent.indexes]
+            if index.is_unique or not extents_with_dim:
                 continue
             values = index[index.duplicated() & index.notna()].unique()
-            counts = [_count_values(extent.indexes[dim], values) for extent in having]
+            counts = [_count_values(extent.indexes[dim], values) for extent in extents_with_dim]
             values = values[_count_values(index, values) > np.max(counts, axis=0)]
             if values.size:
-                files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
+                files = [o.file for o in extents_with_dim if o.indexes[dim].isin(values[:1]).any()]
                 raise CombineError(
                     f"overlap along {dim!r}: {values.size} of its values, "
                     f"{_format_values(values)}, would be there several times, the first from "
@@ -622,7 +630,7 @@ class Arrangement:
 
 
 def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Return how often each of some distinct values occurs in an index."""
+    """Return how often an index contains each of ``values``, which are distinct."""
     places = values.get_indexer(index)
     return np.bincount(places[places >= 0], minlength=values.size)
 
@@ -633,34 +641,38 @@ def _format_values(values: pd.Index[Any]) -> str:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Files with their extents, to be arranged along dimensions; nodes are files or lists."""
+    """Arranges files by their extents; a node is the index of a file, or a nested list of them."""
 
-    extents: Mapping[int, Extent]
+    extents: Mapping[int, FileExtent]
     overlap: Overlap
 
     def find_differing_dims(self, files: Sequence[int]) -> tuple[Hashable, ...]:
-        """Return the dimensions along which files have different coordinates."""
+        """Return the dimensions along which the coordinates of files differ."""
         dims = self.extents[files[0]].indexes
         return tuple(dim for dim in dims if self._find_common(list(files), dim) is None)
 
     def find_preferred_file(self, files: Sequence[int]) -> int:
-        """Return which of several files with equal coordinates to use, if ``overlap`` decides."""
+        """Return the file that ``overlap`` selects among files with equal coordinates, or raise."""
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
-        same = f"{first.file} and {last.file} have the same coordinates"
-        bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
-        if bare or not first.indexes:
-            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "no coordinate"
+        subject = f"{first.file} and {last.file} have the same coordinates"
+        without_index = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
+        if without_index or not first.indexes:
+            reason = (
+                f"none along {', '.join(map(repr, without_index))}"
+                if without_index
+                else "no coordinate"
+            )
             raise CombineError(
-                f"{same}, but {lacking} to tell where they lie; give them one (coordinates=...), "
+                f"{subject}, but {reason} to tell where they lie; give them one (coordinates=...), "
                 f"or name the dimension to join along (combine='nested', concat_dim=...)"
             )
         dims = ", ".join(map(repr, first.indexes))
         if self.overlap not in CROPPING_OVERLAPS:
-            raise CombineError(f"overlap along {dims}: {same}; {REMEDY}")
+            raise CombineError(f"overlap along {dims}: {subject}; {REMEDY}")
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
-                f"overlap={self.overlap!r} along {dims}: {same}, but not the same variables, so "
+                f"overlap={self.overlap!r} along {dims}: {subject}, but not the same variables, so "
                 f"that data would be lost; drop variables before (preprocess=...)"
             )
         return files[0] if self.overlap == "first" else files[-1]
@@ -681,12 +693,12 @@ class _Grid:
         return [self.nest_files(row, dims[1:]) for row in rows.values()]
 
     def sort_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Sort files by their coordinates; all rows of a grid get the same order."""
+        """Sort files by their coordinates, so that all rows of a grid have the same order."""
         ranks = [self._rank_files(files, dim, of_rows=len(dims) > 1) for dim in dims]
         return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
 
     def _rank_files(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
-        """Return the rank of every file by its coordinate, or by that of its row."""
+        """Return the rank of each file (or of its row) in the order of a coordinate."""
         indexes = self._list_common(files, dim)
         if indexes is None:
             return [0] * len(files)
@@ -697,20 +709,22 @@ class _Grid:
         return [first.setdefault(_key_of(i), rank) for i, rank in zip(indexes, ranks, strict=True)]
 
     def nest_parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return nested indexes of files as nested parts, arranged along every dimension."""
-        # without dims, xarray reports that files are nested deeper than there are dimensions
+        """Return nested file slices, cropped and ordered along all dimensions."""
+        # if lists are deeper than dims, xarray raises an error
         indexes = self._list_common(nodes, dims[0]) if dims else None
         if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
-        found = []
+        slices = []
         for number, start, stop in self._cut_nodes(nodes, dims, DimensionIndexes(indexes)):
             part, files = self._nest_below(nodes[number], dims), flatten_nested([nodes[number]])
             if stop - start == indexes[number].size:
-                found.append(part)
+                slices.append(part)
             # files that lack a dimension cannot be cropped along it
             elif not any(dims[0] in self.extents[n].scalars for n in files):
-                found.append(map_nested(partial(FileSlice.cut, at=(dims[0], start, stop)), part))
-        return found
+                slices.append(
+                    map_nested(partial(FileSlice.cut, crop_range=(dims[0], start, stop)), part)
+                )
+        return slices
 
     def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
         return self.nest_parts(node, dims[1:]) if isinstance(node, list) else FileSlice(node)
@@ -718,8 +732,8 @@ class _Grid:
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileRange]:
-        """Return ranges of nodes along the first dimension, or raise an error if data is lost."""
-        # the files that take precedence where files overlap
+        """Return ranges of nodes along the first dimension; raise if data would be lost."""
+        # nodes in the order of precedence
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep":
@@ -729,15 +743,15 @@ class _Grid:
         return (FileRange(n, 0, index.size) for n, index in enumerate(line.indexes))
 
     def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
-        """Return the coordinate of each node, or None if a node has none."""
+        """Return the coordinate of each node, or None if a node has no common coordinate."""
         indexes = [self._find_common(node, dim) for node in nodes]
-        found = [index for index in indexes if index is not None]
-        return found if len(found) == len(nodes) else None
+        present = [index for index in indexes if index is not None]
+        return present if len(present) == len(nodes) else None
 
     def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
-        """Return the coordinate of a node if all files in it have the same, else None."""
-        found = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
-        return found[0] if _are_equal(found) else None
+        """Return the coordinate that all files of a node share, or None."""
+        indexes = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
+        return indexes[0] if _are_equal(indexes) else None
 
     def _check_overlaps(
         self,
@@ -746,12 +760,12 @@ class _Grid:
         line: DimensionIndexes,
         pairs: list[tuple[int, int]],
     ) -> None:
-        """Raise an error for overlaps that are not allowed, or would lose more than duplicates."""
-        for one, other in pairs:
-            contents = [self._describe_content(nodes[n], dims) for n in (one, other)]
-            files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
+        """Raise an error for overlaps that ``overlap`` forbids, or that would lose data."""
+        for first, second in pairs:
+            contents = [self._list_content(nodes[n], dims) for n in (first, second)]
+            files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (first, second)]
             if self.overlap == "error":
-                values = line.find_shared(one, other)
+                values = line.find_shared(first, second)
                 more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
                 raise CombineError(
                     f"overlap along {dims[0]!r}: {files[0]} and {files[1]} both have {values.size} "
@@ -764,8 +778,8 @@ class _Grid:
                     f"data would be lost; drop variables, or select before (preprocess=...)"
                 )
 
-    def _describe_content(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        """Return the variables of a node along its dimension, and its extent along the others."""
+    def _list_content(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        """Return the variables of a node along its dimension, and its other coordinates."""
         return {
             (
                 self.extents[n].variables.get(dims[0]),

@@ -1,7 +1,7 @@
-"""The report of a build: its progress, how files were read, and which files have which schema.
+"""`BuildReport`: numbers of files, their read methods and schemas; and the progress of a build.
 
-A schema is what files say apart from their places, sizes and values: names, dimensions, types, and
-what decides how values are decoded. It is known of every batch of files; nothing is opened for it.
+A schema is the structure of a file without references, sizes and values: names, dimensions and
+dtypes of variables, and how they decode. It is known from the decoding plans of batches.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join
 from virtualds.progress import Progress, ProgressCallback
 
 MAX_REASONS = 10
-"""Most reasons that a report gives."""
+"""Maximum number of reasons in a report."""
 
 
 class LibraryReason(NamedTuple):
-    """Why some files were read through h5py: how many they are, and the first of them."""
+    """A reason for reading files through h5py, the number of files, and the first of them."""
 
     reason: str
     files: int
@@ -86,9 +86,9 @@ class FilesRead(Report):
 
     @classmethod
     def of(cls, ways: Mapping[int, ReadMethod], files: Sequence[Any]) -> FilesRead:
-        """Count the ways in which files were read, by their numbers among the names of all."""
+        """Count read methods, which are given by the index of the file in ``files``."""
         counts = Counter(way.name for way in ways.values())
-        # in the order of the files, whichever worker was faster
+        # in the order of the files, not of the workers
         explained = Counter(ways[n].reason for n in sorted(ways) if ways[n].reason)
         first = {way.reason: n for n, way in sorted(ways.items(), reverse=True)}
         reasons = tuple(
@@ -99,7 +99,7 @@ class FilesRead(Report):
 
     @property
     def summary(self) -> str:
-        """The numbers in one line."""
+        """The numbers of files in one line."""
         return (
             f"{self.together:,} together, {self.alone:,} alone, "
             f"{self.library:,} through the HDF5 library"
@@ -122,22 +122,22 @@ class FilesRead(Report):
 
 
 MAX_NAMES = 3
-"""Most variables that one difference names."""
+"""Maximum number of variables that a difference names."""
 SCALE, FILL = "scale and offset", "fill value"
-WORDS = {
+DIFFERENCE_FORMATS = {
     DTYPE: "{names} {is} {now}, not {usual}",
     STORED: "{names} {is} stored as {now}, not {usual}",
     DIMENSIONS: "{names} {has} dimensions ({now}), not ({usual})",
     ROLE: "{names} {is} a {now}, not a {usual}",
 }
-"""The sentence for a difference, by aspect; others name the aspect."""
+"""Formats of differences, by aspect."""
 
 SchemaFacts = Mapping[tuple[str, str], str]
-"""A text for each variable and aspect of it."""
+"""Values as text, by variable and aspect."""
 
 
 class FileSchema(NamedTuple):
-    """Files of one schema: how many they are, the first, and how they differ from most files."""
+    """A schema: its number of files, the first of them, and differences from the main schema."""
 
     files: int
     first: str
@@ -145,7 +145,7 @@ class FileSchema(NamedTuple):
 
 
 def list_schemas(schemas: Sequence[FileSchema]) -> Section:
-    """Return a table of the schemas, which is empty if all files are alike.
+    """Return a section with a table of schemas, empty if all files have the same schema.
 
     Examples
     --------
@@ -159,51 +159,51 @@ def list_schemas(schemas: Sequence[FileSchema]) -> Section:
     """
     usual = "the schema of most files"
     rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas]
-    shown = Table(("files", "the first of them", "how they differ"), rows, (0,))
-    return Section("Schemas", [shown] if len(rows) > 1 else [], f"{len(rows):,}")
+    table = Table(("files", "the first of them", "how they differ"), rows, (0,))
+    return Section("Schemas", [table] if len(rows) > 1 else [], f"{len(rows):,}")
 
 
 class SchemaCounter:
-    """Counts the files of each schema, batch by batch."""
+    """Counts the files of each schema."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, tuple[int, int, SchemaFacts]] = {}
-        """By schema: how many files, the number of the first of them, and the facts."""
+        self._counts: dict[Hashable, tuple[int, int, SchemaFacts]] = {}
+        """By schema: the number of files, the index of the first, and the facts."""
         self._plans: dict[Hashable, tuple[Any, Hashable, SchemaFacts]] = {}
 
     def add(self, numbers: Sequence[int], opened: Any) -> None:
-        """Count what was opened: a batch of files, or the dataset of one."""
+        """Count an opened object: a batch of files, or the dataset of one file."""
         facts: SchemaFacts
         if isinstance(opened, FileBatch):
-            # by what stands before the names of variables
+            # by the prefix of the names of variables
             parts = {f"{path.strip('/')}/".lstrip("/"): part for path, part in opened.walk()}
             codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
             plans = [part.plan.schema for part in parts.values()]
             key = tuple(zip(parts, map(id, plans), strict=True)), str(codecs)
             if key not in self._plans:
-                facts_of_all: dict[tuple[str, str], str] = {}
+                all_facts: dict[tuple[str, str], str] = {}
                 for path, part in parts.items():
-                    facts_of_all |= dict(_list_facts(part, path)) | codecs[path]
-                # the plans are kept, so that no other ones get their numbers
-                self._plans[key] = plans, frozenset(facts_of_all.items()), facts_of_all
+                    all_facts |= dict(_list_facts(part, path)) | codecs[path]
+                # keep the plans alive, so that their ids stay unique
+                self._plans[key] = plans, frozenset(all_facts.items()), all_facts
             _, schema, facts = self._plans[key]
         elif isinstance(opened, xr.Dataset):
             facts = {
                 key: text
                 for name, v in opened.variables.items()
-                for key, text in _list_shown(
+                for key, text in _list_decoded_facts(
                     str(name), name in opened.coords, v.dims, v.dtype, v.attrs
                 )
             }
             schema = frozenset(facts.items())
         else:
             return
-        count, first, _ = self._found.get(schema, (0, min(numbers), facts))
-        self._found[schema] = count + len(numbers), min(first, *numbers), facts
+        count, first, _ = self._counts.get(schema, (0, min(numbers), facts))
+        self._counts[schema] = count + len(numbers), min(first, *numbers), facts
 
     def finish(self, files: Sequence[Any]) -> tuple[FileSchema, ...]:
-        """Return the schemas, that of most files first; ``files`` has the names of all files."""
-        ordered = sorted(self._found.values(), key=lambda found: (-found[0], found[1]))
+        """Return the schemas, the most frequent first; ``files`` are the names of all files."""
+        ordered = sorted(self._counts.values(), key=lambda entry: (-entry[0], entry[1]))
         return tuple(
             FileSchema(
                 count,
@@ -215,28 +215,32 @@ class SchemaCounter:
 
 
 def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield what a decoding plan says of its variables."""
+    """Yield the facts of the variables of a batch, from its decoding plan."""
     for stored, part in batch.plan.parts.items():
         name = f"{path}{stored if part.name is None else part.name}"
         attributes = {**part.attributes, **part.encoding, **part.declared}
         is_coordinate = part.name in batch.plan.coordinates
-        yield from _list_shown(name, is_coordinate, *part.decoded, attributes)
+        yield from _list_decoded_facts(name, is_coordinate, *part.decoded, attributes)
         yield (name, STORED), str(part.stored[1].newbyteorder("="))
         yield (name, SCALE), format_attributes(attributes, SCALING)
         yield (name, FILL), format_attributes(attributes, FILLS)
 
 
-def _list_shown(
-    name: str, is_coordinate: bool, dims: Iterable[Hashable], dtype: Any, given: Mapping[Any, Any]
+def _list_decoded_facts(
+    name: str,
+    is_coordinate: bool,
+    dims: Iterable[Hashable],
+    dtype: Any,
+    attributes: Mapping[Any, Any],
 ) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the facts that decoded variables show, but for what times count from."""
+    """Yield the facts of a decoded variable, without the reference date of times."""
     yield (name, ROLE), "coordinate" if is_coordinate else "data variable"
     yield (name, DIMENSIONS), ", ".join(map(str, dims))
     yield (name, DTYPE), str(dtype)
-    if "calendar" in given:
-        yield (name, CALENDAR), str(given["calendar"])
-    if "units" in given and " since " not in str(given["units"]):
-        yield (name, UNITS), str(given["units"])
+    if "calendar" in attributes:
+        yield (name, CALENDAR), str(attributes["calendar"])
+    if "units" in attributes and " since " not in str(attributes["units"]):
+        yield (name, UNITS), str(attributes["units"])
 
 
 def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
@@ -250,21 +254,21 @@ def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
 
 
 def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
-    """Yield in words how files differ from most files: variables that differ alike together."""
-    here, there = ({name: None for name, _ in some} for some in (facts, usual))
-    if lacking := [name for name in there if name not in here]:
+    """Yield descriptions of the differences between two schemas; variables alike are grouped."""
+    own_names, usual_names = ({name: None for name, _ in schema} for schema in (facts, usual))
+    if lacking := [name for name in usual_names if name not in own_names]:
         yield f"lacks {name_some(lacking, MAX_NAMES)}"
-    if added := [name for name in here if name not in there]:
+    if added := [name for name in own_names if name not in usual_names]:
         yield f"also has {name_some(added, MAX_NAMES)}"
     alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
         now = facts.get((name, aspect), "none")
-        # what is decoded otherwise is mostly stored otherwise, too
+        # another stored dtype is not reported if the decoded dtype differs as well
         follows = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
-        if name in here and name in there and now != was and not follows:
+        if name in own_names and name in usual_names and now != was and not follows:
             alike[aspect, now, was].append(name)
     for (aspect, now, was), names in alike.items():
-        sentence = WORDS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
+        sentence = DIFFERENCE_FORMATS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
         single = len(names) == 1
         yield sentence.format(
             names=name_some(names, MAX_NAMES),
@@ -275,29 +279,29 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
 
 
 class OutcomeCounter:
-    """Counts outcomes of files, and reports them."""
+    """Counts the outcomes of files, and reports progress."""
 
     def __init__(self, total: int, send: ProgressCallback) -> None:
         self._total, self._send = total, send
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
-        self._ways: dict[int, ReadMethod] = {}
+        self._read_methods: dict[int, ReadMethod] = {}
         self._schemas = SchemaCounter()
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
     def add(self, outcome: Any) -> None:
-        """Count the outcome of one or several files."""
+        """Count the outcome of one or several files, and report progress."""
         self.done += len(outcome.numbers)
         self.failed += outcome.error is not None
         self.cached += outcome.cached
         self.references += outcome.references
         self._damaged.update(outcome.damaged)
-        self._ways.update(outcome.ways)
-        self._schemas.add(outcome.numbers, outcome.found)
+        self._read_methods.update(outcome.ways)
+        self._schemas.add(outcome.numbers, outcome.opened)
         self._send(self._measure_progress())
 
     def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:
-        """Return the report, and send it to the callback; ``files`` are all files."""
+        """Create the report and send it to the callback; ``files`` are the names of all files."""
         report = BuildReport(
             self._total,
             self.done - self.failed - self.cached,
@@ -305,7 +309,7 @@ class OutcomeCounter:
             tuple(left_out),
             self.references,
             self.seconds,
-            FilesRead.of(self._ways, files),
+            FilesRead.of(self._read_methods, files),
             tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
             self._schemas.finish(files),
         )
@@ -314,7 +318,7 @@ class OutcomeCounter:
 
     @property
     def seconds(self) -> float:
-        """Time since the first file was begun."""
+        """Time since the counter was created."""
         return time.monotonic() - self._begin
 
     def _measure_progress(self, report: BuildReport | None = None) -> Progress:
@@ -424,26 +428,26 @@ class BuildReport(Report):
 
 
 def list_left_out(title: str, left_out: Sequence[LeftOut]) -> Section:
-    """Return a table of files or parts of files that are left out; it is empty for none."""
-    shown = Table(("file", "error", "what happened"), left_out)
-    return Section(title, [shown], f"{len(left_out):,}")
+    """Return a section with a table of files, or parts of files, that were left out."""
+    table = Table(("file", "error", "what happened"), left_out)
+    return Section(title, [table], f"{len(left_out):,}")
 
 
 def _draw_outcomes(report: BuildReport) -> Markup:
-    """Return a strip of the files by outcome, and its legend."""
+    """Draw the files by outcome as a strip, with a legend."""
     outcomes: tuple[tuple[Shade, str, int], ...] = (
         (OK, "opened", report.opened),
         (NEXT, "from the cache", report.cached),
         (MISSING, "left out", len(report.left_out)),
     )
-    met = [outcome for outcome in outcomes if outcome[2]]
-    if not met:
+    present = [outcome for outcome in outcomes if outcome[2]]
+    if not present:
         return Markup("")
-    stops = accumulate(count for *_, count in met)
+    stops = accumulate(count for *_, count in present)
     spans = [
         Span(stop - count, stop, shade, f"{count:,} {name}")
-        for (shade, name, count), stop in zip(met, stops, strict=True)
+        for (shade, name, count), stop in zip(present, stops, strict=True)
     ]
-    title = ", ".join(f"{count:,} {name}" for _, name, count in met)
-    keys = legend([(shade, f"{count:,} {name}") for shade, name, count in met])
+    title = ", ".join(f"{count:,} {name}" for _, name, count in present)
+    keys = legend([(shade, f"{count:,} {name}") for shade, name, count in present])
     return join(strip(spans, report.files, title=title), keys)

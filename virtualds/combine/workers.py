@@ -1,7 +1,7 @@
 """Workers that open files: this thread, threads, processes, an executor, or a dask cluster.
 
-Each runs a job on the files, and yields outcomes in any order. Closing the iterator, or an
-interrupt, stops it.
+Each runs a `Job` on the files and yields `OpenOutcome` objects in any order. Closing the iterator,
+or a keyboard interrupt, stops the work.
 
 Processes on this machine end with the process that started them: each has the read end of a pipe
 from its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
@@ -43,7 +43,7 @@ from virtualds.options import get_options
 from virtualds.stores.access_rules import is_valid_url
 
 NumberedFile = tuple[int, Any]
-"""The position of a file among all files, and the file."""
+"""The index of a file among all files, and the file."""
 
 
 MAX_FILES_TOGETHER = 256
@@ -51,7 +51,7 @@ MAX_FILES_TOGETHER = 256
 
 
 class LeftOut(NamedTuple):
-    """A file, or a part of it, that cannot be read: its url, class and message of the error."""
+    """A file, or part of a file, that was left out, and the class and message of the error."""
 
     url: str
     error: str
@@ -59,34 +59,33 @@ class LeftOut(NamedTuple):
 
     @classmethod
     def of(cls, file: object, error: BaseException) -> LeftOut:
-        """Return the file that an error is about, with the notes of the error."""
+        """Create it from a file and its error; the message includes the notes of the error."""
         notes: list[str] = getattr(error, "__notes__", [])
         message = without_secrets("; ".join([f"{error}", *notes]))
         return cls(str(file), type(error).__name__, message)
 
     def __str__(self) -> str:
         url = without_secrets(self.url)
-        shown = url if is_valid_url(url) else repr(url)
-        return f"{shown}: {self.error}: {self.message}"
+        url = url if is_valid_url(url) else repr(url)
+        return f"{url}: {self.error}: {self.message}"
 
     def __repr__(self) -> str:
-        shown = without_secrets(self.url)
-        return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
+        url = without_secrets(self.url)
+        return f"LeftOut(url={url!r}, error={self.error!r}, message={self.message!r})"
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Opened]):
-    """The result of opening one or several files: what was opened, or an error.
+class OpenOutcome(Generic[Opened]):
+    """The result of opening one file, or several joined files: the opened object, or an error.
 
-    Only joined files have several ``numbers``. ``is_fault`` is true if a file could not be
-    opened, and false if preparing it failed. ``cached`` is how many files came from the cache, and
-    ``references`` how many chunks their virtual arrays have. ``ways`` are, by the index of the
-    file, how it was read, if its parser reports it, and ``damaged`` are the parts that were left
-    out of it.
+    ``numbers`` are the indexes of the files. ``is_fault`` is true if a file could not be opened,
+    and false if an error occurred later. ``cached`` is the number of files from the cache, and
+    ``references`` the number of chunks of virtual arrays. By the index of the file, ``ways`` are
+    the read methods, if the parser reports them, and ``damaged`` the parts that were left out.
     """
 
     numbers: tuple[int, ...]
-    found: Opened | None = None
+    opened: Opened | None = None
     error: Exception | None = None
     is_fault: bool = False
     cached: int = 0
@@ -95,20 +94,20 @@ class Outcome(Generic[Opened]):
     damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.found is None) == (self.error is None):
+        if (self.opened is None) == (self.error is None):
             raise ValueError(f"Outcome {self.numbers}: give either what was opened or an error")
 
     @property
     def number(self) -> int:
-        """The lowest index."""
+        """The lowest index of the files."""
         return min(self.numbers)
 
 
-def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
-    """Return the outcome of files that were opened one by one and joined to ``found``."""
-    return Outcome(
+def join_outcomes(outcomes: Sequence[OpenOutcome[Any]], opened: Any) -> OpenOutcome[Any]:
+    """Merge the outcomes of files that have been joined to the object ``opened``."""
+    return OpenOutcome(
         tuple(number for outcome in outcomes for number in outcome.numbers),
-        found,
+        opened,
         cached=sum(outcome.cached for outcome in outcomes),
         references=sum(outcome.references for outcome in outcomes),
         ways={n: way for outcome in outcomes for n, way in outcome.ways.items()},
@@ -117,18 +116,18 @@ def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
 
 
 def list_unopened(
-    items: Sequence[NumberedFile], found: Sequence[Outcome[Any]]
+    items: Sequence[NumberedFile], outcomes: Sequence[OpenOutcome[Any]]
 ) -> list[NumberedFile]:
-    """Return the files that have no outcome yet."""
-    done = {number for outcome in found for number in outcome.numbers}
+    """Return the items without an outcome."""
+    done = {number for outcome in outcomes for number in outcome.numbers}
     return [item for item in items if item[0] not in done]
 
 
-Outcomes = Generator[Outcome[Any], None, None]
+Outcomes = Generator[OpenOutcome[Any], None, None]
 
 
 class Job(Protocol):
-    """Opens files in this process or in workers: see `virtualds.combine.batch_job.BatchJob`."""
+    """Opens files; implemented by `virtualds.combine.batch_job.BatchJob`."""
 
     @property
     def smallest(self) -> int:
@@ -138,32 +137,32 @@ class Job(Protocol):
     def largest(self) -> int:
         """Maximum number of files of a task."""
 
-    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open some files, in any process."""
+    def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
+        """Open files; called in any process."""
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
-        """Open files in this process, in a given number of threads."""
+        """Open files in ``number`` threads of this process."""
 
 
 Workers = Callable[[Job, Sequence[NumberedFile]], Outcomes]
-"""A function that runs a job on numbered files, and yields the outcomes."""
+"""Runs a job on numbered files, and yields the outcomes."""
 Work = Callable[[Sequence[NumberedFile]], Any]
-"""A function that returns the outcomes of files."""
+"""Returns the outcomes of numbered files."""
 
 LAST_PIECES = 4
-"""The fewest tasks, per worker, into which the remaining files are split."""
+"""Minimum number of tasks, per worker, into which the remaining files are split."""
 PIECES_AHEAD = 4
-"""The number of tasks, per worker, that run or wait."""
+"""Maximum number of submitted tasks per worker."""
 NEXT_PIECES = 2
-"""The number of tasks that a process of ours has: the running one, and the next."""
+"""Maximum number of submitted tasks per local process: the running one, and the next."""
 QUICK_SECONDS, GROWTH = 0.1, 4
 """A task that took less than `QUICK_SECONDS` is followed by one of `GROWTH` times as many files."""
 UNKNOWN_WORKERS = 64
-"""The assumed number of workers of an executor, since executors do not report it."""
+"""The assumed number of workers of an executor, which does not report it."""
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
-    """Return the function that opens the files; raise an error for an unknown ``parallel``."""
+    """Return the workers for the argument ``parallel`` of `open_virtual_mfdataset`."""
     if parallel is None or (isinstance(parallel, int) and not isinstance(parallel, bool)):
         if parallel is not None and parallel < 1:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
@@ -184,7 +183,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
 
 
 def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in processes on this machine, since HDF5 serves one thread at a time.
+    """Open files in ``number`` local processes, since the HDF5 library is single-threaded.
 
     This process opens files as well, and begins before the others have started.
     """
@@ -206,46 +205,46 @@ def open_in_executor(
 ) -> Outcomes:
     """Open files in an executor, and yield outcomes as its tasks finish.
 
-    The executor runs ``work``, or the job; at most ``ahead`` tasks run or wait. With ``helps``,
-    this process opens files as well, whenever no task has finished. Until ``can_start`` returns
-    that the executor accepts tasks without delay, only this process opens files, a few at first.
+    The executor runs ``work``, by default the job; at most ``ahead`` tasks are submitted at a time.
+    With ``helps``, this process opens files as well, whenever no task has finished. Until
+    ``can_start`` returns true, no task is submitted, and this process opens a few files at a time.
     """
-    under_way: dict[Future[Any], Sequence[NumberedFile]] = {}
+    tasks: dict[Future[Any], Sequence[NumberedFile]] = {}
     begin, count = 0, len(items)
     most = job.smallest
 
     def size() -> int:
-        """Return the number of files of the next task: few at the end, so that all end together."""
+        """Return the number of files of the next task: fewer at the end, to keep all busy."""
         return max(job.smallest, min(job.largest, (count - begin) // (workers * LAST_PIECES)))
 
     try:
         while True:
-            while can_start() and len(under_way) < ahead and begin < count:
+            while can_start() and len(tasks) < ahead and begin < count:
                 piece = items[begin : begin + size()]
-                under_way[pool.submit(work or job, piece)] = piece
+                tasks[pool.submit(work or job, piece)] = piece
                 begin += len(piece)
-            if not under_way and not helps:
+            if not tasks and not helps:
                 return
-            done = wait(under_way, 0 if helps else None, FIRST_COMPLETED).done
+            done = wait(tasks, 0 if helps else None, FIRST_COMPLETED).done
             if helps and not done:
-                own = items[begin : begin + (size() if can_start() else min(most, size()))]
-                begin, helps, started = begin + len(own), bool(own), time.monotonic()
-                outcomes = job(own) if own else []
+                own_items = items[begin : begin + (size() if can_start() else min(most, size()))]
+                begin, helps, started = begin + len(own_items), bool(own_items), time.monotonic()
+                outcomes = job(own_items) if own_items else []
                 most *= GROWTH if time.monotonic() - started < QUICK_SECONDS else 1
                 yield from outcomes
             for future in done:
-                yield from _take_result(future, under_way)
-                del under_way[future]
+                yield from _take_result(future, tasks)
+                del tasks[future]
     finally:
-        for future in under_way:
+        for future in tasks:
             future.cancel()
 
 
-def _take_result(future: Future[Any], under_way: dict[Future[Any], Sequence[NumberedFile]]) -> Any:
+def _take_result(future: Future[Any], tasks: dict[Future[Any], Sequence[NumberedFile]]) -> Any:
     try:
         return future.result()
     except BrokenProcessPool as error:
-        files = [str(file) for piece in under_way.values() for _, file in piece]
+        files = [str(file) for piece in tasks.values() for _, file in piece]
         error.add_note(
             f"a process died that opened one of {len(files)} files, {files[0]} to {files[-1]}; if "
             f"none ever lived, call this below `if __name__ == '__main__':`, for they import the "
@@ -258,7 +257,7 @@ def _take_result(future: Future[Any], under_way: dict[Future[Any], Sequence[Numb
 
 
 def find_client(parallel: Any) -> Any:
-    """Return the given client, the current one for ``"dask"``, or None for anything else."""
+    """Return the dask client of ``parallel``, if it is a client or ``"dask"``, else None."""
     if isinstance(parallel, str) and parallel == "dask":
         try:
             from distributed import get_client
@@ -283,22 +282,22 @@ def find_client(parallel: Any) -> Any:
 
 
 class _OutcomeList:
-    """The outcomes of some files, as one opaque result.
+    """The outcomes of a task, as one object for dask.
 
-    dask would serialise the items of a list one by one, and send what they share several times.
+    dask would serialise the items of a list separately, and copy objects that they share.
     """
 
     def __init__(self, job: Job, items: Sequence[NumberedFile]) -> None:
         self.outcomes = job(items)
 
-    def __iter__(self) -> Iterator[Outcome[Any]]:
+    def __iter__(self) -> Iterator[OpenOutcome[Any]]:
         return iter(self.outcomes)
 
 
 def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files on the workers of a dask cluster."""
     threads = sum(client.nthreads().values()) or 1
-    # a cluster may grow; and the files may have changed since an equal task opened them
+    # the cluster may grow; tasks are impure, since the files may change between equal tasks
     ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
     pool, work = client.get_executor(pure=False), partial(_OutcomeList, job)
     return open_in_executor(pool, threads, job, items, work, ahead)
@@ -307,32 +306,31 @@ def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Out
 # ---------------------------------------------------------------------- processes
 
 GRACE_SECONDS = 1.0
-"""Seconds that a worker has to finish its task after its parent has ended."""
+"""Seconds that a worker process has to finish its task after its parent has ended."""
 NOTICE_SECONDS = 0.2
-"""Seconds after which workers notice that their results are no longer needed."""
-# a process forked from this one could inherit locks that are held by its threads and never
-# released; the fork server only has threads of libraries that support forking
+"""Seconds after an error until worker processes are told to exit."""
+# a forked process could inherit locks that threads of this process hold
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
-"""Modules that the fork server imports once, which takes a process about a second.
+"""Modules that the fork server imports once, instead of each process for about a second.
 
-It replaces a list that the user may have set for a server that has not started yet.
+Replaces a preload list that the user may have set before the server starts.
 """
 
 _IDLE = threading.Event()
-"""Set in a process while it does not work on a task."""
+"""Set in a worker process while it has no task."""
 _IMPORTED = threading.Event()
-"""Set once processes start without delay."""
+"""Set once the fork server has imported all modules, so that processes start quickly."""
 
 
 @contextmanager
 def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
-    """Start processes that run until the end of the block; an error ends them at once.
+    """Start a pool of processes that run until the end of the block; an error ends them soon.
 
-    Also yields a function that returns whether a process can start without delay. The first process
-    waits for all imports, and submitting a task to the pool would block until then.
+    Also yields a function that returns whether tasks can be submitted without delay. The first
+    submitted task would block until the fork server has imported all modules.
     """
-    # starting a process raises this too, but later, and in another thread
+    # starting a process would raise a similar error later, in another thread
     check_script(number)
     if current_process().daemon:
         raise RuntimeError(
@@ -344,29 +342,29 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     pool = ProcessPoolExecutor(number, context, initializer=_watch_parent, initargs=(reader,))
     if not _IMPORTED.is_set():
         threading.Thread(target=_import_all, daemon=True).start()
-    hurry = threading.Timer(NOTICE_SECONDS, writer.close)
+    timer = threading.Timer(NOTICE_SECONDS, writer.close)
     try:
         yield pool, _IMPORTED.is_set
     except BaseException:
-        # first let the pool cancel waiting tasks, which it would otherwise report as lost
-        hurry.start()
+        # let the pool cancel pending tasks first, which it would otherwise report as lost
+        timer.start()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        hurry.cancel()
+        timer.cancel()
         writer.close()
         reader.close()
 
 
 def _import_all() -> None:
-    """Make the fork server, if there is one, import what processes need.
+    """Start the fork server, if there is one, and wait until it has imported all modules.
 
-    The imports are complete once it has started a process.
+    It has once it has started a process.
     """
     if METHOD == "forkserver":
         context: Any = get_context(METHOD)
         context.set_forkserver_preload(PRELOADED)
-        # errors occur again in the first process that runs a task
+        # errors occur again when the first task is submitted
         with suppress(OSError, EOFError, RuntimeError):
             process = context.Process(target=int, daemon=True)
             process.start()
@@ -374,8 +372,8 @@ def _import_all() -> None:
     _IMPORTED.set()
 
 
-def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-    """Run the job in a process; finish the task even if the parent ends."""
+def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
+    """Run the job in a worker process, marking the process as busy."""
     _IDLE.clear()
     try:
         return job(items)
@@ -383,16 +381,16 @@ def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         _IDLE.set()
 
 
-def _watch_parent(line: Connection) -> None:
+def _watch_parent(pipe: Connection) -> None:
     # all processes of a terminal receive an interrupt, but only the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _IDLE.set()
-    threading.Thread(target=_exit_with_parent, args=(line,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
 
 
-def _exit_with_parent(line: Connection) -> None:
+def _exit_with_parent(pipe: Connection) -> None:
     try:
-        line.recv_bytes()
+        pipe.recv_bytes()
     except (EOFError, OSError):
         _IDLE.wait(GRACE_SECONDS)
         os._exit(1)
@@ -402,21 +400,21 @@ def _exit_with_parent(line: Connection) -> None:
 
 
 GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
-"""Conditions that are true only in a script that is run, not in one that is imported."""
+"""Conditions that guard code of a script that must not run when it is imported."""
 
 
 def check_script(number: int) -> None:
-    """Raise an error if processes would be started at the top level of a script that they import.
+    """Raise an error if processes are started at the unguarded top level of a script.
 
-    A spawned process imports the script of its parent, and would start processes again. Python
-    raises an error in the child, which sooner or later breaks the pool of the parent. Scripts with
-    conditions other than ``if __name__ == "__main__":`` are accepted.
+    A spawned process imports the script, and would start processes again. Python raises an error in
+    that process, which eventually breaks the pool of the parent. Scripts with other conditions on
+    ``__name__`` are accepted.
     """
-    # raises an error in a process that is just starting
+    # raises an error while this process is being spawned
     data = get_preparation_data("virtualds")
     script = getattr(sys.modules["__main__"], "__file__", None)
     if data.get("init_main_from_name", "__main__").endswith("__main__"):
-        # packages are not imported
+        # a package run with -m is not imported again
         script = data.get("init_main_from_path")
     frame = None if script is None else _find_top_frame(script)
     if script is not None and frame is not None and _is_run_again(script, frame.f_lineno):
@@ -428,7 +426,7 @@ def check_script(number: int) -> None:
 
 
 def _find_top_frame(script: str) -> FrameType | None:
-    """Return the frame of the running script if this is called from its top level, else None."""
+    """Return the top-level frame of a script if it is on the call stack, else None."""
     variables = vars(sys.modules["__main__"])
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -442,22 +440,22 @@ def _find_top_frame(script: str) -> FrameType | None:
 
 
 def _is_run_again(script: str, line: int) -> bool:
-    """Return whether importing a script runs a line; False if that is unknown."""
+    """Return whether importing a script would run a line; False if that is unknown."""
     try:
         with tokenize.open(script) as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
-        return False  # it is not text, or has changed since
+        return False  # not readable as Python, or changed since it started
     guards = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) in GUARDS
     ]
     if any(node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0) for node in guards):
         return False
-    compared = [
+    name_checks = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Compare)
         and "__name__" in map(ast.unparse, (node.left, *node.comparators))
     ]
     # other conditions may exclude this line
-    return all(node in [guard.test for guard in guards] for node in compared)
+    return all(node in [guard.test for guard in guards] for node in name_checks)

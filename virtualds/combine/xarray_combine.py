@@ -1,8 +1,8 @@
-"""Combining datasets with xarray: errors name the file that does not fit, warnings what differs.
+"""Combines datasets with xarray, with errors that name the file, and warnings about differences.
 
-xarray combines files of different dimensions or grids without an error. It repeats values along
-dimensions that only other files have, and takes the union of the coordinates of two grids, so that
-most of the result is missing. Names and sizes reveal both, so that the warning needs no values.
+xarray combines files with different dimensions or grids without an error: it broadcasts variables
+along dimensions that only other files have, and takes the union of different grids, so that most of
+the result is missing. The warnings detect both from names and sizes, without values.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from virtualds.errors import (
 )
 
 Indexes = Mapping[Any, "pd.Index[Any]"]
-"""The values of coordinates, by dimension."""
+"""The pandas index of each dimension."""
 Combine = Callable[[Nested], Any]
-"""A function that combines nested datasets."""
+"""Combines nested lists of datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
-"""Errors of combining datasets that do not belong together."""
+"""Errors of combining datasets that do not fit together."""
 IF_UNFILLED = (
     "give one (fill_value={{{name!r}: {value}}}), convert it to float in preprocess= "
     "(ds.assign({name}=ds.{name}.astype('f8')) stays virtual), or leave it out "
     "(drop_variables={name!r})"
 )
-"""The remedy for a variable that has no missing value, and is to be padded."""
+"""The remedy for a variable to pad whose dtype has no missing value."""
 COMBINE_METHODS = ("by_coords", "nested")
 PASSED_TO_XARRAY = ("fill_value",)
 """Keyword arguments that are passed on to xarray unchanged."""
@@ -69,16 +69,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "join": ("outer", "inner", "left", "right", "exact", "override"),
     "combine_attrs": ("override", "drop", "identical", "no_conflicts", "drop_conflicts"),
 }
-"""The strings that xarray accepts; some options also accept names or a function."""
+"""The strings that options of xarray accept; some also accept names or a function."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How datasets are combined: by a method of xarray, along some dimensions, with its options.
+    """How datasets are combined: the method of xarray, the dimensions, and the options.
 
-    ``arrangement`` is how they are ordered before that, and ``pad`` are dimensions along which the
-    shorter ones are padded. Raises `ValueError` for an unknown method, or an unknown value of an
-    option.
+    ``arrangement`` is how datasets are ordered before that, and ``pad`` are dimensions along which
+    shorter ones are padded. Raises `ValueError` for an unknown method or value of an option.
     """
 
     combine: str
@@ -93,9 +92,9 @@ class Combination:
             # some options accept names or functions, and None in newer versions of xarray
             if isinstance(value, str) or (value is None and name in ("compat", "join")):
                 check_choice(name, value, CHOICES[name])
-        if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
+        if invalid := [dim for dim in self.dims if not isinstance(dim, str | None)]:
             raise TypeError(
-                f"concat_dim={wrong[0]!r}: give the name of a dimension, None, or a list of these"
+                f"concat_dim={invalid[0]!r}: give the name of a dimension, None, or a list of these"
             )
         if self.combine == "by_coords" and self.concat_dim is not None:
             raise ValueError(
@@ -108,8 +107,8 @@ class Combination:
         """The dimensions to join along, outermost first; empty if coordinates decide."""
         if self.combine == "by_coords":
             return ()
-        several = isinstance(self.concat_dim, list | tuple)
-        return tuple(self.concat_dim) if several else (self.concat_dim,)
+        has_several = isinstance(self.concat_dim, list | tuple)
+        return tuple(self.concat_dim) if has_several else (self.concat_dim,)
 
     def __call__(self, datasets: Nested) -> Any:
         """Combine nested datasets or trees."""
@@ -120,36 +119,35 @@ class Combination:
         placed = list_places(datasets)
         is_grid = is_full_grid(placed) and {len(path) for path, _ in placed} == {len(self.dims)}
         if is_grid and self.find_new_dims(datasets):
-            found: Any = datasets
+            combined: Any = datasets
             for dim in self.dims:
-                # the outermost first, as in xarray, since it determines the position of new
-                # dimensions
-                found = self._stack(found, dim)
-            return found
+                # outermost first, as in xarray, which determines the order of new dimensions
+                combined = self._stack(combined, dim)
+            return combined
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
     def _stack(self, datasets: Nested, dim: Any) -> Any:
-        """Join nested lists along the outermost dimension, cell by cell."""
+        """Concatenate nested lists along the outermost dimension, cell by cell."""
         if not isinstance(datasets[0], list):
             return self._concatenate(datasets, dim)
         return [self._stack(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
     def combine_rows(self, datasets: Nested, level: int = 0) -> Any:
-        """Combine a grid that may lack cells: first each row, then all rows.
+        """Combine an incomplete grid: first each row, then all rows by an outer join.
 
-        Outer joins leave missing cells missing. ``level`` is the depth of the lists.
+        ``level`` is the index in ``dims`` of the dimension of the outermost list.
         """
         dim = self.dims[level]
         if level + 1 == len(self.dims):
             return self._concatenate(datasets, dim)
         rows = [self.combine_rows(row, level + 1) for row in datasets]
         if all(isinstance(row, xr.DataTree) and row.is_leaf for row in rows):
-            # a tree of only a root
+            # trees with only a root
             return xr.DataTree(self._join_rows([row.to_dataset() for row in rows], dim))
         return self._join_rows(rows, dim)
 
     def _join_rows(self, rows: list[Any], dim: Any) -> Any:
-        """Concatenate rows along a dimension; each may lack positions along the others."""
+        """Concatenate rows along a dimension; rows may lack positions along other dimensions."""
         rows = self._expand_coordinates(rows)
         shared = self._list_shared(rows, dim)
         if shared:
@@ -167,10 +165,10 @@ class Combination:
         return combined
 
     def _expand_coordinates(self, rows: list[Any]) -> list[Any]:
-        """Give coordinates of all rows the same dimensions of the grid.
+        """Expand coordinates of rows so that they have the same grid dimensions in all rows.
 
-        Where a row has a single position, its coordinate may be a scalar, such as the valid time of
-        a single step. xarray would take it for the value at all positions that the row lacks.
+        In a row with one position, a coordinate may be a scalar, such as the valid time of a single
+        step, which xarray would broadcast to the positions that the row lacks.
         """
         if not all(isinstance(row, xr.Dataset) for row in rows):
             return rows
@@ -184,56 +182,56 @@ class Combination:
                 {
                     name: expand_variable(row, name, [*dims, *row.variables[name].dims])
                     for name, dims in grid.items()
-                    if name in row.coords and _lacks(row.variables[name], dims)
+                    if name in row.coords and _lacks_dims(row.variables[name], dims)
                 }
             )
             for row in rows
         ]
 
     def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, list[Any]]:
-        """Return variables without a dimension that each row has for some of the positions.
+        """Return variables without the dimension ``dim`` that are incomplete in single rows.
 
-        Such as the bounds of times, where members do not have the same times. xarray would take
-        positions that a row lacks for other values. Each is returned with the dimensions along
-        which it is complete only in all rows together.
+        An example are the bounds of times, if members have different times. xarray would raise an
+        error because they differ. The result maps each variable to the grid dimensions along which
+        rows lack positions.
         """
         first = rows[0]
         if dim not in _list_dims(rows) or not all(isinstance(row, xr.Dataset) for row in rows):
-            # along a new dimension all variables are stacked
+            # all variables are stacked along a new dimension
             return {}
         inner = [d for d in self.dims if d != dim and d in first.indexes]
         differing = {d for d in inner if not _have_index(rows, d, first.indexes[d])}
-        found = {}
+        shared = {}
         for name, variable in first.variables.items():
             along = [d for d in inner if d in variable.dims]
-            kind = "coords" if name in first.coords else "data_vars"
-            if self.options.get(kind) == "all":
+            option = "coords" if name in first.coords else "data_vars"
+            if self.options.get(option) == "all":
                 continue
             others = [row.variables[name] for row in rows if name in row.variables]
             if len(along) > 1:
-                # each row may lack any cells, which needs a value that means so
+                # a row may lack any cells, so the dtype must have a missing value
                 dtypes = {other.dtype for other in others}
                 is_shared = len(dtypes) == 1 and has_missing_value(variable.dtype)
             else:
                 is_shared = not differing.isdisjoint(along)
             is_shared &= dim not in variable.dims and name not in variable.dims
             if is_shared and [other.dims for other in others] == [variable.dims] * len(rows):
-                found[name] = along
-        return found
+                shared[name] = along
+        return shared
 
     def _join_shared(self, rows: Sequence[xr.Dataset], name: Any, indexes: Indexes) -> Any:
-        """Return a variable of all rows, each position from the first row that has it.
+        """Join a variable along one dimension: each position from the first row that has it.
 
-        Raises `CombineError` if a later row has other values there, except where ``compat`` is
+        Raises `CombineError` if a later row has other values there, unless ``compat`` is
         ``"override"``.
         """
         [(dim, index)] = indexes.items()
-        places = np.stack([row.indexes[dim].get_indexer(index) for row in rows])
-        owners = (places >= 0).argmax(axis=0)
-        taken = places[owners, np.arange(index.size)]
-        cuts = np.flatnonzero((np.diff(owners) != 0) | (np.diff(taken) != 1)) + 1
+        positions = np.stack([row.indexes[dim].get_indexer(index) for row in rows])
+        owners = (positions >= 0).argmax(axis=0)
+        selected = positions[owners, np.arange(index.size)]
+        cuts = np.flatnonzero((np.diff(owners) != 0) | (np.diff(selected) != 1)) + 1
         pieces = [
-            rows[owners[a]].variables[name].isel({dim: slice(taken[a], taken[b - 1] + 1)})
+            rows[owners[a]].variables[name].isel({dim: slice(selected[a], selected[b - 1] + 1)})
             for a, b in pairwise([0, *cuts.tolist(), index.size])
         ]
         joined: Any = pieces[0]
@@ -241,19 +239,19 @@ class Combination:
             joined = xr.Variable.concat(pieces, dim)  # type: ignore[no-untyped-call]
         compares = self.options.get("compat") != "override"
         for number, row in enumerate(rows) if compares else ():
-            again = np.flatnonzero((places[number] >= 0) & (owners != number))
-            known = joined.isel({dim: again})
-            if not known.equals(row.variables[name].isel({dim: places[number][again]})):
+            repeated = np.flatnonzero((positions[number] >= 0) & (owners != number))
+            expected = joined.isel({dim: repeated})
+            if not expected.equals(row.variables[name].isel({dim: positions[number][repeated]})):
                 raise _make_conflict(row, name, dim)
         joined.attrs, joined.encoding = dict(rows[0][name].attrs), dict(rows[0][name].encoding)
         return joined
 
     def _join_cells(self, rows: Sequence[xr.Dataset], name: Any, indexes: Indexes) -> Any:
-        """Return a variable along several dimensions, each cell from the first row that has it.
+        """Join a variable along several dimensions: each cell from the first row that has it.
 
-        Raises `CombineError` as `_join_shared` does.
+        Raises `CombineError` in the same cases as `_join_shared`.
         """
-        # what is put last stays
+        # later rows overwrite earlier ones
         order = rows[::-1] if (is_first := self.options.get("compat") == "override") else rows
         joined = order[0][name].reindex(indexes).variable
         for row in order[1:]:
@@ -267,10 +265,10 @@ class Combination:
         return joined
 
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
-        """Concatenate datasets along a dimension; along a new one, stack them.
+        """Concatenate datasets along a dimension, or stack them along a new one.
 
-        "minimal" selects the variables with the dimension. xarray rejects it for a new dimension,
-        where `xarray.open_mfdataset` stacks data variables, and coordinates that differ.
+        For a new dimension, "minimal" is replaced, which xarray would reject: data variables are
+        stacked, and coordinates if they differ, as by `xarray.open_mfdataset`.
         """
         options = self.options
         is_minimal = all(options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
@@ -280,9 +278,9 @@ class Combination:
         return xr.combine_nested(datasets, concat_dim=dim, **options)
 
     def pad_datasets(self, opened: Mapping[int, Any], names: Sequence[Any]) -> Mapping[int, Any]:
-        """Return datasets or trees, by the number of their file, that are equally long.
+        """Pad datasets or trees, given by the index of their file, to the same lengths.
 
-        Groups of a tree are padded one by one, to the length of the groups above them.
+        Groups of a tree are padded one by one, at least to the length of the groups above them.
         """
         if not self.pad:
             return opened
@@ -291,54 +289,58 @@ class Combination:
         is_new = bool(self.find_new_dims([*opened.values()]))
         nodes: dict[int, dict[str, xr.Dataset]] = {n: list_groups(o) for n, o in opened.items()}
         lengths: dict[str, dict[Any, int]] = {}
-        for path in dict.fromkeys(path for each in nodes.values() for path in each):
-            parts = {number: each[path] for number, each in nodes.items() if path in each}
+        for path in dict.fromkeys(path for groups in nodes.values() for path in groups):
+            parts = {number: groups[path] for number, groups in nodes.items() if path in groups}
             files = [without_secrets(str(names[number])) for number in parts]
             above = lengths.get(path.rpartition("/")[0] or "/", {})
             padded = padding.pad(
                 files,
                 [*parts.values()],
-                () if is_new else self._list_taken_once([*parts.values()]),
+                () if is_new else self._list_not_concatenated([*parts.values()]),
                 compares=self.options.get("compat") != "override",
                 least=above,
             )
             sizes = [above, *(part.sizes for part in padded)]
-            lengths[path] = {dim: max(some.get(dim, 0) for some in sizes) for dim in self.pad}
+            lengths[path] = {
+                dim: max(part_sizes.get(dim, 0) for part_sizes in sizes) for dim in self.pad
+            }
             for number, part in zip(parts, padded, strict=True):
                 nodes[number][path] = part
         return {
-            number: xr.DataTree.from_dict(nodes[number], name=one.name)
-            if isinstance(one, xr.DataTree)
+            number: xr.DataTree.from_dict(nodes[number], name=file.name)
+            if isinstance(file, xr.DataTree)
             else nodes[number]["/"]
-            for number, one in opened.items()
+            for number, file in opened.items()
         }
 
-    def _list_taken_once(self, parts: Sequence[xr.Dataset]) -> set[Any]:
-        """Return the variables that all files have in common, since they are not concatenated."""
+    def _list_not_concatenated(self, parts: Sequence[xr.Dataset]) -> set[Any]:
+        """Return the variables that are not concatenated, and so must be equal in all files."""
         joined = {*self.dims} or _find_joined(self, dict(enumerate(parts))) - {*self.pad}
-        found, concatenated = set[Any](), set[Any]()
+        others, concatenated = set[Any](), set[Any]()
         for part in parts:
             for name, variable in part.variables.items():
-                how = self.options.get("coords" if name in part.coords else "data_vars")
-                is_once = how == "minimal" or (isinstance(how, list) and name not in how)
-                is_once &= joined.isdisjoint(variable.dims)
-                (found if is_once else concatenated).add(name)
-        return found - concatenated
+                option = self.options.get("coords" if name in part.coords else "data_vars")
+                is_not_concatenated = option == "minimal" or (
+                    isinstance(option, list) and name not in option
+                )
+                is_not_concatenated &= joined.isdisjoint(variable.dims)
+                (others if is_not_concatenated else concatenated).add(name)
+        return others - concatenated
 
     def find_new_dims(self, datasets: Nested) -> list[Any]:
-        """Return the dimensions to join along that no dataset has."""
+        """Return the dimensions of ``dims`` that no dataset has."""
         present = _list_dims(datasets)
         return [dim for dim in self.dims if dim is not None and dim not in present]
 
     def check_dims(self, datasets: Nested) -> None:
-        """Raise an error for a new dimension that looks like a misspelt one of the datasets."""
+        """Raise an error if a new dimension looks like a misspelt dimension of the datasets."""
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
 
 
 def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
-    """Return an error for a variable of which rows have other values at the same coordinates."""
+    """Return an error for a variable whose values at the same coordinates differ between rows."""
     kind = "coords" if name in row.coords else "data_vars"
     return CombineError(
         f"{name}: files with the same {' and '.join(map(repr, dims))} have other values of it; to "
@@ -347,13 +349,13 @@ def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
 
 
 def _have_index(rows: Sequence[xr.Dataset], dim: Any, index: pd.Index[Any]) -> bool:
-    """Return whether all rows have an index, or one has none."""
-    found = [row.indexes.get(dim) for row in rows]
-    return any(one is None for one in found) or all(index.equals(one) for one in found)
+    """Return whether all rows have the given index along a dimension, or one has none."""
+    indexes = [row.indexes.get(dim) for row in rows]
+    return any(other is None for other in indexes) or all(map(index.equals, indexes))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Raise an error for a dimension that no file has, but that looks like a misspelt one."""
+    """Raise an error if a dimension that no file has looks like a misspelt one."""
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
@@ -370,20 +372,20 @@ def _list_parts(datasets: Nested) -> Iterator[Any]:
 
 
 def _list_dims(datasets: Nested) -> dict[Any, None]:
-    """Return the dimensions of datasets or trees, each once."""
+    """Return the distinct dimensions of datasets or trees, as the keys of a dict."""
     return dict.fromkeys(dim for part in _list_parts(datasets) for dim in part.dims)
 
 
-# ---------------------------------------------------------------------- errors name the files
+# ---------------------------------------------------------------------- notes of errors
 
-SIDE_BY_SIDE: tuple[dict[str, str], ...] = (
+CONCATENATING_OPTIONS: tuple[dict[str, str], ...] = (
     {"coords": "different"},
     {"data_vars": "different"},
     {"coords": "different", "data_vars": "different"},
 )
-"""Options that keep values that differ between files side by side, the simplest first."""
+"""Options that concatenate variables that differ between files, to be tried in this order."""
 OVERRIDE_ADVICE = re.compile(r"[^.]*compat='override'\.?")
-"""What xarray advises where values differ: to use those of the first file for all."""
+"""xarray's advice for differing values, which would use those of the first file for all."""
 
 
 def combine_with_file_names(
@@ -393,32 +395,32 @@ def combine_with_file_names(
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine nested datasets; errors name the files, and the first that does not fit.
+    """Combine nested datasets; add notes to errors about the files and the first that does not fit.
 
     ``dims`` are the dimensions to join along, if given; ``files`` and ``opened`` are the files and
     their datasets, in order.
     """
-    shown = [without_secrets(str(file)) for file in files]
-    check_lengths(shown, opened, dims)
+    names = [without_secrets(str(file)) for file in files]
+    check_lengths(names, opened, dims)
     try:
         return combine(datasets)
     except COMBINE_ERRORS as error:
-        error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
+        error.add_note(f"while combining {len(files)} files, {names[0]} to {names[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
         if isinstance(error, xr.MergeError):
-            # advice that would change values
+            # remove advice that would change values
             texts = (
                 OVERRIDE_ADVICE.sub("", a).strip() if isinstance(a, str) else a for a in error.args
             )
             error.args = tuple(texts)
-            keeping = "rename the variable in preprocess, or open them apart"
-            for options in SIDE_BY_SIDE if isinstance(combine, Combination) else ():
+            remedy = "rename the variable in preprocess, or open them apart"
+            for options in CONCATENATING_OPTIONS if isinstance(combine, Combination) else ():
                 other = replace(combine, options=combine.options | options)  # type: ignore[type-var,attr-defined]
                 if _can_combine(other, datasets):
-                    keeping = f"pass {format_options(options)}"
+                    remedy = f"pass {format_options(options)}"
                     break
-            error.add_note(f"to keep the values of every file, {keeping}")
+            error.add_note(f"to keep the values of every file, {remedy}")
         present = _list_dims(list(opened))
         for dim in dims or ():
             if dim is not None and dim not in present:
@@ -426,9 +428,9 @@ def combine_with_file_names(
                     f"no file has the dimension {dim!r}, so the files are stacked along it"
                 )
         if (number := _find_first_failing(combine, datasets)) is not None:
-            before = f"the {number} before it" if number > 1 else shown[0]
-            error.add_note(f"{shown[number]} is the first file that does not combine with {before}")
-        if (difference := find_first_difference(shown, opened, dims)) is not None:
+            before = f"the {number} before it" if number > 1 else names[0]
+            error.add_note(f"{names[number]} is the first file that does not combine with {before}")
+        if (difference := find_first_difference(names, opened, dims)) is not None:
             error.add_note(difference)
         if ragged := _list_ragged(opened, dims or ()):
             pad = repr(ragged[0] if len(ragged) == 1 else ragged)
@@ -438,25 +440,25 @@ def combine_with_file_names(
 
 
 def _list_ragged(opened: Iterable[Any], joined: Collection[Any]) -> list[str]:
-    """Return dimensions without coordinates along which datasets differ in length."""
+    """Return dimensions without coordinates whose length differs between datasets."""
     sizes: dict[tuple[str, Any], set[int]] = defaultdict(set)
-    for one in opened:
-        for path, part in list_groups(one, inherit=True).items():
+    for dataset in opened:
+        for path, part in list_groups(dataset, inherit=True).items():
             for dim, size in part.sizes.items():
                 if dim not in joined and dim not in part.indexes:
                     sizes[path, dim].add(size)
-    return list(dict.fromkeys(str(dim) for (_, dim), found in sizes.items() if len(found) > 1))
+    return list(dict.fromkeys(str(dim) for (_, dim), lengths in sizes.items() if len(lengths) > 1))
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """Return options as code, such as ``coords="different"``."""
+    """Format options as keyword arguments, such as ``coords="different"``."""
     return ", ".join(f'{name}="{value}"' for name, value in options.items())
 
 
 def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
     """Return the index of the first dataset that does not combine with those before it, or None.
 
-    This costs little more than combining the datasets up to it. Grids have no such order.
+    It uses a galloping search, and returns None for nested lists.
     """
     if len(datasets) < 2 or any(isinstance(item, list) for item in datasets):
         return None
@@ -480,31 +482,31 @@ def _can_combine(combine: Combine, datasets: Nested) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------- comparing indexes
+# ---------------------------------------------------------------------- comparisons of indexes
 
 Parts = Mapping[Any, xr.Dataset]
-"""The dataset, or one group, of each file, by the name of the file, or its number."""
+"""The dataset or the group of each file, by the name or the index of the file."""
 
 
 def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]]:
-    """Group datasets by the variables that they have: those with a dimension, or with data."""
-    found: dict[frozenset[Any], list[Any]] = defaultdict(list)
+    """Group datasets by their names of variables with a dimension, or of data variables."""
+    groups: dict[frozenset[Any], list[Any]] = defaultdict(list)
     for part in parts:
         names = part.data_vars if dim is None else part.variables
-        found[frozenset(n for n in names if dim is None or dim in names[n].dims)].append(part)
-    return [*found.values()]
+        groups[frozenset(n for n in names if dim is None or dim in names[n].dims)].append(part)
+    return [*groups.values()]
 
 
 def _list_indexes(
     parts: Iterable[Any], dims: Collection[Any] | None = None
 ) -> dict[Any, list[Any]]:
-    """Return the indexes of datasets by dimension, optionally of some dimensions only."""
-    found: dict[Any, list[pd.Index[Any]]] = defaultdict(list)
+    """Return the indexes of datasets by dimension, for all or some dimensions."""
+    indexes: dict[Any, list[pd.Index[Any]]] = defaultdict(list)
     for part in parts:
         for dim, index in part.indexes.items():
             if dim in (part.sizes if dims is None else dims):
-                found[dim].append(index)
-    return found
+                indexes[dim].append(index)
+    return indexes
 
 
 def _differ(indexes: Sequence[pd.Index[Any]]) -> bool:
@@ -514,19 +516,19 @@ def _differ(indexes: Sequence[pd.Index[Any]]) -> bool:
 # ---------------------------------------------------------------------- long dimensions
 
 INDEX_BYTES = 8
-"""The size of an element of an index that xarray creates, in bytes."""
+"""Bytes per element of an index that xarray creates."""
 
 
 def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
     """Raise an error for dimensions that are so long that xarray would run out of memory.
 
-    Concatenating creates a mask as long as the dimension. Reindexing creates an index and a mask
-    for the other dimensions as well. Dimensions with an index are already in memory. ``dims`` are
-    the dimensions along which the files are joined, if given.
+    Concatenation creates a mask as long as the joined dimension; reindexing creates an index for
+    other dimensions. Dimensions with an index are in memory already. ``dims`` are the dimensions
+    along which files are joined, if given.
     """
     groups: dict[str, dict[str, Any]] = defaultdict(dict)
-    for file, each in zip(files, opened, strict=True):
-        for part in _list_parts([each]):
+    for file, opened_file in zip(files, opened, strict=True):
+        for part in _list_parts([opened_file]):
             groups[getattr(part, "path", "")][file] = part
     for parts in groups.values():
         for dim in dict.fromkeys(dim for part in parts.values() for dim in part.dims):
@@ -546,29 +548,29 @@ def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[An
 def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bool:
     """Return whether xarray may reindex variables with a dimension to coordinates of other files.
 
-    It does so for variables that some files lack, and where coordinates differ along a dimension
-    along which the files are not joined. If no dimensions are named, files with the same variables
-    follow each other along one, and the results are merged.
+    It reindexes variables that some files lack, and variables whose coordinates differ along other
+    than the joined dimensions. Without ``joined``, files with the same variables are joined along
+    one dimension that xarray infers, and the results are merged.
     """
-    kinds = _group_by_variables(parts, dim)
-    if joined and len(kinds) > 1:
+    groups = _group_by_variables(parts, dim)
+    if joined and len(groups) > 1:
         return True
-    united = list[dict[Any, Any]]()
-    for alike in kinds:
-        variables = [v for v in alike[0].variables.values() if dim in v.dims]
-        indexes = _list_indexes(alike, {d for v in variables for d in v.dims if d not in joined})
+    unions = list[dict[Any, Any]]()
+    for group in groups:
+        variables = [v for v in group[0].variables.values() if dim in v.dims]
+        indexes = _list_indexes(group, {d for v in variables for d in v.dims if d not in joined})
         if sum(map(_differ, indexes.values())) > (0 if joined else 1):
             return True
-        united.append({d: one.append(more).unique() for d, (one, *more) in indexes.items()})
-    first = united[0]
-    pairs = [(one[d], first[d]) for one in united for d in one if d in first]
-    return any(len(one) != len(other) or not one.isin(other).all() for one, other in pairs)
+        unions.append({d: index.append(more).unique() for d, (index, *more) in indexes.items()})
+    first = unions[0]
+    pairs = [(union[d], first[d]) for union in unions for d in union if d in first]
+    return any(len(a) != len(b) or not a.isin(b).all() for a, b in pairs)
 
 
-# ---------------------------------------------------------------------- files that are unlike
+# ---------------------------------------------------------------------- warnings
 
 MAX_NAMES = 3
-"""Maximum number of variables or files that a sentence names; of the others it gives the number."""
+"""Maximum number of variables, files or grids that a sentence names."""
 SILENCE = (
     "if this is meant, silence the warning: "
     'warnings.simplefilter("ignore", virtualds.CombineWarning)'
@@ -580,49 +582,55 @@ Dims = tuple[str, ...]
 def warn_about_differences(
     combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
 ) -> None:
-    """Warn once if combining files, given by name, repeated values, or merged two grids."""
-    found: list[str] = []
-    groups = {file: list_groups(each) for file, each in opened.items()}
+    """Warn once if combining files has broadcast variables, or has merged different grids."""
+    sentences: list[str] = []
+    groups = {file: list_groups(file_groups) for file, file_groups in opened.items()}
     for path, result in list_groups(combined).items():
-        parts = {file: each[path] for file, each in groups.items() if path in each}
+        parts = {
+            file: file_groups[path] for file, file_groups in groups.items() if path in file_groups
+        }
         joined = _find_joined(combination, parts)
-        found += _describe_repeated(parts, result, joined)
+        sentences += _describe_broadcasts(parts, result, joined)
         if combination.options.get("join", "outer") == "outer":
-            found += _describe_merged_grids(combination, parts, result, joined)
-    if found:
-        text = "\n  ".join([f"the {len(opened)} files combine, but are not alike", *found, SILENCE])
+            sentences += _describe_merged_grids(combination, parts, result, joined)
+    if sentences:
+        text = "\n  ".join(
+            [f"the {len(opened)} files combine, but are not alike", *sentences, SILENCE]
+        )
         warn_user(without_secrets(text), CombineWarning)
 
 
 def _find_joined(combination: Combination, parts: Parts) -> set[Any]:
-    """Return the dimensions along which files follow each other.
+    """Return the dimensions along which files are concatenated.
 
-    If coordinates decide, they are those that `xarray.combine_by_coords` infers: dimensions along
-    which files with the same variables begin with different values.
+    If coordinates decide, these are dimensions along which files with the same variables begin with
+    different values, as `xarray.combine_by_coords` infers them.
     """
     if combination.combine == "nested":
         return set(combination.dims)
     return {
         dim
-        for alike in _group_by_variables(parts.values())
-        for dim, found in _list_indexes(alike).items()
-        if len({index[0] for index in found if index.size}) > 1
+        for group in _group_by_variables(parts.values())
+        for dim, indexes in _list_indexes(group).items()
+        if len({index[0] for index in indexes if index.size}) > 1
     }
 
 
-def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]) -> Iterator[str]:
-    """Yield a sentence for each way in which values of some files are repeated."""
-    found: dict[tuple[Dims, Dims, tuple[str, ...]], list[str]] = defaultdict(list)
+def _describe_broadcasts(
+    parts: Parts, result: xr.Dataset, joined: Collection[Any]
+) -> Iterator[str]:
+    """Yield a sentence for each way in which variables of some files are broadcast."""
+    differing: dict[tuple[Dims, Dims, tuple[str, ...]], list[str]] = defaultdict(list)
     for name, variable in result.variables.items():
-        kinds = _group_by_dims(parts, name, joined)
-        whole = {str(dim) for dim in variable.dims if dim not in joined}
-        if any(set(dims) < whole for dims in kinds):
-            usual = max(kinds, key=lambda dims: len(kinds[dims]))
-            for dims in [dims for dims in kinds if dims != usual]:
-                found[usual, dims, tuple(kinds[dims])].append(str(name))
-    for (usual, other, files), names in found.items():
-        taken = {str(name) for file in files for name in parts[file].variables}
-        renamed = find_renamed(usual, other, taken)
+        files_by_dims = _group_by_dims(parts, name, joined)
+        result_dims = {str(dim) for dim in variable.dims if dim not in joined}
+        if any(set(dims) < result_dims for dims in files_by_dims):
+            usual = max(files_by_dims, key=lambda dims: len(files_by_dims[dims]))
+            for dims in [dims for dims in files_by_dims if dims != usual]:
+                differing[usual, dims, tuple(files_by_dims[dims])].append(str(name))
+    for (usual, other, files), names in differing.items():
+        used_names = {str(name) for file in files for name in parts[file].variables}
+        renamed = find_renamed(usual, other, used_names)
         remedy = f"rename it: preprocess={format_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
         yield (
             f"{name_some(map(repr, names), MAX_NAMES)}: ({', '.join(other)}) in "
@@ -632,60 +640,62 @@ def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]
 
 
 def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dims, list[str]]:
-    """Group files by the dimensions of a variable: in any order, without the joined ones."""
-    kinds: dict[frozenset[str], Dims] = {}
-    found: dict[Dims, list[str]] = defaultdict(list)
+    """Group files by the dimensions of a variable, in any order and without joined ones."""
+    first_order: dict[frozenset[str], Dims] = {}
+    files_by_dims: dict[Dims, list[str]] = defaultdict(list)
     for file, part in parts.items():
         if name in part.variables:
             dims = tuple(str(dim) for dim in part.variables[name].dims if dim not in joined)
-            found[kinds.setdefault(frozenset(dims), dims)].append(file)
-    return found
+            files_by_dims[first_order.setdefault(frozenset(dims), dims)].append(file)
+    return files_by_dims
 
 
 def _describe_merged_grids(
     combination: Combination, parts: Parts, result: xr.Dataset, joined: Collection[Any]
 ) -> Iterator[str]:
-    """Yield a sentence for each coordinate with elements that some file lacks.
+    """Yield a sentence for each dimension along which different grids were merged.
 
-    Times are not a grid: it is normal that members and variables begin or end at different times.
+    Times are ignored, since members and variables often begin or end at different times.
     """
-    for dim, whole in result.indexes.items():
-        is_time = isinstance(whole, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
+    for dim, union in result.indexes.items():
+        is_time = isinstance(union, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
         if dim in joined or dim not in result.sizes or is_time:
             continue
-        having = {file: part.indexes[dim] for file, part in parts.items() if dim in part.indexes}
-        is_filled = any(index.size < whole.size for index in having.values())
-        if is_filled and _is_mixed(combination, parts, dim, whole):
+        indexes = {file: part.indexes[dim] for file, part in parts.items() if dim in part.indexes}
+        is_filled = any(index.size < union.size for index in indexes.values())
+        if is_filled and _is_mixed(combination, parts, dim, union):
             grids: dict[str, list[str]] = defaultdict(list)
-            for file, index in having.items():
+            for file, index in indexes.items():
                 grids[digest_values(index.values)].append(file)
-            most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
-            places = "; ".join(f"{grid} in {name_some(files, MAX_NAMES)}" for grid, files in most)
+            largest = sorted(grids.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
+            places = "; ".join(
+                f"{grid} in {name_some(files, MAX_NAMES)}" for grid, files in largest
+            )
             yield (
-                f"{str(dim)!r}: {places}: united to {whole.size:,} values, and filled where a file "
+                f"{str(dim)!r}: {places}: united to {union.size:,} values, and filled where a file "
                 f"has none; leave out the files of another grid, or open them apart "
                 f'(join="exact" refuses them)'
             )
 
 
-def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[Any]) -> bool:
-    """Return whether files have two different grids, instead of covering parts of one.
+def _is_mixed(combination: Combination, parts: Parts, dim: Any, merged: pd.Index[Any]) -> bool:
+    """Return whether files have different grids, instead of covering parts of one.
 
-    Files that are merged may cover different parts, such as years that one variable lacks. Files
-    that are joined along another dimension may not.
+    Merged files may cover different parts, such as years that one variable lacks. Files that are
+    concatenated along another dimension may not.
     """
-    is_nested, everything = combination.combine == "nested", [*parts.values()]
+    is_nested, all_parts = combination.combine == "nested", [*parts.values()]
     if not (is_nested and set(combination.dims) <= {None}):
-        groups = [everything] if is_nested else _group_by_variables(everything)
-        lists = [found for alike in groups if (found := _list_indexes(alike).get(dim))]
+        groups = [all_parts] if is_nested else _group_by_variables(all_parts)
+        lists = [indexes for group in groups if (indexes := _list_indexes(group).get(dim))]
         if any(map(_differ, lists)):
             return True
-    # whether a file lacks elements of the whole grid between its own
-    indexes = [index for index in _list_indexes(everything)[dim] if index.size]
-    places = map(whole.get_indexer, indexes if whole.is_unique else ())
-    return any(there.max() - there.min() + 1 > there.size for there in places)
+    # whether a file lacks elements of the merged grid between its own
+    indexes = [index for index in _list_indexes(all_parts)[dim] if index.size]
+    positions = map(merged.get_indexer, indexes if merged.is_unique else ())
+    return any(found.max() - found.min() + 1 > found.size for found in positions)
 
 
-def _lacks(variable: xr.Variable, dims: Collection[Any]) -> bool:
+def _lacks_dims(variable: xr.Variable, dims: Collection[Any]) -> bool:
     """Return whether a variable in memory lacks some dimensions."""
     return get_virtual_array(variable) is None and not {*dims} <= {*variable.dims}

@@ -1,4 +1,4 @@
-"""The stores, which read and write bytes by url, and a table of them by url scheme."""
+"""Stores, which read and write bytes by url; `find_store` returns the store of a url."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANY_OTHER = FsspecStore()
 
 SCANNED: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
 """The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None. It
-is visible to the thread that opens the file, and to threads that read for it in a copy of its
+is set in the thread that opens the file, and in threads that read for it in a copy of its
 context."""
 
 
@@ -52,26 +52,31 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return the plain file that contains the bytes of each file, and their offset in it."""
-    found = [(file, 0) for file in files]
-    while inside := [n for n, (file, _) in enumerate(found) if _find_archive_store(file.url)]:
+    """Return, for each file, the outermost archive that contains it, and its offset there.
+
+    A file outside archives is returned itself, with offset 0.
+    """
+    outermost = [(file, 0) for file in files]
+    while in_archives := [
+        n for n, (file, _) in enumerate(outermost) if _find_archive_store(file.url)
+    ]:
         for store in ARCHIVES.values():
-            numbers = [n for n in inside if _find_archive_store(found[n][0].url) is store]
-            locations = store.locate_members([found[n][0] for n in numbers])
+            numbers = [n for n in in_archives if _find_archive_store(outermost[n][0].url) is store]
+            locations = store.locate_members([outermost[n][0] for n in numbers])
             for n, (file, begin) in zip(numbers, locations, strict=True):
-                found[n] = file, found[n][1] + begin
-    return found
+                outermost[n] = file, outermost[n][1] + begin
+    return outermost
 
 
 def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
-    """Return archive and member of each file, or None for a file that is in no archive."""
+    """Return the archive and the member of each file, or None for a file outside archives."""
     stores = [_find_archive_store(file.url) for file in files]
     pairs = zip(stores, files, strict=True)
     return [None if store is None else store.find_member(file) for store, file in pairs]
 
 
 def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
-    """Return the first bytes of a single file, or of members of one archive with one request."""
+    """Return the first bytes of one file, or of several members of one archive by one request."""
     if not files:
         return []
     if (store := _find_archive_store(files[0].url)) is not None:

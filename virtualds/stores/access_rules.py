@@ -1,7 +1,7 @@
-"""Access rules: the urls to which a reference set may refer.
+"""Access rules for the urls in a reference set, whose writer may be untrusted.
 
-A set may come from an untrusted writer. Each url is made absolute (dots resolved, scheme and host
-normalised, RFC 3986 section 6.2.2), checked, and opened in exactly this form.
+Each url is made absolute (dots resolved, scheme and host normalised, RFC 3986 section 6.2.2),
+checked, and opened in exactly this form.
 """
 
 from __future__ import annotations
@@ -24,44 +24,43 @@ from virtualds.source_file import StorageOptions
 from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-"""The argument ``allow`` of users: None, one prefix, or several."""
+"""The type of the argument ``allow``: None, one prefix, or several."""
 
 REMOTE = frozenset(
     {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
     | {"az", "abfs", "abfss", "adl", "oci", "ocilake", "oss", "tos", "hf", "github", "gist"}
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
-"""Schemes that never lead to files of this machine, and send no credentials by default."""
+"""Schemes that never open local files, and send no credentials by default."""
 OWN = frozenset({"file", "memory", HELD})
-"""Schemes of sets that are trusted like local files, since this process itself holds them."""
+"""Schemes of sets that are trusted, because they are local or in the memory of this process."""
 TRANSPARENT = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
 """Links of fsspec's chained urls that only open the next link.
 
-A cache with a path of its own would open that path instead.
+A cache link with a path would open that path instead.
 """
 OPAQUE = frozenset(
     {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
 )
-"""Schemes that open something other than their url states; some would run code."""
+"""Schemes that may open any other url, or run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
-"""Default ports of schemes whose urls begin with a host."""
+"""Default ports of schemes with a host."""
 HOSTED = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
-"""Schemes whose urls begin with a host that is looked up, possibly after a user name."""
+"""Schemes with a host that is looked up, possibly after a user name."""
 
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
-"""Schemes whose urls begin with a bucket instead of a host."""
+"""Schemes with a bucket instead of a host."""
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback", "broadcasthost"})
 LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", ".home.arpa")
-"""Names of this machine and its network (RFC 6761, 6762, 8375)."""
+"""Host names of this machine and its local network (RFC 6761, 6762, 8375)."""
 NAT64 = IPv6Network("64:ff9b::/96")
-"""Addresses that contain an IPv4 address (RFC 6052)."""
+"""IPv6 addresses that contain an IPv4 address (RFC 6052)."""
 LOCAL_NETWORKS = tuple(
     ip_network(text) for text in ("192.0.0.0/24", "64:ff9b:1::/48", "::ffff:0:0:0/96", "fec0::/10")
 )
-"""Networks that `ipaddress` treats as public, at least in some Pythons (RFC 6890, 8215, 7915,
-3513)."""
+"""Private networks that versions of `ipaddress` treat as public (RFC 6890, 8215, 7915, 3513)."""
 Address = IPv4Address | IPv6Address
 
 REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
@@ -70,17 +69,17 @@ _LABEL = r"[\w~-]{1,63}"
 _HOST = re.compile(
     rf"(|{_LABEL}(\.{_LABEL})*\.?|\[(?P<address>.+)\])(:(?P<port>[0-9]*))?", re.ASCII
 )
-"""A host as `_encode_host` returns it (RFC 1034, section 3.1), or an address, and the port."""
+"""A host as returned by `_encode_host` (RFC 1034, section 3.1), or an address, with a port."""
 _REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
 _SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""Control characters, and Python's replacements for bytes that are not UTF-8."""
+"""Control characters, and surrogates for bytes that are not UTF-8."""
 _DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
 _DECODINGS = 5
 
 
 class UrlParts(NamedTuple):
-    """The parts of a url; ``authority`` is the host, the bucket, or any other first part."""
+    """The parts of a url; ``authority`` is the host, with user and port, or the bucket."""
 
     scheme: str
     authority: str
@@ -95,9 +94,9 @@ class UrlParts(NamedTuple):
 class AccessPolicy:
     """The urls to which a set may refer, and the options with which they are opened.
 
-    ``prefixes`` are absolute urls; by default a set of this machine may refer to any file, a remote
-    one to remote files. ``options`` open these files, and ``protocol`` is the scheme of urls that
-    have none, if the user passed options for sources separately from the options of the set.
+    ``prefixes`` are allowed absolute urls; by default a local set may refer to any file, a remote
+    one to remote files. ``options`` are the access options of source files, and ``protocol`` the
+    scheme of urls without one, if the user passed these separately from the options of the set.
 
     Examples
     --------
@@ -115,17 +114,17 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
-        """Build the rules from an argument ``allow``; raise errors for chains, queries and ""."""
+        """Build the policy from the argument ``allow``; raise if a prefix is invalid."""
         if allow is None:
             return cls()
-        given = [allow] if isinstance(allow, str | os.PathLike) else allow
-        if not isinstance(given, Iterable):
+        prefixes = [allow] if isinstance(allow, str | os.PathLike) else allow
+        if not isinstance(prefixes, Iterable):
             raise TypeError(f"allow {allow!r}: give a folder, as path or url, or several of them")
-        return cls(tuple(_normalise_prefix(prefix) for prefix in given))
+        return cls(tuple(_normalise_prefix(prefix) for prefix in prefixes))
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
-        """Local folders among the prefixes, with symbolic links resolved."""
+        """The local folders among the prefixes, with symbolic links resolved."""
         local = [p for p in self.prefixes or () if scheme_of(p) == "file"]
         return tuple(os.path.realpath(local_path(prefix)) for prefix in local)
 
@@ -134,18 +133,24 @@ class AccessPolicy:
         return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
-        """Raise an error for an absolute url that the set at ``base`` may not refer to."""
+        """Raise `AccessError` if the set at ``base`` may not refer to an absolute url."""
         *outer, last = _split_links(url)
-        bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
-        free = self.prefixes is None
-        guarded = free and not is_own(base)
-        is_local = "file" in (scheme_of(last), bent and scheme_of(f"{bent}://"))
-        odd = bent or (last if scheme_of(last) in OPAQUE else None)
-        # known to be remote, or of the set's own url
-        remote = REMOTE | {scheme_of(link) for link in _split_links(base)}
-        objections = (
-            (guarded and is_local, f"the local file {url}, which a remote set may not; {REMEDY}"),
-            (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
+        opaque_link = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
+        is_unrestricted = self.prefixes is None
+        is_guarded = is_unrestricted and not is_own(base)
+        is_local = "file" in (scheme_of(last), opaque_link and scheme_of(f"{opaque_link}://"))
+        opaque_url = opaque_link or (last if scheme_of(last) in OPAQUE else None)
+        # schemes that are known to be remote, or are those of the set
+        remote_schemes = REMOTE | {scheme_of(link) for link in _split_links(base)}
+        violations = (
+            (
+                is_guarded and is_local,
+                f"the local file {url}, which a remote set may not; {REMEDY}",
+            ),
+            (
+                opaque_url,
+                f"{url}, and where {opaque_url} leads cannot be judged; refer to the file itself",
+            ),
             (
                 # fsspec would open a local folder, pipe or device
                 outer
@@ -155,21 +160,21 @@ class AccessPolicy:
                 f"{url}, which is not a regular file; refer to a file",
             ),
             (
-                guarded and is_private(last) and not is_private(_split_links(base)[-1]),
+                is_guarded and is_private(last) and not is_private(_split_links(base)[-1]),
                 f"{url}, an address of this machine or its network, which a set of a public host "
                 f"may not; {REMEDY}",
             ),
             (
-                not free and not self._covers(last),
+                not is_unrestricted and not self._covers(last),
                 f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
             ),
             (
-                guarded and scheme_of(last) not in remote,
+                is_guarded and scheme_of(last) not in remote_schemes,
                 f"{url}, which a remote set may not, for it may be local; {REMEDY}",
             ),
         )
-        if found := next((text for holds, text in objections if holds), None):
-            raise AccessError(f"{base}: it refers to {found}")
+        if message := next((text for is_violated, text in violations if is_violated), None):
+            raise AccessError(f"{base}: it refers to {message}")
 
     def _covers(self, url: str) -> bool:
         if scheme_of(url) == "file":
@@ -185,33 +190,33 @@ class AccessPolicy:
 
 
 ANYWHERE = AccessPolicy()
-"""The rules that apply without an argument ``allow``."""
+"""The policy without an argument ``allow``."""
 
 
 def resolve_url(url: str, base: str) -> str:
-    """Return the absolute form of a url in the set ``base``, the form that is checked and opened.
+    """Return the absolute form of a url in the set ``base``, which is then checked and opened.
 
-    Raise an error for a string that is neither a url nor a path.
+    Raises `AccessError` for a string that is neither a url nor a path.
     """
     if not is_valid_url(url):
-        raise _access_error(url, base)
+        raise _make_invalid_url_error(url, base)
     url = _SHORT_FILE_URL.sub("file://", url, count=1)
     has_scheme = scheme_of(url) != "file" or url.lower().startswith(("file://", "local://"))
     if not has_scheme and "://" in url and "::" not in url:
-        raise _access_error(url, base)
+        raise _make_invalid_url_error(url, base)
     if not has_scheme and not os.path.isabs(url):
         url = _join_to_folder(base, url)
     *outer, last = _split_links(url)
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
-        # .. after a symbolic link is relative to the target of the link, as for the system
+        # like the operating system, resolve .. after a symbolic link from the target of the link
         folder, dots, name = (path := local_path(last)).rpartition("/../")
         path = os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
-        # in a chain, links are not checked again when the file is read
+        # resolve symbolic links of a chain now, since they are not checked when the file is read
         return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
     parsed = _parse_url(last)
     if re.search(r"[\\\s]", parsed.authority):
-        raise _access_error(url, base)
+        raise _make_invalid_url_error(url, base)
     if parsed.scheme in HOSTED and not _is_host(parsed.authority.rpartition("@")[2]):
         raise AccessError(
             f"{base}: it refers to {url!r}, whose host is no name or address that can be looked "
@@ -221,7 +226,7 @@ def resolve_url(url: str, base: str) -> str:
 
 
 def is_own(base: str) -> bool:
-    """Return whether a set is on this machine or in this process, so that a user has put it there.
+    """Return whether a set is local or in the memory of this process, and therefore trusted.
 
     Examples
     --------
@@ -232,7 +237,7 @@ def is_own(base: str) -> bool:
 
 
 def is_same_host(url: str, other: str) -> bool:
-    """Return whether two absolute urls lead to the same host, or bucket, by the same chain."""
+    """Return whether two absolute urls have the same host or bucket, and the same chained links."""
     (*outer, last), (*others, end) = _split_links(url), _split_links(other)
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
@@ -240,20 +245,20 @@ def is_same_host(url: str, other: str) -> bool:
 
 
 def is_private(url: str) -> bool:
-    """Return whether a url leads to this machine or its network, without looking up names.
+    """Return whether the host of a url is this machine or in its network, without DNS look-ups.
 
-    Some names of this machine are known (RFC 6761, section 6.3). Addresses are parsed as by the
-    system: decimal, octal or hexadecimal, one to four parts.
+    Special names are known (RFC 6761, section 6.3). Addresses are parsed as by ``inet_aton``:
+    decimal, octal or hexadecimal, with one to four parts.
     """
     if scheme_of(url) not in DEFAULT_PORTS and "@" not in url:
-        found = _REMOTE_URL.fullmatch(url)
-        if found is None or scheme_of(url) in BUCKETS:
+        is_hosted = _REMOTE_URL.fullmatch(url) is not None and scheme_of(url) not in BUCKETS
+        if not is_hosted:
             return False
     authority = _parse_url(url).authority.rpartition("@")[2]
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
     if not authority.startswith("["):
         host = host.partition(":")[0]
-    # hosts of schemes that are not `HOSTED` may be spelled in any way
+    # hosts of other schemes than `HOSTED` are not normalised yet
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
     if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
         return True
@@ -262,11 +267,11 @@ def is_private(url: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether clients send a name or address, possibly with a port, unchanged."""
-    found = _HOST.fullmatch(text)
-    if found is None or int(found["port"] or 0) >= 2**16:
+    """Return whether a host, with an optional port, has a form that clients do not change."""
+    match = _HOST.fullmatch(text)
+    if match is None or int(match["port"] or 0) >= 2**16:
         return False
-    return found["address"] is None or isinstance(_parse_address(found["address"]), IPv6Address)
+    return match["address"] is None or isinstance(_parse_address(match["address"]), IPv6Address)
 
 
 def _parse_address(host: str) -> Address | None:
@@ -282,14 +287,14 @@ def _parse_address(host: str) -> Address | None:
 
 
 def _is_public(address: Address) -> bool:
-    """Return whether an address, and any address inside it, belongs to the public internet."""
+    """Return whether an address, and the IPv4 address embedded in it, is a public one."""
     if isinstance(address, IPv6Address):
         inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
             inner.append(ip_address(address.packed[-4:]))
         if int(address) >> 32 == 0:
             inner.append(ip_address(address.packed[-4:]))
-        if any(found is not None and not _is_public(found) for found in inner):
+        if any(embedded is not None and not _is_public(embedded) for embedded in inner):
             return False
     is_local = address.is_multicast or any(address in network for network in LOCAL_NETWORKS)
     return address.is_global and not is_local
@@ -301,7 +306,7 @@ def is_valid_url(url: str) -> bool:
 
 
 def check_valid_url(url: str) -> None:
-    """Raise an error for a url that is invalid in reference sets."""
+    """Raise `UnsupportedError` for a url that is invalid in reference sets."""
     if not is_valid_url(url):
         raise UnsupportedError(
             f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "
@@ -309,14 +314,14 @@ def check_valid_url(url: str) -> None:
         )
 
 
-def _access_error(url: str, base: str) -> AccessError:
+def _make_invalid_url_error(url: str, base: str) -> AccessError:
     return AccessError(
         f"{base}: it refers to {url!r}, which is neither a url nor a path; write the set anew"
     )
 
 
 def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
-    """Convert a prefix of the user to the form in which urls are checked."""
+    """Convert a prefix of ``allow`` to the absolute form in which urls are checked."""
     url = normalise_url(prefix)
     if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
         raise ValueError(f"allow: {prefix!r} is not a prefix; give a folder, or a url without '::'")
@@ -335,11 +340,11 @@ def _split_links(url: str) -> list[str]:
 
 def _parse_url(url: str) -> UrlParts:
     """Return the normalised parts of a remote url."""
-    found = _REMOTE_URL.fullmatch(url)
-    scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
+    match = _REMOTE_URL.fullmatch(url)
+    scheme, authority, path = match.groups() if match else (scheme_of(url), "", "")
     scheme, query = scheme.lower(), ""
     if scheme in DEFAULT_PORTS:
-        # ? and # end a path after a host; in object names they are ordinary characters
+        # ? and # end the path of an HTTP url, but are ordinary characters in object names
         end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
         path, query = path[:end], path[end:]
     if scheme in HOSTED:
@@ -351,18 +356,18 @@ def _parse_url(url: str) -> UrlParts:
 
 
 def _encode_host(host: str) -> str:
-    """Encode a host, possibly with a port, as clients look it up: unquoted, mapped, and in ASCII.
+    """Encode a host, with an optional port, in the ASCII form that clients look up.
 
     Clients differ in how they map the characters of a host (RFC 3986, section 3.2.2; UTS 46; RFC
-    5891). All of them leave a host in this form unchanged. A host without such a form is returned
-    in one that `_HOST` does not match.
+    5891), but do not change a host in ASCII form. A host that cannot be encoded is returned in a
+    form that `_HOST` does not match.
     """
     host = (host if host.startswith("[") else unquote(host)).lower()
-    # clients that accept invisible characters leave them out, which changes the name
+    # clients remove invisible characters, which changes the name
     if host.isascii() or any(unicodedata.category(letter) == "Cf" for letter in host):
         return host
     name, colon, port = host.partition(":")
-    # idna is installed with each HTTP client
+    # HTTP clients require idna
     with suppress(ImportError, UnicodeError):
         name = import_module("idna").encode(name, uts46=True).decode("ascii")
     return name + colon + port
@@ -373,32 +378,32 @@ def _resolve_dots(path: str) -> str:
     if not _DOTS.search(path):
         return path
     first, *parts = path.split("/")
-    kept: list[str] = []
+    resolved: list[str] = []
     for part in parts:
         if part == "..":
-            del kept[-1:]
+            del resolved[-1:]
         elif part != ".":
-            kept.append(part)
+            resolved.append(part)
     if parts and parts[-1] in (".", ".."):
-        kept.append("")
-    return "/".join([first, *kept])
+        resolved.append("")
+    return "/".join([first, *resolved])
 
 
 def _has_hidden_dots(path: str) -> bool:
-    """Return whether a path has dot segments after a server has decoded it, possibly repeatedly."""
+    """Return whether a path has dot segments once it is percent-decoded, even repeatedly."""
     for _ in range(_DECODINGS):
         if _DOTS.search(path):
             return True
-        path, before = unquote(path), path
-        if path == before:
+        path, encoded = unquote(path), path
+        if path == encoded:
             return False
     return True
 
 
 def _join_to_folder(base: str, relative: str) -> str:
-    """Return the url of a path relative to the folder of a set, whose url may be a chain."""
+    """Resolve a path relative to the folder of a set, whose url may be a chain."""
     if scheme_of(base) == HELD:
-        # it is in no folder
+        # an object in memory is in no folder
         return normalise_url(relative)
     links = _split_links(base)
     number = next((i for i, link in enumerate(links) if "://" in link), 0)

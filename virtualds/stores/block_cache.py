@@ -1,12 +1,11 @@
-"""Caches the parts of remote files that a scan needs, and serves files in memory.
+"""A cache of blocks of a remote file during a scan, and a store of bytes and files in memory.
 
 Libraries read metadata in many small pieces, most of them near each other. Each piece is fetched
-with some of the following bytes: twice as many each time while a library reads on, few if it jumps.
-So a file with scattered metadata costs little more than its metadata.
+with some of the following bytes: twice as many each time while a library reads sequentially, few
+after a seek.
 
-Bytes and open files of this process have urls of their own. The access options of such a file
-contain the object, which lives as long as references to it. A reference set with such a url, which
-anybody may have written, cannot access anything.
+Bytes and open files in memory have urls of their own. The object itself is in the access options of
+its `SourceFile`, so that such a url in a reference set cannot access anything by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, Stor
 from virtualds.urls import HELD
 
 OBJECT = "held"
-"""The access option that contains the object of a file."""
+"""Name of the access option that contains the object."""
 
 REMEDY = (
     "write the bytes to a file and open that, point the references at a copy with "
@@ -33,11 +32,11 @@ REMEDY = (
 
 
 class MemoryBytes:
-    """A copy of bytes in memory; ``what`` describes it at the end of the url."""
+    """A copy of bytes in memory; ``name`` is the last part of its url."""
 
-    def __init__(self, data: bytes | bytearray | memoryview, what: str = "bytes") -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "bytes") -> None:
         self._data = bytes(data)
-        self.name, self.size = _make_url(what), len(self._data)
+        self.name, self.size = _make_url(name), len(self._data)
 
     def read(self, offset: int, length: int) -> bytes:
         return self._data[offset : offset + length]
@@ -53,7 +52,7 @@ class MemoryBytes:
 
 
 class MemoryFile:
-    """An open binary file of Python, read by one thread at a time, and never closed here."""
+    """An open binary file object, read by one thread at a time, and never closed here."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
@@ -90,20 +89,20 @@ class MemoryFile:
 
 
 HeldObject = MemoryBytes | MemoryFile
-"""An object of this process that has a url: bytes, or an open file."""
+"""An object in memory with a url: bytes, or an open file."""
 
 
-def _make_url(what: str) -> str:
-    return f"{HELD}://{secrets.token_hex(6)}/{what}"
+def _make_url(name: str) -> str:
+    return f"{HELD}://{secrets.token_hex(6)}/{name}"
 
 
 def make_options(held: HeldObject) -> StorageOptions:
-    """Return the access options with which the url of an object is opened."""
+    """Return the access options that open the url of an object."""
     return StorageOptions({OBJECT: held})
 
 
 class HeldObjectStore(Store):
-    """Serves bytes and open files of this process, which are passed in the access options."""
+    """Reads bytes and open files in memory, which are passed in the access options."""
 
     refusal = "virtualds does not write into objects; give a path or url"
 
@@ -114,13 +113,13 @@ class HeldObjectStore(Store):
             held = _find_object(file.url, file.options)
         except FileNotFoundError as error:
             raise StoreError(str(error)) from error
-        found = []
+        parts = []
         for item, (offset, length) in enumerate(ranges):
             data = held.read(offset, length)
             if len(data) != length:
                 raise StoreError(f"it has {held.size} bytes, not {offset + length}", item)
-            found.append(data)
-        return found
+            parts.append(data)
+        return parts
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         return SourceFile(url, _find_object(url, options).size, None, None, options)
@@ -136,7 +135,7 @@ class HeldObjectStore(Store):
 
 
 def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
-    """Return the object of a url, which is in its access options."""
+    """Return the object of a url from its access options."""
     held: HeldObject | None = (options or {}).get(OBJECT)
     if held is None or held.name != url:
         raise FileNotFoundError(
@@ -147,7 +146,7 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
 
 
 def check_permanent(files: Iterable[SourceFile], target: str) -> None:
-    """Raise an error for references to bytes that only exist in this process."""
+    """Raise an error if a file exists only in the memory of this process."""
     for file in files:
         if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
             raise UnsupportedError(
@@ -159,31 +158,31 @@ def check_permanent(files: Iterable[SourceFile], target: str) -> None:
 # ---------------------------------------------------------------------- block cache
 
 PAGE = 16 * 1024
-"""The size in bytes of a page, which is cached or missing as a whole."""
+"""Size in bytes of a page, the unit of caching."""
 
 FIRST_PAGES = 16
-"""The number of pages at the beginning of a file that are fetched first: most files have all
-metadata there."""
+"""Number of first pages of a file that are fetched first, since most files have all metadata
+there."""
 
 MIN_PAGES, MAX_PAGES = 8, 512
-"""The number of pages of a block after a jump, and of the longest block."""
+"""Number of pages of a block after a seek, and of the largest block."""
 
 NEAR_PAGES = 2
-"""The number of pages of a gap that is fetched, too, to save a second request."""
+"""Maximum number of pages between two ranges that are fetched to save a request."""
 
 CACHED_PAGES = 4096
-"""The number of pages of one file that are cached; the least recently used are dropped first."""
+"""Maximum number of cached pages per file, in an LRU cache."""
 
 
 class FetchError(StoreError):
-    """A block could not be fetched, so no variable of the file can be read."""
+    """Raised if a block cannot be fetched, so that the whole file counts as unreadable."""
 
 
 class Blocks:
-    """The cached bytes of one file, shared by all threads.
+    """A thread-safe cache of pages of one file, whose size is known.
 
-    A range that cannot be fetched raises `FetchError`. The size of the file is known. ``head`` is
-    its beginning, as far as that is known: whole pages, or the whole file.
+    A range that cannot be fetched raises `FetchError`. ``head`` are the first bytes of the file, if
+    known: whole pages, or the whole file.
     """
 
     def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:
@@ -194,19 +193,19 @@ class Blocks:
         self._lock = threading.RLock()
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
-        """Number of ranges that were already cached when they were requested."""
+        """Number of requested ranges that were in the cache."""
         self._is_begun = bool(head)
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
-            self._hold(0, head)
+            self._store_pages(0, head)
 
     def get_cached(self, offset: int, length: int) -> bytes | None:
-        """Return a cached range, or None if a part of it is not cached."""
+        """Return the bytes of a range, or None if part of it is not cached."""
         first, stop = _find_pages(offset, length)
         with self._lock:
-            there = [number for number in range(first, stop) if number in self._pages]
-            parts = [self._pages[number] for number in there]
-            for number in there:
+            cached = [number for number in range(first, stop) if number in self._pages]
+            parts = [self._pages[number] for number in cached]
+            for number in cached:
                 self._pages.move_to_end(number)
         if len(parts) < stop - first:
             return None
@@ -215,22 +214,22 @@ class Blocks:
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range of the file, after fetching the pages that are not cached."""
+        """Return the bytes of a range, fetching pages that are not cached."""
         if length > MAX_PAGES * PAGE:
             offsets = range(offset, offset + length, MAX_PAGES * PAGE)
             stop = offset + length
-            return b"".join(self.read(at, min(MAX_PAGES * PAGE, stop - at)) for at in offsets)
+            return b"".join(self.read(n, min(MAX_PAGES * PAGE, stop - n)) for n in offsets)
         with self._lock:
-            # the cached pages count as used, so that fetched ones do not evict them
-            if (found := self.get_cached(offset, length)) is None:
+            # get_cached marks cached pages as used, so that fetched ones do not evict them
+            if (data := self.get_cached(offset, length)) is None:
                 self.fetch(offset, length)
-                found = self.get_cached(offset, length)
-        if found is None:
+                data = self.get_cached(offset, length)
+        if data is None:
             raise FetchError(f"{length} bytes are more than is held of a file")
-        return found
+        return data
 
     def begin(self) -> None:
-        """Fetch the beginning of the file unless it is cached."""
+        """Fetch the first pages of the file unless that has been done."""
         with self._lock:
             if not self._is_begun:
                 self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
@@ -243,9 +242,9 @@ class Blocks:
                 self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
-        """Fetch the missing pages of many ranges at once, with few requests.
+        """Fetch the missing pages of many ranges together.
 
-        Nothing is fetched if that is more than the longest block.
+        Nothing is fetched if these are more pages than the largest block has.
         """
         with self._lock:
             missing = self.find_missing(ranges)
@@ -253,29 +252,29 @@ class Blocks:
                 self._get(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
-        """Fetch pages and about ``ahead`` pages after them; return the number of fetched pages."""
+        """Fetch pages, and about ``ahead`` more after them; return the number of fetched pages."""
         with self._lock:
             runs = _join_pages(sorted(pages))
             length = ahead // len(runs) * PAGE
             more = self.find_missing((stop * PAGE, length) for _, stop in runs)
-            wanted = {*pages, *more}
-            self._get(_join_pages(sorted(wanted)))
-            return len(wanted)
+            all_pages = {*pages, *more}
+            self._get(_join_pages(sorted(all_pages)))
+            return len(all_pages)
 
     def find_missing(self, ranges: Iterable[Range]) -> list[int]:
-        """Return the pages of ranges that are not cached, sorted."""
+        """Return the sorted pages of ranges that are not cached."""
         last = -(-self.size // PAGE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
-        wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
-        return sorted(wanted - self._pages.keys())
+        pages = {n for first, stop in bounds for n in range(first, min(stop, last))}
+        return sorted(pages - self._pages.keys())
 
     def _find_end_of_block(self, first: int, stop: int) -> int:
-        """Return the end of the block to fetch for the pages from ``first`` to ``stop``."""
+        """Return the stop page of the block to fetch for the pages ``first`` to ``stop``."""
         self._step = min(2 * self._step, MAX_PAGES) if first == self._next else MIN_PAGES
         last = -(-self.size // PAGE)
         ahead = range(stop, min(first + self._step, last))
         end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
-        # a short rest of the file is fetched too
+        # a short remainder of the file is fetched as well
         if last - end < MIN_PAGES and not any(n in self._pages for n in range(end, last)):
             end = last
         self._next = end
@@ -284,14 +283,14 @@ class Blocks:
     def _get(self, runs: list[tuple[int, int]]) -> None:
         ranges = [(a * PAGE, min(b * PAGE, self.size) - a * PAGE) for a, b in runs]
         try:
-            found = self._store.get_ranges(self.file, ranges)
+            fetched = self._store.get_ranges(self.file, ranges)
         except StoreError as error:
             offset, length = ranges[min(error.item, len(ranges) - 1)]
             raise FetchError(f"bytes {offset} to {offset + length}: {error}") from error
-        for (first, _), data in zip(runs, found, strict=True):
-            self._hold(first, data)
+        for (first, _), data in zip(runs, fetched, strict=True):
+            self._store_pages(first, data)
 
-    def _hold(self, first: int, data: bytes) -> None:
+    def _store_pages(self, first: int, data: bytes) -> None:
         with memoryview(data) as view:
             for number, begin in enumerate(range(0, len(data), PAGE), first):
                 self._pages[number] = bytes(view[begin : begin + PAGE])
@@ -300,23 +299,23 @@ class Blocks:
 
 
 class OutsideError(OSError):
-    """A seek before the first byte of a file."""
+    """Raised for a seek before the first byte of a file."""
 
 
 class RangeReader(Protocol):
-    """Reads ranges of bytes within a known size."""
+    """An object with a known size from which byte ranges can be read."""
 
     size: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range."""
+        """Return the bytes of a range."""
 
 
 class BlockFile(io.RawIOBase):
     """A seekable file object that reads from a `RangeReader`, such as `Blocks`."""
 
-    def __init__(self, pieces: RangeReader) -> None:
-        self._pieces, self._position = pieces, 0
+    def __init__(self, reader: RangeReader) -> None:
+        self._reader, self._position = reader, 0
 
     def readable(self) -> bool:
         return True
@@ -328,37 +327,37 @@ class BlockFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._pieces.size}[
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._reader.size}[
             whence
         ]
         if start + offset < 0:
-            # an OSError, as for any file; zipfile expects it if an archive is too short
+            # like other file objects, which zipfile expects for a short archive
             raise OutsideError(f"there is no byte {start + offset}")
         self._position = start + offset
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        # a damaged header may request more than the memory
-        left = max(self._pieces.size - self._position, 0)
-        return super().read(left if size is None or size < 0 else min(size, left)) or b""
+        # a damaged header may request more bytes than fit in memory
+        remaining = max(self._reader.size - self._position, 0)
+        return super().read(remaining if size is None or size < 0 else min(size, remaining)) or b""
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        length = min(len(view), self._pieces.size - self._position)
+        length = min(len(view), self._reader.size - self._position)
         if length <= 0:
             return 0
-        view[:length] = self._pieces.read(self._position, length)
+        view[:length] = self._reader.read(self._position, length)
         self._position += length
         return length
 
 
 def _find_pages(offset: int, length: int) -> tuple[int, int]:
-    """Return the first page of a range, and the page after its last page."""
+    """Return the first and the stop page of a range."""
     return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
 
 
 def _join_pages(pages: list[int]) -> list[tuple[int, int]]:
-    """Join sorted pages that are close to each other."""
+    """Join sorted pages that are near each other to ranges (start, stop)."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and page - runs[-1][1] <= NEAR_PAGES:

@@ -1,9 +1,8 @@
-"""Write leases: several writers of one folder with fixed file names, by conditional writes.
+"""Write leases: concurrent writers of a folder with fixed file names, by conditional writes.
 
-Writers agree on the marker, the file that readers open first. A writer puts its own name into the
-marker, which locks out all earlier writers: the fence. Then it writes the other files, and finally
-the final marker. Decision 15 explains why that is safe, and why one of many writers always
-finishes.
+The marker is the file that readers open first. A writer first replaces it by a fence, a marker with
+its own id, which locks out all earlier writers. Then it writes the other files, and finally the
+final marker. Decision 15 explains why that is safe, and why one of many writers always finishes.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
 WAIT_SECONDS = 1.0
-"""The number of seconds for which other writers respect a fence, whose writer may be dead."""
+"""Seconds for which other writers respect a fence, whose writer may have been killed."""
 MAX_WAIT = 300.0
-"""The maximum number of seconds for which a fence is respected: several writers in a row may have
-been killed."""
+"""Maximum seconds for which a fence is respected, however many fences it displaced."""
 PAUSE = 0.02
-"""Maximum time in seconds between two checks of a fence."""
+"""Maximum seconds between two checks of a fence."""
 
 
 class ReadMarker(NamedTuple):
-    """A marker, its version, and the number of fences that the next fence displaces in a row."""
+    """A marker, its version, and the number of fences in a row that the next fence displaces."""
 
     data: bytes
     version: str
@@ -43,10 +41,9 @@ def read_marker(
 ) -> ReadMarker:
     """Read a marker; if it is a fence, wait until its writer has had time to finish.
 
-    Writers that displaced each other at once would never finish. A displaced writer may be slow:
-    each fence is respected for twice as long as the one that it displaced, so finally one writer
-    has the time. ``count_displaced`` returns how many fences in a row a marker displaced, or None
-    for no fence.
+    Each fence is respected for twice as long as the one that it displaced, so that one writer
+    eventually has enough time. ``count_displaced`` takes a marker, and returns how many fences in a
+    row it displaced, or None if it is not a fence.
     """
     store = find_store(url)
     while True:
@@ -64,9 +61,9 @@ def read_marker(
 class WriteLease:
     """The lease of one writer on a folder.
 
-    No two writers may write the same bytes: each puts its own name into every file. ``version`` is
-    the version of the marker that this writer has read, or None if there was no marker; ``files``
-    are the paths of all other files that may exist and that it will write.
+    Files of different writers must differ, so each writer puts its id into every file. ``version``
+    is the version of the marker that this writer has read, or None if there was none. ``files`` are
+    the paths of all other files that it will write and that may exist.
     """
 
     def __init__(
@@ -83,15 +80,15 @@ class WriteLease:
         self._store = find_store(root)
         self._version = version
         self._store.check_conditions(root, options)
-        # looked up before the fence is written, which then verifies all of them at once
-        self._found = {
+        # looked up before the fence is written, which then proves all of them current
+        self._versions = {
             path: self._store.find_version(f"{root}/{path}", self._options) for path in files
         }
 
     def replace_marker(self, data: bytes) -> None:
-        """Replace the marker: first with the fence, finally with the final marker.
+        """Replace the marker, first by the fence, and finally by the final marker.
 
-        Raise `ConflictError` if another writer came first.
+        Raises `ConflictError` if another writer has replaced it in the meantime.
         """
         try:
             self._version = self._store.write_version(
@@ -101,40 +98,39 @@ class WriteLease:
             raise make_conflict_error(self._root) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write one of the files; raise `ConflictError` if another writer came first."""
+        """Write one of the files; raise `ConflictError` if another writer replaced the fence."""
         url = f"{self._root}/{path}"
         while True:
             try:
-                self._store.write_version(url, data, self._options, self._found.get(path))
+                self._store.write_version(url, data, self._options, self._versions.get(path))
                 return
             except ChangedError as error:
-                # in this order: the version is ours to replace only if the fence is still in place
-                self._found[path] = self._store.find_version(url, self._options)
+                # look up the version before checking the fence, so that the version cannot be newer
+                self._versions[path] = self._store.find_version(url, self._options)
                 if not self.is_current():
                     raise make_conflict_error(self._root) from error
 
     def is_current(self) -> bool:
-        """Return whether the marker is still this fence, so that no other writer came later."""
+        """Return whether the marker is still the fence of this writer."""
         return self._store.find_version(self._marker, self._options) == self._version
 
 
 CLAIM = b'{"virtualds-is-creating-this":'
-"""First bytes of the marker of an unfinished folder, which readers do not accept as a set."""
+"""First bytes of the fence of a folder that is being created, which readers reject."""
 
 
 def is_claim(marker: bytes) -> bool:
-    """Return whether a marker belongs to a folder whose creation is unfinished."""
+    """Return whether a marker is the fence of a folder that is being created."""
     return marker.startswith(CLAIM)
 
 
 def create_folder(
     root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
 ) -> None:
-    """Create a folder of files with fixed names, the marker last, in any store.
+    """Create a folder of files with fixed names in any store, the marker last.
 
-    Readers do not accept the fence as a marker. A later writer may take over from a killed one, and
-    locks out one that is only slow. A folder that exists raises `FileExistsError`, and a writer
-    that came first `ConflictError`.
+    A later writer may take over from a killed one, and locks out a slow one. Raises
+    `FileExistsError` if the folder exists, and `ConflictError` if another writer was faster.
     """
 
     def count_displaced(data: bytes) -> int | None:
@@ -143,15 +139,15 @@ def create_folder(
 
     store = find_store(root)
     store.check_conditions(root, options)
-    # first the files, then the marker: a writer writes its marker before its files
-    listed = store.list_files(root, options)
-    found = None
+    # list files before reading the marker, since a writer writes its marker first
+    files_there = store.list_files(root, options)
+    current = None
     with suppress(FileNotFoundError):
-        found = read_marker(f"{root}/{marker}", options, count_displaced)
-    if (found and not is_claim(found.data)) or (listed and not found):
+        current = read_marker(f"{root}/{marker}", options, count_displaced)
+    if (current and not is_claim(current.data)) or (files_there and not current):
         raise make_exists_error(root)
-    fence = WriteLease(root, marker, options, found.version if found else None, ())
-    displaced = found.displaced if found else 0
+    fence = WriteLease(root, marker, options, current.version if current else None, ())
+    displaced = current.displaced if current else 0
     fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}","displaced":{displaced}}}'.encode())
     for path, data in files:
         if path == marker:
@@ -161,21 +157,21 @@ def create_folder(
 
 
 @contextmanager
-def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[None]:
-    """Raise a `ConflictError` for a missing file if another writer has replaced the folder.
+def explain_vanished_files(is_unchanged: Callable[[], bool], url: str) -> Iterator[None]:
+    """Convert `ReadError` to `ConflictError` if another writer has replaced the folder.
 
-    ``stands`` returns whether the folder is still the one that was opened.
+    ``is_unchanged`` returns whether the folder is still the one that was opened.
     """
     try:
         yield
     except ReadError as error:
-        if stands():
+        if is_unchanged():
             raise
         raise make_conflict_error(url) from error
 
 
 def make_conflict_error(url: str) -> ConflictError:
-    """Return the error for a writer that came too late."""
+    """Return the error of a writer that another writer has overtaken."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "
         f"and write again, as to_manifest(conflict='retry') does"

@@ -1,6 +1,6 @@
-"""The store of all fsspec filesystems: http, s3, gs, memory and others.
+"""`FsspecStore`, the store of all fsspec filesystems: http, s3, gs, memory and others.
 
-It finds the filesystem of a url, with credentials that are currently valid, and requests ranges.
+It creates filesystems with valid credentials, and requests byte ranges.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from virtualds.stores.requests import (
     check_small,
     check_whole_response,
     find_failure,
-    is_about_expiry,
     limit_time,
+    may_be_expired,
     retry_request,
     to_os_error,
 )
@@ -56,18 +56,17 @@ from virtualds.streams import gunzip
 from virtualds.urls import host_of, kind_of
 
 # ---------------------------------------------------------------------- credentials
-# Credentials that expire: a function returns them, and new ones when they are needed.
+# Credentials that expire are returned by a function, which is called again when they do.
 #
-# A user passes the function as ``storage_options={"credentials": function}``. It returns options of
-# fsspec, such as ``key``, ``secret`` and ``token``, that replace it. Options are never written into
-# a set; a function is pickled for workers, and each process calls it for itself.
+# A user passes it as ``storage_options={"credentials": function}``. It returns options of fsspec,
+# such as ``key``, ``secret`` and ``token``. Options are never written into a set; a function is
+# pickled for workers, and each process calls it.
 
 
 OPTION = "credentials"
 
 MARGIN = 300.0
-"""The number of seconds before their expiry at which credentials are renewed, but at most half of
-their lifetime."""
+"""Seconds before expiry at which credentials are renewed, but at most half of their lifetime."""
 
 NAMES = {
     **dict.fromkeys(("accesskeyid", "awsaccesskeyid", "accesskey"), "key"),
@@ -75,20 +74,19 @@ NAMES = {
     **dict.fromkeys(("sessiontoken", "awssessiontoken"), "token"),
     **dict.fromkeys(("expiration", "expiresat", "expirytime", "expires"), "expiration"),
 }
-"""fsspec's names of credentials, by the names of AWS, earthaccess, obstore and botocore, in lower
-case without underscores."""
+"""Names of credentials in fsspec, by those of AWS, earthaccess, obstore and botocore (in lower case
+without underscores)."""
 
 MAX_CREDENTIALS = 64
-"""The number of functions whose credentials are cached."""
+"""Maximum number of functions whose credentials are cached."""
 
 
 RETRY_SECONDS = 60.0
-"""The number of seconds until a function whose new credentials were also rejected is called
-again."""
+"""Seconds until a function is called again after its new credentials were rejected as well."""
 
 
 class Credentials(NamedTuple):
-    """Credentials that a function returned, and their expiry in seconds since 1970."""
+    """Options from a credential function, and when to renew them (seconds since 1970)."""
 
     options: dict[str, Any]
     until: float
@@ -100,23 +98,21 @@ _LOCKS: dict[int, threading.Lock] = {}
 
 
 def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
-    """Return options in which a credential function is replaced by its current result.
-
-    Errors of the function are not caught.
+    """Replace a credential function in options by its current result.
 
     Examples
     --------
     >>> resolve_options({"credentials": lambda: {"accessKeyId": "me"}, "use_ssl": False})["key"]
     'me'
     """
-    if options is None or (grant := find_credentials(options)) is None:
+    if options is None or (grant := get_credentials(options)) is None:
         return StorageOptions.of(options)
-    left = {name: value for name, value in options.items() if name != OPTION}
-    return StorageOptions(left | grant.options)
+    other_options = {name: value for name, value in options.items() if name != OPTION}
+    return StorageOptions(other_options | grant.options)
 
 
-def find_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
-    """Return the current result of the credential function in the options, if they have one."""
+def get_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
+    """Return the current credentials of the function in options, or None without a function."""
     if not options or OPTION not in options:
         return None
     function = options[OPTION]
@@ -125,63 +121,63 @@ def find_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
             f"storage_options: credentials is of type {type(function).__name__}; give a function "
             f"without arguments that returns a dict of options"
         )
-    name = _name(function)
+    key = _make_function_key(function)
     # one thread calls the function, the others wait for the result
     with _get_lock():
-        found = _CREDENTIALS.get(name)
-        if found is None or time.time() >= found.until:
-            found = _call(function)
-            _CREDENTIALS.pop(name, None)
+        credentials = _CREDENTIALS.get(key)
+        if credentials is None or time.time() >= credentials.until:
+            credentials = _call(function)
+            _CREDENTIALS.pop(key, None)
             while len(_CREDENTIALS) >= MAX_CREDENTIALS:
                 del _CREDENTIALS[next(iter(_CREDENTIALS))]
-            _CREDENTIALS[name] = found
-    return found
+            _CREDENTIALS[key] = credentials
+    return credentials
 
 
 def renew(function: Any, used: Credentials, error: BaseException, *, is_new: bool) -> bool:
-    """Drop credentials that have expired according to an error; return whether others exist.
+    """Discard credentials that an error shows to be expired; return whether to retry the request.
 
-    The function is called once, however many requests fail at the same time. Credentials that are
-    new, and rejected too, stay for a while.
+    The function is called once, however many requests fail at the same time. If new credentials are
+    rejected as well (``is_new``), they are kept for a while.
     """
-    if used.refused or not is_about_expiry(error):
+    if used.refused or not may_be_expired(error):
         return False
-    name = _name(function)
+    key = _make_function_key(function)
     with _get_lock():
-        if _CREDENTIALS.get(name) is used:
-            del _CREDENTIALS[name]
+        if _CREDENTIALS.get(key) is used:
+            del _CREDENTIALS[key]
             if is_new:
                 until = min(used.until, time.time() + RETRY_SECONDS)
-                _CREDENTIALS[name] = used._replace(refused=True, until=until)
+                _CREDENTIALS[key] = used._replace(refused=True, until=until)
     return not is_new
 
 
 def _call(function: Callable[[], Any]) -> Credentials:
     try:
-        given = function()
+        result = function()
     except Exception as error:
         error.add_note("this function is `credentials` of storage_options")
         raise
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(result, Mapping) or not result:
         raise AccessError(
-            f"the function credentials of storage_options returned {type(given).__name__} without "
+            f"the function credentials of storage_options returned {type(result).__name__} without "
             f"options; let it return a dict, such as one of key, secret, token and expiration"
         )
-    known = [NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in given]
-    named = dict(zip(known, given.values(), strict=True))
+    option_names = [NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in result]
+    options = dict(zip(option_names, result.values(), strict=True))
     # a datetime, ISO 8601, or seconds
-    if (end := named.pop("expiration", None)) is None:
-        return Credentials(named, float("inf"))
+    if (end := options.pop("expiration", None)) is None:
+        return Credentials(options, float("inf"))
     if isinstance(end, str):
         end = datetime.fromisoformat(end)
     if isinstance(end, datetime):
         end = (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp()
     now = time.time()
-    return Credentials(named, float(max(end - MARGIN, now + (end - now) / 2)))
+    return Credentials(options, float(max(end - MARGIN, now + (end - now) / 2)))
 
 
-def _name(function: Any) -> Hashable:
-    """Return a key that is equal for equal functions, such as unpickled copies of a `partial`."""
+def _make_function_key(function: Any) -> Hashable:
+    """Return a hashable key, equal for equal functions, such as unpickled copies of a `partial`."""
     if isinstance(function, partial):
         name = (function.func, function.args, tuple(sorted(function.keywords.items())))
         try:
@@ -197,63 +193,63 @@ def _get_lock() -> threading.Lock:
     return _LOCKS.setdefault(os.getpid(), threading.Lock())
 
 
-# ---------------------------------------------------------------------- sessions of HTTP
-# The HTTP session of fsspec, without a limit of connections, and without leaking secrets.
+# ---------------------------------------------------------------------- HTTP sessions
+# HTTP sessions for fsspec, without a limit of connections.
 #
-# Headers, cookies and credentials for one host are not sent to another one after a redirect. A user
-# names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
+# After a redirect to another host, headers, cookies and credentials are not sent, except for
+# headers to the hosts in ``storage_options={"trusted_hosts": [...]}``.
 
 
 OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
-"""Headers, in lower case, that contain nothing about the user."""
+"""Headers (in lower case) without information about the user."""
 
 
 class LoginPageError(PermissionError):
-    """A server sent a page of another host, such as a login, instead of a file."""
+    """Raised if a server redirects to a web page of another host, such as a login page."""
 
 
 def check_no_login(response: Any) -> None:
-    """Raise an error for a page from another host than the requested one."""
-    asked = response.history[0].url if response.history else response.url
-    if response.content_type == "text/html" and asked.origin() != response.url.origin():
+    """Raise `LoginPageError` if a response is a web page of another host than the requested one."""
+    requested_url = response.history[0].url if response.history else response.url
+    if response.content_type == "text/html" and requested_url.origin() != response.url.origin():
         raise LoginPageError(
-            f"{asked.host} redirects to a page of {response.url.host}, such as a login"
+            f"{requested_url.host} redirects to a page of {response.url.host}, such as a login"
         )
 
 
-def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
-    """Return HTTP options that contain our function for opening sessions.
+def add_own_session(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the HTTP filesystem with a function that opens our sessions.
 
-    A client of the user is kept. aiohttp's defaults have limits: 100 connections to all hosts, 5
-    minutes per file.
+    ``get_client`` of the user is kept. The defaults of aiohttp have a limit of 100 connections, and
+    of 5 minutes per file.
     """
     from fsspec.config import conf
 
-    # fsspec would add the values of its own configuration, which may be secrets
-    given = {**conf.get("http", {}), **conf.get("https", {}), **given}
-    if "get_client" in given:
-        return given
-    if not given:
-        # requests without secrets need no checks, which take a sixth of the time of a request
+    # include the values of fsspec's configuration, which may be secrets
+    options = {**conf.get("http", {}), **conf.get("https", {}), **options}
+    if "get_client" in options:
+        return options
+    if not options:
+        # without secrets, redirects need no checks, which take a sixth of the time of a request
         return {"get_client": partial(_open_session, is_watched=False)}
-    trusted = _to_origins(given.get("trusted_hosts") or ())
-    given = {name: value for name, value in given.items() if name != "trusted_hosts"}
-    client = dict(given.get("client_kwargs") or {})
-    named = dict(client.pop("headers", None) or {})
-    headers = {**_to_headers(client), **named}
-    given["client_kwargs"] = {**client, "headers": headers} if headers else client
+    trusted = _to_origins(options.get("trusted_hosts") or ())
+    options = {name: value for name, value in options.items() if name != "trusted_hosts"}
+    client = dict(options.get("client_kwargs") or {})
+    client_headers = dict(client.pop("headers", None) or {})
+    headers = {**_to_headers(client), **client_headers}
+    options["client_kwargs"] = {**client, "headers": headers} if headers else client
     if trusted:
-        # cookies are for one host
-        both = {**named, **dict(given.get("headers") or {})}.items()
+        # cookies are never sent to other hosts
+        both = {**client_headers, **dict(options.get("headers") or {})}.items()
         secrets = tuple((name, text) for name, text in both if name.lower() != "cookie")
-        given["get_client"] = partial(_open_session, trusted=trusted, secrets=secrets)
+        options["get_client"] = partial(_open_session, trusted=trusted, secrets=secrets)
     else:
-        given["get_client"] = _open_session
-    return given
+        options["get_client"] = _open_session
+    return options
 
 
 def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the origins of hosts; those without a scheme get https."""
+    """Return the origins of hosts, with the scheme https by default."""
     from yarl import URL
 
     if isinstance(hosts, str):
@@ -263,17 +259,17 @@ def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _to_headers(client: dict[str, Any]) -> dict[str, str]:
-    """Remove cookies and credentials from the settings of a session, and return them as headers."""
-    found: dict[str, str] = {}
+    """Remove cookies and credentials from session settings, and return them as headers."""
+    headers: dict[str, str] = {}
     cookies = client.get("cookies")
     if isinstance(cookies, Mapping) and all(isinstance(c, str) for c in cookies.values()):
         del client["cookies"]
-        found["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
     if (auth := client.pop("auth", None)) is not None:
         # RFC 7617, section 2
         pair = f"{auth.login}:{auth.password}".encode(auth.encoding)
-        found["Authorization"] = f"Basic {b64encode(pair).decode()}"
-    return found
+        headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
+    return headers
 
 
 def _open_session(
@@ -284,47 +280,47 @@ def _open_session(
     is_watched: bool = True,
     **options: Any,
 ) -> Any:
-    """Return a future of a session, which fsspec awaits on its event loop."""
+    """Return a future of a session, which fsspec awaits in its event loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
     redirects = TraceConfig()
     redirects.on_request_redirect.append(_restrict_to_host)
-    # `virtualds.stores.requests` limits the time of a whole response
+    # `virtualds.stores.requests` limits the total time of a response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
-    ours: dict[str, Any] = {"timeout": timeout}
+    settings_of_session: dict[str, Any] = {"timeout": timeout}
 
     async def add_secrets(request: Any, handler: Any) -> Any:
-        # they were removed from a redirected request
+        # restore the headers that a redirect removed
         if str(request.url.origin()) in trusted:
             request.headers.update(dict(secrets))
         return await handler(request)
 
     if trusted:
-        ours["middlewares"] = (add_secrets,)
+        settings_of_session["middlewares"] = (add_secrets,)
     if "connector" not in options:
-        ours["connector"] = TCPConnector(limit=0)
+        settings_of_session["connector"] = TCPConnector(limit=0)
     traces = [*([redirects] if is_watched else ()), *options.pop("trace_configs", ())]
-    # ranges of a compressed response are not those of the file, so aiohttp must not decompress it
-    settings = {**ours, "auto_decompress": False, **options, "trace_configs": traces}
-    ready = loop.create_future()
-    ready.set_result(ClientSession(**settings))
-    return ready
+    # aiohttp must not decompress a response, whose ranges would differ from those of the file
+    settings = {**settings_of_session, "auto_decompress": False, **options, "trace_configs": traces}
+    future = loop.create_future()
+    future.set_result(ClientSession(**settings))
+    return future
 
 
 async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
     """Remove the user's headers from a request that is redirected to another host.
 
-    aiohttp uses one mapping of headers for all requests of a call, and passes it here.
+    ``redirect.headers`` is the mapping that aiohttp uses for all requests of a call.
     """
     from yarl import URL
 
-    answer = redirect.response
-    target = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    response = redirect.response
+    target = response.headers.get("Location") or response.headers.get("URI") or ""
     try:
-        same = answer.url.join(URL(target)).origin() == answer.url.origin()
+        is_same_origin = response.url.join(URL(target)).origin() == response.url.origin()
     except ValueError:
-        same = False
-    if not same:
+        is_same_origin = False
+    if not is_same_origin:
         for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
             del redirect.headers[name]
 
@@ -335,7 +331,7 @@ async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
 T = TypeVar("T")
 
 FILESYSTEM = "filesystem"
-"""The option that contains an fsspec filesystem, which serves the urls."""
+"""Name of the option with an fsspec filesystem to use."""
 
 
 def use_filesystem(
@@ -347,11 +343,11 @@ def use_filesystem(
 ) -> T:
     """Call ``work`` with the filesystem of a url and the path in it, and return the result.
 
-    ``retries`` is whether the filesystem repeats failed requests. Work is repeated once if
-    credentials from a function have expired in the meantime.
+    ``retries`` is whether the filesystem itself repeats failed requests. ``work`` is repeated once
+    if credentials of a function have expired.
     """
     for is_new in (False, True):
-        used = find_credentials(options)
+        used = get_credentials(options)
         try:
             return work(*find_filesystem(url, options, retries=retries))
         except list_store_errors() as error:
@@ -372,16 +368,16 @@ def find_filesystem(
                 f"{url}: storage_options have a filesystem, and {other!r} beside it; give that to "
                 f"the filesystem"
             )
-        found = options[FILESYSTEM]
-        return found, found._strip_protocol(url)
+        filesystem = options[FILESYSTEM]
+        return filesystem, filesystem._strip_protocol(url)
     kind = kind_of(url)
     try:
         if kind in _INSTALLS and "::" not in url:
-            found = _make_filesystem(
+            filesystem = _make_filesystem(
                 os.getpid(), host_of(url), options, retries, _read_environment(kind)
             )
-            return found, found._strip_protocol(url)
-        # imported here: it takes as long as importing the rest of virtualds
+            return filesystem, filesystem._strip_protocol(url)
+        # a slow import
         import fsspec
 
         return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
@@ -419,14 +415,14 @@ def _make_filesystem(
     retries: bool,
     environment: tuple[str | None, ...],
 ) -> Any:
-    """Return the filesystem of a host or bucket; each process and each environment has its own."""
+    """Create the filesystem of a host or bucket, cached by process and environment."""
     kind, given = kind_of(root_url), dict(options or {})
     if kind in ("http", "https"):
         import fsspec
 
         return fsspec.filesystem(kind, **add_own_session(given))
     if kind == "gs":
-        # first, so that the error names it before the libraries that it needs
+        # import first, so that an error names gcsfs, not a library that it needs
         import_module("gcsfs")
     return import_named(_OURS[kind])(root_url, given, retries=retries)
 
@@ -435,7 +431,7 @@ _OURS = {
     **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_object_files"),
     "gs": "virtualds.stores.google_files:make_google_files",
 }
-"""Functions that make the filesystem of a kind of store, in modules that need an extra."""
+"""Functions that create a filesystem, by kind of store, in modules that need an extra."""
 
 _INSTALLS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),
@@ -444,36 +440,36 @@ _INSTALLS = {
         for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))
     },
 }
-"""The command that installs the library, by kind of store."""
+"""Command that installs the library, by kind of store."""
 
 
-# ---------------------------------------------------------------------- ranges
-# Ranges of bytes through fsspec, with the etag and size of the file if the response has them.
+# ---------------------------------------------------------------------- byte ranges
+# Byte ranges, with the etag and the size of the file if the response has them.
 #
-# fsspec's own method only returns bytes. So for HTTP and object stores, the requests are sent here,
-# with the session of their filesystem; for other filesystems, that method is used.
+# fsspec's own method returns only bytes. So for HTTP and object stores, requests are sent here, in
+# the session of their filesystem.
 
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Response:
-    """Fetch a range of a file, or without a range the whole file, with one request.
+def fetch(filesystem: Any, path: str, *range_: int, begins: bool = False) -> Response:
+    """Fetch a range (offset, length) of a file, or the whole file, with one request.
 
-    The size is None if it is unknown, or if the beginning of a file is requested from a server that
-    does not support ranges.
+    With ``begins``, the first bytes of a file are returned even if the server does not support
+    ranges; the size of the response is then None.
     """
     if hasattr(filesystem, "fetch_range"):
-        answer: Response = filesystem.fetch_range(path, *wanted)
-        return answer
+        from_objects: Response = filesystem.fetch_range(path, *range_)
+        return from_objects
     if hasattr(filesystem, "encode_url"):
         from fsspec.asyn import sync
 
-        asked: Response = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
-        return asked
-    if not wanted:
+        from_http: Response = sync(filesystem.loop, _fetch_http, filesystem, path, range_, begins)
+        return from_http
+    if not range_:
         return Response(bytes(call_with_timeout(filesystem, "cat_file", path)))
-    begin, stop = wanted[0], sum(wanted)
+    begin, stop = range_[0], sum(range_)
     [data] = filesystem.cat_ranges([path], [begin], [stop], on_error="return")
     if isinstance(data, list_store_errors()):
         raise data
@@ -483,62 +479,62 @@ def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Res
 
 
 def get_beginning(filesystem: Any, path: str, length: int) -> Response | None:
-    """Fetch the first bytes of a file and its size; return None if that takes two requests."""
-    at_once = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
-    return fetch(filesystem, path, 0, length, begins=True) if at_once else None
+    """Fetch the first bytes and the size of a file; None if that takes more than one request."""
+    has_size = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
+    return fetch(filesystem, path, 0, length, begins=True) if has_size else None
 
 
 def call_with_timeout(filesystem: Any, verb: str, path: str) -> Any:
-    """Call a method of a filesystem within the time limit of one request."""
-    # a filesystem that wraps another may claim to be asynchronous even if the other is not
+    """Call a method of a filesystem within the time limit of a request."""
+    # a wrapper may claim to be asynchronous even if the wrapped filesystem is not
     if not getattr(filesystem, "fs", filesystem).async_impl:
         return getattr(filesystem, verb)(path)
     from fsspec.asyn import sync
 
-    async def done() -> Any:
+    async def call() -> Any:
         async with limit_time():
             return await getattr(filesystem, f"_{verb}")(path)
 
-    return sync(filesystem.loop, done)
+    return sync(filesystem.loop, call)
 
 
-# ---------------------------------------------------------------------- HTTP, Google
+# ---------------------------------------------------------------------- HTTP and Google
 
 
-async def _ask_server(
-    filesystem: Any, path: str, wanted: tuple[int, ...], begins: bool
+async def _fetch_http(
+    filesystem: Any, path: str, range_: tuple[int, ...], begins: bool
 ) -> Response:
     session = await filesystem.set_session()
-    given = {"raise_for_status": False, **filesystem.kwargs}
+    session_options = {"raise_for_status": False, **filesystem.kwargs}
     # headers of a request override those of the session
-    headers = {**given.get("headers", {}), "Accept-Encoding": "identity"}
-    if wanted:
-        headers["Range"] = f"bytes={wanted[0]}-{sum(wanted) - 1}"
-    how = {**given, "headers": headers, "auto_decompress": False}
+    headers = {**session_options.get("headers", {}), "Accept-Encoding": "identity"}
+    if range_:
+        headers["Range"] = f"bytes={range_[0]}-{sum(range_) - 1}"
+    request_options = {**session_options, "headers": headers, "auto_decompress": False}
     async with limit_time() as pace:
-        response = await session.get(filesystem.encode_url(path), **how)
+        response = await session.get(filesystem.encode_url(path), **request_options)
         try:
-            # not by aiohttp: its error loses the redirects
+            # not raise_for_status=True of aiohttp, whose error does not have the redirects
             response.raise_for_status()
             check_no_login(response)
-            most = _check_response(response, *wanted, begins=begins) if wanted else None
-            data = await pace.gather(response.content.iter_any(), most)
+            limit = _check_response(response, *range_, begins=begins) if range_ else None
+            data = await pace.gather(response.content.iter_any(), limit)
         finally:
-            # stops the server from sending the rest
+            # stop the server from sending the rest
             response.close()
     etag = response.headers.get(getattr(filesystem, "version_header", "ETag"))
-    if most is not None:
-        if len(data) < most:
+    if limit is not None:
+        if len(data) < limit:
             raise IncompleteResponse(f"the server sent {len(data)} bytes of an unknown number")
         return Response(data, etag)
-    if not wanted:
+    if not range_:
         # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
         if _find_encoding(response, "gzip", "x-gzip"):
             data = await asyncio.to_thread(gunzip, data)
         return Response(data, etag, len(data))
-    range_sent = _CONTENT_RANGE.match(_content_range_of(response) or "")
+    range_sent = _CONTENT_RANGE.match(_get_content_range(response) or "")
     if range_sent is None:
-        return Response(data[wanted[0] : sum(wanted)], etag, len(data))
+        return Response(data[range_[0] : sum(range_)], etag, len(data))
     if len(data) != (promised := int(range_sent[2]) + 1 - int(range_sent[1])):
         raise IncompleteResponse(f"the server sent {len(data)} of {promised} bytes")
     return Response(data, etag, None if range_sent[3] == "*" else int(range_sent[3]))
@@ -547,12 +543,11 @@ async def _ask_server(
 def _check_response(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
     """Check the headers of a response; return the number of bytes to read, or None for all.
 
-    Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
-    section 14.4). If the beginning is requested, the first bytes are enough: this server has no
-    ranges.
+    Without Content-Range, the body is the whole file (RFC 9110, section 14.4), of which with
+    ``begins`` only the first bytes are read.
     """
     _find_encoding(response)
-    content_range, size = _content_range_of(response), response.content_length
+    content_range, size = _get_content_range(response), response.content_length
     if content_range is None:
         if begins and (size is None or size > length):
             return length
@@ -563,9 +558,9 @@ def _check_response(response: Any, offset: int, length: int, *, begins: bool) ->
 
 
 def _find_encoding(response: Any, *known: str) -> str:
-    """Return the compression of a response, or "" if it is not compressed.
+    """Return the compression of a response, one of ``known``, or "" if it is not compressed.
 
-    An unknown compression raises an error: its ranges are not those of the file.
+    Raises an error for other compressions, since ranges would not be those of the file.
     """
     encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
     if encoding not in ("", "identity", *known):
@@ -576,7 +571,7 @@ def _find_encoding(response: Any, *known: str) -> str:
     return encoding if encoding in known else ""
 
 
-def _content_range_of(response: Any) -> str | None:
+def _get_content_range(response: Any) -> str | None:
     found: str | None = response.headers.get("Content-Range") if response.status == 206 else None
     return found
 
@@ -591,20 +586,19 @@ REPORTED_ERRORS = (
     FileExistsError,
     NotImplementedError,
 )
-"""Errors that are raised unchanged: their messages are complete, or callers catch them."""
+"""Errors that are raised unchanged, because they are complete or callers catch them."""
 
 MODIFIED = (
     *("mtime", "LastModified", "Last-Modified", "last_modified"),
     *("updated", "modified", "created"),
 )
-"""Names of the modification time in fsspec's descriptions of files; stores of immutable files use
-the last one."""
+"""Keys of the modification time in fsspec's info dicts; ``created`` is that of immutable files."""
 
 INFO_VERSIONS = ("ETag", "generation", "etag")
-"""Keys that identify a version in fsspec's description of a file: Google has two kinds of etags."""
+"""Keys of the version in fsspec's info dicts; Google has two kinds of etags."""
 
-_TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
-"""Semaphores that limit the concurrent requests of all threads to a host, by process."""
+_SEMAPHORES: dict[tuple[int, str, int], threading.Semaphore] = {}
+"""Semaphores for concurrent requests, by process, host and limit."""
 
 
 class FsspecStore(Store):
@@ -624,12 +618,12 @@ class FsspecStore(Store):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with size and etag, and its first bytes, if possible with one request."""
+        """Return the file, with size and etag, and its first bytes, if possible by one request."""
         if (found := _fetch_beginning(url, options, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
-            # its end is unknown, so it is read as a stream
+            # read a file of unknown size as a stream
             filesystem, path = find_filesystem(url, options, retries=False)
             with filesystem.open(path, "rb") as handle:
                 return file, handle.read(length)
@@ -645,7 +639,7 @@ class FsspecStore(Store):
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
-        """Write a file; object stores show it complete or not at all."""
+        """Write a file; in object stores it becomes visible only when it is complete."""
         if not replace:
             try:
                 self.write_version(url, data, options, None)
@@ -660,7 +654,7 @@ class FsspecStore(Store):
         )
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole file, and its version: the etag, or otherwise a hash of its bytes."""
+        """Return a whole file, and its version: the etag, or a hash of the bytes."""
         return _request_once(
             "GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path)
         )
@@ -676,7 +670,7 @@ class FsspecStore(Store):
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
-        """Create or replace a file by a conditional write, in memory under a lock."""
+        """Create or replace a file by a conditional write."""
         return _request_once(
             "PUT",
             url,
@@ -685,23 +679,23 @@ class FsspecStore(Store):
         )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Write a file, which appears complete or not at all."""
+        """Write a file that becomes visible only when it is complete."""
         _request_once("PUT", url, options, lambda fs, path: create(fs, path, data))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return the files below a folder, with sizes, etags and times if they are known."""
+        """List the files below a folder, with sizes, etags and times if known."""
 
         def find_below(filesystem: Any, path: str) -> tuple[str, Any]:
-            # as they are now
+            # list the current files, not cached ones
             filesystem.invalidate_cache()
             return path, filesystem.find(path, detail=True)
 
         try:
-            path, found = _request_once("LIST", url, options, find_below)
+            path, infos = _request_once("LIST", url, options, find_below)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        if not isinstance(found, dict):
-            # adlfs lists the name of a file that is not a folder
+        if not isinstance(infos, dict):
+            # adlfs returns a list if the path is a file
             return []
         folder = f"{path.rstrip('/')}/"
         beginning = url.rstrip("/")
@@ -709,76 +703,76 @@ class FsspecStore(Store):
             ListedFile(
                 inside, _describe_file(f"{beginning}/{inside}", info, options), modified_of(info)
             )
-            for name, info in sorted(found.items())
+            for name, info in sorted(infos.items())
             if (inside := name.removeprefix(folder)) != name
             and not name.endswith("/")
-            # proofs only exist for a moment, like locks of local files
+            # omit temporary test objects
             and not name.rpartition("/")[2].startswith(PROOF)
         ]
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files, in S3 many with one request; folders stay."""
-        named = list(urls)
+        """Remove files, in S3 many per request; folders are kept."""
+        all_urls = list(urls)
 
         def remove(filesystem: Any, _: str) -> None:
             # all urls belong to the same filesystem
-            paths = [find_filesystem(url, options)[1] for url in named]
+            paths = [find_filesystem(url, options)[1] for url in all_urls]
             find_versioning(filesystem).remove(filesystem, paths)
 
-        if named:
-            _request_once("DELETE", named[0], options, remove)
+        if all_urls:
+            _request_once("DELETE", all_urls[0], options, remove)
 
 
 def _request_once(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
-    """Return the result of ``work`` on a filesystem; only its library may repeat requests.
+    """Call ``work`` with a filesystem that repeats failed requests itself; return the result.
 
-    ``method`` is the name of the request in the log; without a name it is not logged.
+    ``method`` is the name of the request in the log; if it is empty, the request is not logged.
     """
     with describe_errors(url, method):
         return use_filesystem(url, options, work, retries=True)
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
-    """Return fsspec's description of one file, with one request."""
+    """Return fsspec's info dict of a file by one request; raise an error for a folder."""
 
-    def ask(filesystem: Any, path: str) -> dict[str, Any]:
-        # the current state, not that of an earlier listing
+    def get_info(filesystem: Any, path: str) -> dict[str, Any]:
+        # not the cached state of an earlier listing
         filesystem.invalidate_cache(path)
-        found: dict[str, Any] = call_with_timeout(filesystem, "info", path)
-        return found
+        info: dict[str, Any] = call_with_timeout(filesystem, "info", path)
+        return info
 
     with describe_errors(url):
-        found = retry_request(partial(use_filesystem, url, options, ask), Request("HEAD", url))
-    if found.get("type") == "directory":
-        raise folder_error(url)
-    return found
+        info = retry_request(partial(use_filesystem, url, options, get_info), Request("HEAD", url))
+    if info.get("type") == "directory":
+        raise make_folder_error(url)
+    return info
 
 
-def folder_error(url: str) -> IsADirectoryError:
-    """Return the error for a folder that was expected to be a file."""
+def make_folder_error(url: str) -> IsADirectoryError:
+    """Return the error for a folder where a file was expected."""
     return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
 
 
-def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
-    """Return the bytes of one range."""
-    offset, length = wanted
+def _get_range(file: SourceFile, item: int, range_: Range) -> bytes:
+    """Return the bytes of one range; ``item`` is its index, for errors."""
+    offset, length = range_
     if not length:
         return b""
 
-    def ask() -> bytes:
+    def send() -> bytes:
         # a forked child has its own: threads of the parent do not release the child's copy
         at_once = get_options().max_requests
-        turn = os.getpid(), host_of(file.url), at_once
-        with _TURNS.setdefault(turn, threading.Semaphore(at_once)):
-            answer = use_filesystem(
+        key = os.getpid(), host_of(file.url), at_once
+        with _SEMAPHORES.setdefault(key, threading.Semaphore(at_once)):
+            response = use_filesystem(
                 file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
             )
-        return check_whole_response(answer, file, length)
+        return check_whole_response(response, file, length)
 
     try:
-        return retry_request(ask, Request("GET", file.url, offset, length))
+        return retry_request(send, Request("GET", file.url, offset, length))
     except RetriesExhausted as failed:
         error = to_os_error(failed)
         reason = error.reason if isinstance(error, StoreError) else f"{error}"
@@ -786,41 +780,43 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
 
 def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Response | None:
-    """Return the first bytes and size of a file, or None if that takes more than one request."""
+    """Fetch the first bytes and the size of a file; None if that takes more than one request."""
     try:
-        found = retry_request(
+        response = retry_request(
             partial(use_filesystem, url, options, partial(get_beginning, length=length)),
             Request("GET", url, 0, length),
         )
     except RetriesExhausted as failed:
         error = to_os_error(failed, url)
         cause = failed.__cause__ or failed
-        judged = isinstance(cause, StoreError) or find_failure(cause) is not None
-        if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
-            # an empty file has no first bytes, and some servers reject such ranges
+        is_explained = isinstance(cause, StoreError) or find_failure(cause) is not None
+        if isinstance(error, StoreError) and failed.attempts == 1 and not is_explained:
+            # some servers reject ranges of an empty file
             return None
         raise error from cause_of(failed)
-    short = (
-        found is not None and found.size is not None and len(found.data) < min(length, found.size)
+    is_short = (
+        response is not None
+        and response.size is not None
+        and len(response.data) < min(length, response.size)
     )
-    return None if short else found
+    return None if is_short else response
 
 
 @contextmanager
 def describe_errors(url: str, method: str = "") -> Iterator[None]:
     """Add the url and the remedy to the error of a failed request.
 
-    ``method`` is the name in the log of a request that is sent once; `retry_request` logs others.
+    ``method`` is the name in the log of a request outside `retry_request`, which logs others.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         yield
         if method and is_logged(DEBUG):
-            log(DEBUG, f"{Request(method, url)}: {time.monotonic() - begun:.3f} s")
+            log(DEBUG, f"{Request(method, url)}: {time.monotonic() - start:.3f} s")
     except RetriesExhausted as failed:
         raise to_os_error(failed, url) from cause_of(failed)
     except list_store_errors() as error:
-        # complete errors are not changed; a StoreError that only wraps a library's error is
+        # only errors of libraries, also those wrapped in a StoreError, get url and remedy
         foreign = error.__cause__ if type(error) is StoreError else error
         if isinstance(error, REPORTED_ERRORS) or not isinstance(foreign, list_store_errors()):
             raise
@@ -834,17 +830,17 @@ def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | Non
 
 
 def etag_of(info: dict[str, Any]) -> str | None:
-    """Return the etag of a file, or its equivalent in the store."""
+    """Return the etag of an info dict, or its equivalent in the store."""
     return next((str(info[name]) for name in INFO_VERSIONS if info.get(name)), None)
 
 
 def modified_of(info: dict[str, Any]) -> float | None:
-    """Return the modification time, in seconds since 1970."""
-    found = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
-    if isinstance(found, str):
-        # in ISO 8601, or in the format of HTTP headers
+    """Return the modification time of an info dict, in seconds since 1970."""
+    modified = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
+    if isinstance(modified, str):
+        # ISO 8601, or the format of HTTP headers
         for parse in (datetime.fromisoformat, parsedate_to_datetime):
             with suppress(ValueError):
-                return parse(found).timestamp()
+                return parse(modified).timestamp()
         return None
-    return found.timestamp() if isinstance(found, datetime) else found
+    return modified.timestamp() if isinstance(modified, datetime) else modified

@@ -1,8 +1,8 @@
-"""gcsfs's filesystem of Google Cloud Storage, adapted to the other stores.
+"""Files in Google Cloud Storage, through gcsfs.
 
-It only uses the JSON API (https://docs.cloud.google.com/storage/docs/json_api). The class that
-gcsfs registers also requests the kind of the bucket by gRPC before most requests. That is one more
-request, and without gRPC (emulators, proxies) each takes a minute to fail.
+Only the JSON API is used (https://docs.cloud.google.com/storage/docs/json_api). The class that
+gcsfs registers first requests the type of the bucket by gRPC, which takes another request, and a
+minute to fail where gRPC is not available (emulators, proxies).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from virtualds.stores.requests import (
 from virtualds.stores.store import list_store_errors
 
 GENERATION = "X-Goog-Generation"
-"""The header with the version of an object."""
+"""Header with the version of an object."""
 
 REMOVED_AT_ONCE = 32
-"""The number of concurrent requests that each remove an object."""
+"""Number of concurrent requests that each delete an object."""
 
 OBJECT = "b/{}/o/{}"
-"""The path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
+"""Path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
 
 WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
-"""Errors of gcsfs that only say in words why the server rejected a request."""
+"""Errors of gcsfs that have the reason of a rejected request only in their message."""
 
 _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
 
@@ -60,9 +60,9 @@ _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ
 class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
-    With `set_session`, `encode_url` and `kwargs`, they are read like files of an HTTP filesystem:
-    as long as bytes arrive, within a time limit, and with the headers of the response. Without
-    ``repeats``, failed requests are not repeated here, but by callers.
+    It has `set_session`, `encode_url` and `kwargs` of fsspec's HTTP filesystem, so that ranges are
+    read with the same time limits, and with the headers of the response. Without ``repeats``,
+    callers repeat failed requests.
     """
 
     version_header = GENERATION
@@ -89,7 +89,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     @property
     def server(self) -> str:
-        """The url of the server, without a slash at its end."""
+        """The url of the server, without a trailing slash."""
         return str(self.base).removesuffix("/storage/v1/")
 
     async def _upload_object(
@@ -100,14 +100,14 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         See https://docs.cloud.google.com/storage/docs/uploading-objects for the request.
         """
         bucket, name, _ = self.split_path(path)
-        # JSON and bytes as two parts of one body (RFC 2387); the boundary is random, so that it is
-        # not in the data
-        boundary, described = secrets.token_hex(16), {"name": name, "metadata": metadata}
+        # JSON and bytes are two parts of one body (RFC 2387), separated by a random boundary, which
+        # does not occur in the data
+        boundary, metadata_json = secrets.token_hex(16), {"name": name, "metadata": metadata}
         kinds = ("application/json; charset=UTF-8", "application/octet-stream")
         begin, middle = (f"--{boundary}\r\nContent-Type: {k}\r\n\r\n".encode() for k in kinds)
-        parts = (begin, json.dumps(described).encode(), b"\r\n", middle, data)
+        parts = (begin, json.dumps(metadata_json).encode(), b"\r\n", middle, data)
         body = _Body(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
-        found = await self._call(
+        created = await self._call(
             "POST",
             f"{self.server}/upload/storage/v1/b/{{}}/o",
             bucket,
@@ -117,7 +117,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
             uploadType="multipart",
             **condition,
         )
-        return str(found["generation"])
+        return str(created["generation"])
 
     upload_object = sync_wrapper(_upload_object)
 
@@ -128,13 +128,13 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         if (found := headers.get(GENERATION)) is not None:
             writer = headers.get(f"x-goog-meta-{WRITER}")
             return bytes(data), FileVersion.of(str(found), writer)
-        # Some servers do not send it. If a writer comes in between, a version that is older than
-        # the bytes only causes a write to be rejected.
+        # Some servers do not send the header. If another writer replaces the object between the two
+        # requests, the version is older than the bytes, and a later write is rejected.
         _, version = self.find_writer(path)
         return bytes(self.call("GET", self.url(path))[1]), version
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        """Return the writer and the generation of an object, bypassing all caches."""
+        """Return the `WRITER` and the generation of an object, bypassing all caches."""
         found = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
         return found.get("metadata", {}).get(WRITER), str(found["generation"])
 
@@ -150,7 +150,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         try:
             return str(self.upload_object(path, data, {WRITER: writer}, condition))
         except (FileExistsError, HttpError) as error:
-            # gcsfs raises the first one for 412; versions before 2025 raised the second
+            # gcsfs raises FileExistsError for status 412; versions before 2025 raised HttpError
             status = 412 if isinstance(error, FileExistsError) else status_of(error)
             if status == 412:
                 url = self.unstrip_protocol(path)
@@ -165,28 +165,28 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     def list_times(self, prefix: str) -> dict[str, float]:
         """Return the modification times of the first 1000 objects, with one request."""
         bucket, beginning, _ = self.split_path(prefix)
-        asked = {"prefix": beginning, "maxResults": 1000}
-        found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
+        parameters = {"prefix": beginning, "maxResults": 1000}
+        listing = self.call("GET", "b/{}/o", bucket, json_out=True, **parameters)
         return {
             f"{bucket}/{item['name']}": datetime.fromisoformat(item["updated"]).timestamp()
-            for item in found.get("items", [])
+            for item in listing.get("items", [])
         }
 
     def list_names(self, path: str) -> set[str]:
         """Return the names in a folder, a thousand per request; none if there is no folder."""
         bucket, key, _ = self.split_path(path.rstrip("/"))
         folder = f"{key}/" if key else ""
-        asked: dict[str, Any] = {"prefix": folder, "delimiter": "/", "maxResults": 1000}
+        parameters: dict[str, Any] = {"prefix": folder, "delimiter": "/", "maxResults": 1000}
         names: set[str] = set()
-        while asked:
-            found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
-            names.update(found.get("prefixes", []), (one["name"] for one in found.get("items", [])))
-            token = found.get("nextPageToken")
-            asked = {**asked, "pageToken": token} if token else {}
+        while parameters:
+            listing = self.call("GET", "b/{}/o", bucket, json_out=True, **parameters)
+            names.update(listing.get("prefixes", []), (o["name"] for o in listing.get("items", [])))
+            token = listing.get("nextPageToken")
+            parameters = {**parameters, "pageToken": token} if token else {}
         return {name.removeprefix(folder).rstrip("/") for name in names} - {""}
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove objects, several at the same time."""
+        """Delete objects, with several concurrent requests."""
 
         def remove_one(path: str) -> None:
             with suppress(FileNotFoundError):
@@ -198,7 +198,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ requests
 
     async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
-        # the separator that gcsfs puts between the parts of an upload may occur in the data
+        # gcsfs uses a fixed boundary between the parts of an upload, which may occur in the data
         await self._upload_object(path, data, {}, {})
         self.invalidate_cache(path)
 
@@ -219,24 +219,24 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     async def _request(self, *asked: Any, **how: Any) -> Any:
         for attempt in count():
             try:
-                return await self._ask(*asked, **how)
+                return await self._request_once(*asked, **how)
             except WORDY_ERRORS + list_store_errors() as error:
                 plain = _to_plain_error(error)
                 if attempt >= (get_options().retries if self.repeats else 0) or not is_temporary(
                     plain
                 ):
-                    # the cause of a plain error has a less specific status
+                    # a converted error has no cause, whose status would be less specific
                     raise plain from (error.__cause__ if plain is error else None)
                 await asyncio.sleep(choose_wait(attempt + 1, plain))
 
-    async def _ask(self, *asked: Any, **how: Any) -> Any:
-        # gcsfs repeats requests six times, and takes half a minute to reject wrong credentials
+    async def _request_once(self, *asked: Any, **how: Any) -> Any:
+        # without gcsfs's own retries, which take half a minute to reject wrong credentials
         repeated = GCSFileSystem._request
         return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
 
 
 def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> GoogleFiles:
-    """Return the filesystem of a url.
+    """Create the filesystem of a url.
 
     ``retries`` is whether it repeats failed requests.
     """
@@ -251,14 +251,14 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> Go
 
 
 class _Body(BytesIO):
-    """A request body that ignores `close`: aiohttp closes it, but may have to send it again."""
+    """A request body that ignores `close`, since aiohttp closes a body before it sends it again."""
 
     def close(self) -> None:
-        """Do nothing, so that the body can be sent again."""
+        """Do nothing."""
 
 
 async def _raise_for_status(response: Any) -> None:
-    """Raise the error that a response of Google describes.
+    """Raise an error with the message of a response of Google.
 
     See https://docs.cloud.google.com/storage/docs/json_api/v1/status-codes.
     """
@@ -277,11 +277,11 @@ async def _raise_for_status(response: Any) -> None:
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
-    """Convert an error of gcsfs to a built-in error; gcsfs describes some kinds only in words."""
+    """Convert an error of gcsfs to a built-in error or `HttpError`, by its message if necessary."""
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
     if isinstance(error, OSError):
-        # gcsfs itself looks for this word; the reason is in the second line
+        # gcsfs raises OSError("Forbidden...") for status 403; the reason is in the second line
         message = str(error).replace("\n", ": ")
         return PermissionError(message) if message.startswith("Forbidden") else error
     if (payment := _find_payment_error(str(error))) is not None:
@@ -291,7 +291,7 @@ def _to_plain_error(error: BaseException) -> BaseException:
 
 
 def _find_payment_error(message: str) -> PermissionError | None:
-    """Return the error for a bucket whose readers pay, or None for other errors."""
+    """Return the error for a requester-pays bucket, or None for other errors."""
     if "requester pays" not in message.lower():
         return None
     return PermissionError(

@@ -1,7 +1,7 @@
 """Lists the files that match a glob pattern, with their sizes, times and etags, as columns.
 
-A folder that cannot be listed raises an error, and never counts as empty: callers take files that
-are not listed for removed.
+A folder that cannot be listed raises an error instead of counting as empty, since callers treat
+files that are not listed as removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from virtualds.stores.fsspec import (
     etag_of,
     fetch_info,
     find_filesystem,
-    folder_error,
+    make_folder_error,
     modified_of,
     use_filesystem,
 )
@@ -43,18 +43,17 @@ from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normal
 
 
 def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the files that match patterns, sorted by name for each pattern.
+    """Return the files that match `PathPattern` patterns, sorted by name for each pattern.
 
-    A name that is not a pattern, or that is the name of a local file, stands for itself. Patterns
-    are those of `PathPattern`; http servers show folders as pages of links. A pattern that no file
-    matches raises `FileNotFoundError`.
+    A path without wildcards, or of an existing local file, is returned unchanged. Folders of HTTP
+    servers are pages of links. Raises `FileNotFoundError` for a pattern without matches.
     """
-    given = StorageOptions.of(options)
-    return [file for pattern in patterns for file in _match_pattern(pattern, given)]
+    storage_options = StorageOptions.of(options)
+    return [file for pattern in patterns for file in _match_pattern(pattern, storage_options)]
 
 
 def names_files(name: str) -> bool:
-    """Return whether a name is a pattern, and not itself the name of a local file."""
+    """Return whether a path is a pattern, and not the path of an existing local file."""
     scheme = scheme_of(name)
     if scheme in ARCHIVES or PathPattern.of(name).is_plain:
         return False
@@ -64,39 +63,39 @@ def names_files(name: str) -> bool:
 def _match_pattern(text: str, options: StorageOptions | None) -> list[str]:
     if not names_files(text):
         return [text]
-    begun, found = time.perf_counter(), list[str]()
+    start, matches = time.perf_counter(), list[str]()
     if scheme_of(text) == "file":
         pattern = PathPattern(os.path.expanduser(local_path(text)))
         with suppress(FileNotFoundError):
-            # two ** may find a file twice
-            found = sorted({path for path, _ in _walk_folders(pattern)})
+            # a pattern with two ** may match a file twice
+            matches = sorted({path for path, _ in _walk_folders(pattern)})
     else:
-        found = _list_states(text, options).urls.tolist()
+        matches = _list_states(text, options).urls.tolist()
     if is_logged(INFO):
-        log(INFO, f"{text}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
-    if not found:
+        log(INFO, f"{text}: {len(matches):,} files match, {time.perf_counter() - start:.3f} s")
+    if not matches:
         raise FileNotFoundError(
             f"{without_secrets(text)}: no file matches this pattern; check the path"
         )
-    return found
+    return matches
 
 
 def find_entries(pattern: str, options: StorageOptions | None) -> list[str]:
-    """Return the files and folders that match a pattern, as `find_matching` does for files."""
+    """Return the files and folders that match a pattern; raise an error if there are none."""
     if scheme_of(pattern) == "file":
         return _match_pattern(pattern, options)
-    found = list[str]()
+    matches = list[str]()
     with suppress(FileNotFoundError):
-        found = sorted({url for url, _ in _walk_remote_entries(pattern, options)})
-    if not found:
+        matches = sorted({url for url, _ in _walk_remote_entries(pattern, options)})
+    if not matches:
         raise FileNotFoundError(
             f"{without_secrets(pattern)}: no file or folder matches this pattern; check the path"
         )
-    return found
+    return matches
 
 
 def escape_pattern(url: str) -> str:
-    """Return a pattern that matches this url and no other.
+    """Escape wildcards of a url, so that the pattern matches only this url.
 
     >>> PathPattern(escape_pattern("/data/{1}[2]/*")).match("/data/{1}[2]/*")
     {}
@@ -106,10 +105,9 @@ def escape_pattern(url: str) -> str:
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
-    """Return the url of a path in a filesystem, with scheme and bucket as in another url.
+    """Return the url of a path in a filesystem, with scheme and bucket of a similar url.
 
-    fsspec itself returns only one scheme of those that a filesystem has, and leaves out the account
-    in ``abfs://box@account.../path``.
+    fsspec returns a fixed scheme, and omits the account of ``abfs://box@account.../path``.
     """
     host = host_of(url)
     if "::" in url or scheme_of(url) not in BUCKETS or glob.has_magic(host):
@@ -124,11 +122,10 @@ T = TypeVar("T")
 
 
 class FileState(NamedTuple):
-    """The present state of a file.
+    """The current state of a file.
 
-    ``size`` is in bytes. ``mtime``, in nanoseconds since 1970, is the time of a fingerprint, which
-    only local files have. ``modified``, in seconds since 1970, is the time that the server reports,
-    or NaN if it is unknown.
+    ``mtime``, in nanoseconds since 1970, is part of the fingerprint of local files. ``modified``,
+    in seconds since 1970, is the modification time of any file, or NaN if unknown.
     """
 
     url: str
@@ -150,14 +147,14 @@ class FileColumns:
 
     @classmethod
     def of(cls, states: Iterable[FileState]) -> FileColumns:
-        """Build the columns from rows."""
+        """Create the columns from states."""
         columns = tuple(zip(*states, strict=True)) or ((),) * len(FileState._fields)
         kinds = (object, np.int64, np.int64, object, np.float64)
         return cls(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
 
     @classmethod
     def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
-        """Concatenate the rows of several parts."""
+        """Concatenate several columns."""
         parts, names = parts or [cls.of(())], cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -165,43 +162,43 @@ class FileColumns:
         return len(self.urls)
 
     def __iter__(self) -> Iterator[FileState]:
-        """Yield the rows."""
+        """Yield the states of the files."""
         columns = (getattr(self, name).tolist() for name in self.__dataclass_fields__)
         return map(FileState._make, zip(*columns, strict=True))
 
-    def take(self, rows: npt.NDArray[Any]) -> FileColumns:
-        """Return some rows, by index or by a mask."""
-        return FileColumns(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+    def take(self, selection: npt.NDArray[Any]) -> FileColumns:
+        """Select files by index, or by a mask."""
+        return FileColumns(*(getattr(self, name)[selection] for name in self.__dataclass_fields__))
 
 
 def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
-    """Return the files that match a pattern, sorted by url."""
-    found = _list_states(pattern, options)
-    if not len(found):
+    """Return the states of the files that match a pattern, sorted by url; raise if none match."""
+    states = _list_states(pattern, options)
+    if not len(states):
         raise FileNotFoundError(
             f"{without_secrets(pattern)}: no file matches this pattern; check the path, and "
             f"whether its disk is mounted (folders, such as Zarr stores, do not count)"
         )
-    return found
+    return states
 
 
 def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
-    """Return the files that match a pattern, sorted by url; no rows if no file matches."""
+    """Return the states of the files that match a pattern, sorted by url, possibly none."""
     walk = _walk_local if scheme_of(pattern) == "file" else _walk_remote
     try:
-        found = FileColumns.of(walk(pattern, options))
+        states = FileColumns.of(walk(pattern, options))
     except FileNotFoundError:
-        found = FileColumns.of(())
-    found = found.take(np.argsort(found.urls, kind="stable"))
-    # two ** of a pattern may find a file twice
-    return found.take(np.append(True, found.urls[1:] != found.urls[:-1])[: len(found)])
+        states = FileColumns.of(())
+    states = states.take(np.argsort(states.urls, kind="stable"))
+    # a pattern with two ** may match a file twice
+    return states.take(np.append(True, states.urls[1:] != states.urls[:-1])[: len(states)])
 
 
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
-    """Return the present state of a file; a remote file takes one request."""
+    """Return the current state of a file, for a remote file by one request."""
     if scheme_of(url) == "file":
         if (state := _fetch_local_state(url, partial(os.stat, local_path(url)))) is None:
-            raise folder_error(url)
+            raise make_folder_error(url)
         return state
     return _make_remote_state(url, fetch_info(url, options))
 
@@ -209,17 +206,17 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
 def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
     """Return the names in a folder of an object store, or None if it cannot be listed quickly.
 
-    Reading and listing are two permissions, so a refusal says nothing about later requests.
+    Errors are ignored, since the user may be allowed to read objects but not to list them.
     """
     if kind_of(url) not in KINDS or "::" in url:
         return None
 
-    def ask(filesystem: Any, path: str) -> set[str] | None:
-        known = hasattr(filesystem, "list_names")
-        return filesystem.list_names(path) if known else None
+    def list_names(filesystem: Any, path: str) -> set[str] | None:
+        can_list = hasattr(filesystem, "list_names")
+        return filesystem.list_names(path) if can_list else None
 
     with suppress(OSError), describe_errors(url, "LIST"):
-        return use_filesystem(url, options, ask)
+        return use_filesystem(url, options, list_names)
     return None
 
 
@@ -228,25 +225,25 @@ def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
 
 def _walk_local(text: str, options: StorageOptions | None) -> Iterator[FileState]:
     for url, entry in _walk_folders(PathPattern(normalise_url(text))):
-        # it may be gone, or a link that leads nowhere
+        # the file may have been removed, or be a broken link
         with suppress(FileNotFoundError):
             if (state := _fetch_local_state(url, entry.stat)) is not None:
                 yield state
 
 
 def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield the files and folders of this machine that match a pattern, with their paths."""
+    """Yield the paths and entries of local files and folders that match a pattern."""
 
     def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-        with os.scandir(local_path(folder) or os.sep) as some:
-            for entry in some:
+        with os.scandir(local_path(folder) or os.sep) as entries:
+            for entry in entries:
                 yield entry.name, entry, partial(_leads_to_folder, entry)
 
     def match(part: str) -> Callable[[str], Any]:
-        fits = pattern.compile_part(part).match
+        matches = pattern.compile_part(part).match
         # as in a shell, a wildcard does not match hidden files
-        hides = not part.startswith(".")
-        return lambda name: not (hides and name.startswith(".")) and fits(name)
+        skips_hidden = not part.startswith(".")
+        return lambda name: not (skips_hidden and name.startswith(".")) and matches(name)
 
     yield from _walk(pattern, scan, match, ".")
 
@@ -261,17 +258,17 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _fetch_local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:
-    """Return the state of a file, or None for a folder."""
+    """Return the state of a local file, or None for a folder."""
     try:
-        found = describe()
+        status = describe()
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        # a loop of links has no bytes, and opening it says why
+        # opening a loop of symbolic links raises a better error
         return FileState(url, 0, modified=0.0)
-    if S_ISDIR(found.st_mode):
+    if S_ISDIR(status.st_mode):
         return None
-    return FileState(url, found.st_size, found.st_mtime_ns, "", found.st_mtime)
+    return FileState(url, status.st_size, status.st_mtime_ns, "", status.st_mtime)
 
 
 # ---------------------------------------------------------------------- remote
@@ -289,11 +286,11 @@ def _walk_remote_entries(
     with explain_open_errors(pattern), describe_errors(pattern):
         filesystem, path = find_filesystem(pattern, options)
     filesystem.invalidate_cache()
-    found = PathPattern(path, scheme_of(pattern) in WEB)
-    root = "/".join(found.parts[: found.count_plain()])
+    parsed = PathPattern(path, scheme_of(pattern) in WEB)
+    root = "/".join(parsed.parts[: parsed.count_plain()])
     list_folder = partial(_iterate_folder, filesystem, pattern, options, root)
     beginning = spell_like(pattern, filesystem, root).rstrip("/")
-    for name, info in _walk(found, list_folder, lambda part: found.compile_part(part).match):
+    for name, info in _walk(parsed, list_folder, lambda part: parsed.compile_part(part).match):
         yield f"{beginning}{name[len(root) :]}", info
 
 
@@ -301,19 +298,19 @@ def _iterate_folder(
     filesystem: Any, pattern: str, options: StorageOptions | None, root: str, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     url = spell_like(pattern, filesystem, folder)
-    named = pattern if folder == root else url
+    pattern_or_url = pattern if folder == root else url
 
-    def ask(filesystem: Any, _: str) -> Any:
+    def list_folder(filesystem: Any, _: str) -> Any:
         return filesystem.ls(folder, detail=True)
 
-    with explain_open_errors(named), describe_errors(named):
-        found = retry_request(
-            partial(use_filesystem, url, options, ask, retries=True), Request("LIST", url)
+    with explain_open_errors(pattern_or_url), describe_errors(pattern_or_url):
+        infos = retry_request(
+            partial(use_filesystem, url, options, list_folder, retries=True), Request("LIST", url)
         )
     beginning = f"{folder.rstrip('/')}/"
-    for info in found:
+    for info in infos:
         inside = info["name"].removeprefix(beginning).rstrip("/")
-        # leave out the folder itself, and links of a web page to other places or to other orders
+        # omit the folder itself, and links of a web page to other pages or to other sort orders
         if inside and "/" not in inside and not inside.startswith("?"):
             is_folder = info.get("type") == "directory"
             yield inside, info, partial(bool, is_folder)
@@ -330,11 +327,11 @@ def _make_remote_state(url: str, info: dict[str, Any]) -> FileState:
     )
 
 
-# ---------------------------------------------------------------------- both
+# ---------------------------------------------------------------------- folders
 
 ListFolder = Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]]
-"""A function that takes a folder, and yields names, entries, and functions that return whether an
-entry is a folder."""
+"""Takes a folder, and yields names, entries, and functions that return whether an entry is a
+folder."""
 
 
 def _walk(
@@ -345,16 +342,16 @@ def _walk(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the paths and entries that match a pattern, folder by folder.
 
-    ``top`` is the folder in which a pattern without a folder begins.
+    ``top`` is the folder of a pattern without a folder.
     """
-    # a name without wildcards is looked up in the list of its folder
+    # even without wildcards, the last part is looked up in the list of its folder
     first = min(pattern.count_plain(), len(pattern.parts) - 1)
     begin = "/".join(pattern.parts[:first]) if first else top
     for path, entry in _walk_parts(begin, pattern.parts[first:], list_folder, match):
-        found = path if first else path.removeprefix(f"{top}/")
+        match_path = path if first else path.removeprefix(f"{top}/")
         # a name that occurs twice in the pattern must match the same text
-        if not pattern.repeats or pattern.match(found) is not None:
-            yield found, entry
+        if not pattern.repeats or pattern.match(match_path) is not None:
+            yield match_path, entry
 
 
 def _walk_parts(
@@ -364,24 +361,24 @@ def _walk_parts(
     match: Callable[[str], Callable[[str], Any]],
     below: bool = False,
 ) -> Iterator[tuple[str, Any]]:
-    head, rest = parts[0], parts[1:]
+    head, other_parts = parts[0], parts[1:]
     if head == "**":
-        # ** stands for any number of folders, also for none
-        yield from _walk_parts(folder, rest or ["*"], list_folder, match, below)
-    fits = match("*" if head == "**" else head)
+        # ** matches any number of folders, also none
+        yield from _walk_parts(folder, other_parts or ["*"], list_folder, match, below)
+    matches = match("*" if head == "**" else head)
     try:
         for name, entry, is_folder in list_folder(folder):
-            if not fits(name):
+            if not matches(name):
                 continue
             path = f"{folder}/{name}"
             if head == "**":
                 if is_folder() and not getattr(entry, "is_symlink", bool)():
                     yield from _walk_parts(path, parts, list_folder, match, True)
-            elif not rest:
+            elif not other_parts:
                 yield path, entry
             elif is_folder():
-                yield from _walk_parts(path, rest, list_folder, match, True)
+                yield from _walk_parts(path, other_parts, list_folder, match, True)
     except (FileNotFoundError, NotADirectoryError):
-        # not every folder that matches a pattern has the next part of it
+        # not every matching folder contains the next part of the pattern
         if not below:
             raise

@@ -1,6 +1,6 @@
-"""Local files, read with ``pread``: any number of threads read without seeks and locks.
+"""`LocalStore`: local files, read with ``pread``, which needs no seeks and no locks.
 
-A memory map would save a copy, but the system kills a process whose mapped file shrinks.
+A memory map would save a copy, but accessing a mapped file that has shrunk kills the process.
 """
 
 from __future__ import annotations
@@ -33,56 +33,56 @@ from virtualds.stores.store import (
     RequestLimits,
     Store,
     StoreError,
+    hash_version,
     make_temporary_name,
-    version_of,
 )
 from virtualds.urls import is_in_folder, local_path
 
 # ---------------------------------------------------------------------- temporary names
-# A killed writer leaves its temporary file behind. The next writer of the same file removes it once
-# it is old, since a newer one may belong to a running writer.
+# A killed writer leaves its temporary file behind. The next writer of the same path removes it if
+# it is old, since a recent one may belong to a running writer.
 
 
 GRACE = 24 * 3600.0
-"""The number of seconds without a change after which a temporary file counts as abandoned."""
+"""Seconds without a change after which a temporary file counts as abandoned."""
 
 _TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
-"""Temporary names of files."""
+"""Matches names from `make_temporary_name`."""
 
 
 def remove_leftovers(path: str) -> None:
-    """Remove files that killed writers of a path have left beside it, if they are a day old."""
-    # this is for tidiness: what cannot be examined or removed stays
+    """Remove temporary files of killed writers of a path, if they are older than `GRACE`."""
+    # best effort: files that cannot be examined or removed are kept
     with suppress(OSError):
-        for left in _list_leftovers(path, GRACE):
+        for leftover in _list_leftovers(path, GRACE):
             with suppress(OSError):
-                remove_paths([left])
+                remove_paths([leftover])
 
 
 class Leftover(NamedTuple):
-    """A file or folder that a killed writer has left, and its size."""
+    """A temporary file or folder of a killed writer, and its size in bytes."""
 
     path: str
     nbytes: int
 
 
 def list_leftovers(path: str, age: float) -> list[Leftover]:
-    """Return the files that killed writers have left beside a file or folder, and below it.
+    """Return temporary files of killed writers, next to a file or folder and below it.
 
-    A temporary file counts as left after ``age`` seconds without a change.
+    A temporary file counts as left behind after ``age`` seconds without a change.
     """
-    found = _list_leftovers(path, age)
+    paths = _list_leftovers(path, age)
     for folder, _, names in os.walk(path):
         below = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
-        found += [file for file in below if _is_older(file, age)]
+        paths += [file for file in below if _is_older(file, age)]
     return [
-        Leftover(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(one)))
-        for one in sorted(found)
+        Leftover(p, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(p)))
+        for p in sorted(paths)
     ]
 
 
 def remove_paths(paths: Iterable[str]) -> None:
-    """Remove files, and folders with their content; what no longer exists is not an error."""
+    """Remove files, and folders with their content, ignoring those that no longer exist."""
     for path in paths:
         with suppress(FileNotFoundError):
             if os.path.isdir(path) and not os.path.islink(path):
@@ -92,15 +92,15 @@ def remove_paths(paths: Iterable[str]) -> None:
 
 
 def _list_leftovers(path: str, age: float) -> list[str]:
-    """Return the files and folders that killed writers of a path have left beside it."""
+    """Return the temporary files and folders of killed writers next to a path."""
     folder, name = os.path.split(path)
     ours = re.compile(rf"\.{re.escape(name[:NAME_PART])}\.[0-9a-f]{{16}}")
     beside = (os.path.join(folder, name) for name in os.listdir(folder) if ours.fullmatch(name))
-    return [one for one in beside if _is_older(one, age)]
+    return [temporary for temporary in beside if _is_older(temporary, age)]
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Return whether a file, or every file in a folder, was last written more than ``age`` ago.
+    """Return whether a file, or all files in a folder, are unchanged for ``age`` seconds.
 
     A file that cannot be examined counts as recent.
     """
@@ -111,20 +111,20 @@ def _is_older(path: str, age: float) -> bool:
 
 
 def _walk_status(path: str) -> Iterator[os.stat_result]:
-    """Yield the status of a file, or of a folder and everything in it."""
+    """Yield the stat results of a file, or of a folder and everything in it."""
     below = (os.path.join(f, name) for f, *names in os.walk(path) for name in chain(*names))
-    for one in chain([path], below if not os.path.islink(path) else ()):
+    for name in chain([path], below if not os.path.islink(path) else ()):
         with suppress(FileNotFoundError):
-            yield os.lstat(one)
+            yield os.lstat(name)
 
 
 # ---------------------------------------------------------------------- locks
-# The operating system manages the lock, so it ends with the process that holds it. The holder
-# removes the file; a waiter whose file has lost its name waits for the new file.
+# The operating system releases a lock when its process ends. The holder removes the lock file when
+# it releases the lock, so a waiter whose file was removed must lock the new file.
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""Error numbers of filesystems without locks."""
+"""Error numbers of filesystems without file locks."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -140,7 +140,7 @@ if sys.platform == "win32":
     def _release(handle: int, path: str) -> None:
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
         os.close(handle)
-        # fails while another process has it open, which will then remove it
+        # fails while another process has the file open, which will then remove it
         with suppress(OSError):
             os.unlink(path)
 
@@ -152,11 +152,11 @@ else:
 
     def _release(handle: int, path: str) -> None:
         try:
-            if _has_name(handle, path):
-                # in a folder of several users we may not be allowed to; then it stays
+            if _is_still_at(handle, path):
+                # in a shared folder, this user may not be allowed to remove it
                 with suppress(OSError):
                     os.unlink(path)
-            # a process forked in the meantime shares the lock: closing alone would not release it
+            # a process forked in the meantime shares the lock, so closing would not release it
             fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)
@@ -164,7 +164,7 @@ else:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """Hold the lock of a path in the block; wait while another thread or process holds it."""
+    """Hold the lock of a path in the block, after waiting for other threads and processes."""
     while (handle := _lock(path)) is None:
         pass
     try:
@@ -174,11 +174,11 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int | None:
-    """Open and lock a file; return None if the file has lost its name in the meantime."""
+    """Open and lock a lock file; return None if it was removed in the meantime."""
     handle, holds = _open_lock(path), False
     try:
         _wait(handle)
-        holds = _has_name(handle, path)
+        holds = _is_still_at(handle, path)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
@@ -196,15 +196,15 @@ def _open_lock(path: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError as error:
-        # another user holds it now, in a folder in which both may write
+        # another user holds the lock, in a shared folder
         try:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise error from None
 
 
-def _has_name(handle: int, path: str) -> bool:
-    """Return whether an open file still has its name, which its previous owner may have removed."""
+def _is_still_at(handle: int, path: str) -> bool:
+    """Return whether an open file is still at its path, from which it may have been removed."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -217,32 +217,32 @@ def _has_name(handle: int, path: str) -> bool:
 
 
 # ---------------------------------------------------------------------- rows of arrays
-# Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
+# Bytes are read directly into the rows of an array by ``preadv(2)`` with many buffers.
 #
-# A chunk without codecs usually fills a box of the result, whose rows are not contiguous in memory.
-# With ``preadv`` the system copies the bytes to these rows, which saves a second copy: half the
-# time for rows of 2 to 64 KiB. ``os.preadv`` needs a Python object for every row, and creating
-# these takes longer than copying the rows. So this module calls the function of the C library:
-# numpy builds its table of rows in a few operations.
+# An uncompressed chunk usually fills a box of the result, whose rows are not contiguous in memory.
+# ``preadv`` lets the system copy the bytes to these rows, which saves a second copy: half the time
+# for rows of 2 to 64 KiB. ``os.preadv`` needs a Python object per row, which takes longer than the
+# copy, so the function of the C library is called with a table of rows from numpy.
 
 
 Array = npt.NDArray[Any]
 
 MAX_ROWS = 1024
-"""Maximum number of rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+"""Maximum number of buffers per call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
 MAX_BYTES = 2**30
-"""The maximum size in bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
+"""Maximum bytes per call: Linux reads at most 2 GiB, and macOS rejects more."""
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the size in bytes of a row: the longest contiguous part of the array."""
+    """Return the size in bytes of a row, the longest contiguous part of an array."""
     return _count_rows(target)[1]
 
 
 def read_rows(handle: int, offset: int, target: Array) -> int:
-    """Read the elements of an array with any strides from a file, in C order.
+    """Read bytes of a file into an array with any strides, in C order.
 
-    Return the number of bytes that were read: less than the array has if the file is too short.
+    Return the number of bytes that were read, which is less than ``target.nbytes`` if the file is
+    too short.
     """
     # preadv does not check the memory that it writes to
     if not target.flags.writeable:
@@ -255,14 +255,14 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
 
 
 def read_contiguous(handle: int, offset: int, target: memoryview) -> int:
-    """Read bytes into contiguous memory, as `read_rows` does for arrays of many rows."""
+    """Read bytes of a file into contiguous memory; return the number of bytes, as `read_rows`."""
     return _read_until_filled(
         target.nbytes, lambda n: os.preadv(handle, [target[n : n + MAX_BYTES]], offset + n)
     )
 
 
 def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
-    """Call ``read`` with the number of bytes done, until all are done or the file ends."""
+    """Call ``read`` with the number of bytes so far, until ``nbytes`` or the end of the file."""
     done = 0
     while done < nbytes and (count := read(done)):
         done += count
@@ -270,28 +270,28 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
 
 
 def _count_rows(target: Array) -> tuple[int, int]:
-    """Return the number of axes before the axes of a row, and the size of a row in bytes."""
-    apart, length = target.ndim, target.itemsize
+    """Return the number of axes outside a row, and the size of a row in bytes."""
+    outer_ndim, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
-    while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
-        apart -= 1
-        length *= shape[apart]
-    return apart, length
+    while outer_ndim and (strides[outer_ndim - 1] == length or shape[outer_ndim - 1] == 1):
+        outer_ndim -= 1
+        length *= shape[outer_ndim]
+    return outer_ndim, length
 
 
 def _build_table(target: Array, done: int) -> Array:
-    """Return the addresses and lengths of the rows of the next call, after ``done`` bytes.
+    """Return the buffers of the next call, after ``done`` bytes.
 
-    The table is an array of ``iovec`` (``<sys/uio.h>``).
+    The result is an array of ``struct iovec`` (``<sys/uio.h>``): address and length of each row.
     """
-    apart, length = _count_rows(target)
+    outer_ndim, length = _count_rows(target)
     row, part = divmod(done, length)
     most = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
     table = np.empty((most, 2), np.uintp)
     table[:] = target.__array_interface__["data"][0], length
-    indexes = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
-    for along, stride in zip(indexes, target.strides[:apart], strict=False):
-        # if a stride is negative, the address wraps around, as in C
+    indexes = np.unravel_index(np.arange(row, row + most), target.shape[:outer_ndim] or (1,))
+    for along, stride in zip(indexes, target.strides[:outer_ndim], strict=False):
+        # with a negative stride, the unsigned address wraps around, as in C
         table[:, 0] += (along * stride).astype(np.uintp)
     table[0] = table[0, 0] + part, min(length - part, MAX_BYTES)
     return table
@@ -310,9 +310,9 @@ def _preadv(handle: int, table: Array, offset: int) -> int:
 
 @cache
 def _find_preadv() -> Any:
-    """Return ``preadv`` of the C library, with 64-bit offsets."""
+    """Return the function ``preadv`` of the C library, with 64-bit offsets."""
     library = ctypes.CDLL(None, use_errno=True)
-    # glibc for 32-bit processors has another name for the function with 64-bit offsets
+    # in glibc for 32-bit processors, preadv64 has 64-bit offsets
     function = getattr(library, "preadv64", None) or library.preadv
     function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
     function.restype = ctypes.c_ssize_t
@@ -320,29 +320,29 @@ def _find_preadv() -> Any:
 
 
 # ---------------------------------------------------------------------- files
-# Opens local files and checks their fingerprints; writes each file completely or not at all.
+# Opening with a check of the fingerprint, and writing so that no file is ever incomplete.
 
 
 BINARY = getattr(os, "O_BINARY", 0)
-"""The flag that opens files in binary mode on Windows."""
+"""Flag that opens files in binary mode on Windows."""
 
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
-"""The flag that opens a pipe without waiting for a writer."""
+"""Flag that opens a pipe without waiting for a writer."""
 
 WITHIN = "within"
-"""The name of the access option with the folders that symbolic links must not leave."""
+"""Name of the access option with the folders that symbolic links must not leave."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2(2)."""
 
 ATTEMPTS = 20
-"""The number of attempts to write into a folder that another process removes when it is empty."""
+"""Number of attempts to write into a folder that another process removes while it is empty."""
 
 
 def write_temporary(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file under a temporary name; then call ``put``, which renames it."""
+    """Write a file under a temporary name, then call ``put`` with that name to rename it."""
     temporary = make_temporary_name(path)
-    # the file is created inside the block, since an interrupt may come between any two steps
+    # create the file within try, since an interrupt may occur at any point
     try:
         # 0o666 is the mode of any new file; the umask of the process applies
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
@@ -358,7 +358,7 @@ def write_temporary(path: str, data: bytes, put: Callable[[str], None]) -> None:
 
 
 def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Create a folder and write a file into it; try again if another process removes the folder."""
+    """Create a folder and write a file into it, retrying if another process removes the folder."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -372,7 +372,7 @@ def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> N
 
 
 def link_new(temporary: str, path: str) -> None:
-    """Give a temporary file its final name; raise an error if a file already has this name."""
+    """Rename a temporary file; raise `ChangedError` if a file of the final name exists."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -381,7 +381,7 @@ def link_new(temporary: str, path: str) -> None:
 
 
 def link_or_copy(path: str, target: str) -> None:
-    """Create a hard link to a file, or a copy if the filesystem has no links."""
+    """Create a hard link to a file, or a copy if the filesystem has no hard links."""
     try:
         os.link(path, target)
     except FileNotFoundError as error:
@@ -394,7 +394,7 @@ def link_or_copy(path: str, target: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Flush a folder to disk, if the filesystem supports it, so that new names are durable."""
+    """Flush the folder of a path to disk, if possible, so that new names are durable."""
     if os.name == "nt":
         return
     with suppress(OSError):
@@ -405,9 +405,9 @@ def sync_folder(path: str) -> None:
             os.close(handle)
 
 
-def remove_empty(folder: str, kept: str) -> None:
-    """Remove a folder and its parents as long as they are empty, up to the folder ``kept``."""
-    while folder != kept:
+def remove_empty(folder: str, top: str) -> None:
+    """Remove a folder and its parents as long as they are empty, below the folder ``top``."""
+    while folder != top:
         try:
             os.rmdir(folder)
         except FileNotFoundError:
@@ -419,7 +419,7 @@ def remove_empty(folder: str, kept: str) -> None:
 
 
 def move_folder(temporary: str, path: str) -> None:
-    """Give a folder its final name, unless a file or a folder with files has this name."""
+    """Rename a temporary folder; raise an error if a file or a non-empty folder has the name."""
     try:
         os.rename(temporary, path)
     except OSError as error:
@@ -428,17 +428,17 @@ def move_folder(temporary: str, path: str) -> None:
         raise make_exists_error(path) from error
 
 
-def exchange_paths(one: str, other: str) -> None:
-    """Exchange the names of two folders: in one step on Linux, in several elsewhere."""
+def exchange_paths(first: str, second: str) -> None:
+    """Exchange the names of two folders, atomically on Linux, in several steps elsewhere."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is not None:
-        names = (os.fsencode(one), os.fsencode(other))
+        names = (os.fsencode(first), os.fsencode(second))
         if renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
             return
-    aside = f"{one}.old"
-    os.rename(other, aside)
-    os.rename(one, other)
-    os.rename(aside, one)
+    aside = f"{first}.old"
+    os.rename(second, aside)
+    os.rename(first, second)
+    os.rename(aside, first)
 
 
 @contextmanager
@@ -459,7 +459,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url; raise an error if no file can have such a path."""
+    """Return the local path of a url; raise `FileNotFoundError` for an impossible path."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -471,15 +471,15 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
     """Open a regular file; raise an error for pipes and devices, which may never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        check_regular(found)
+        check_regular(status)
         if options and WITHIN in options:
-            # links may have changed since paths were checked
+            # symbolic links may have changed since the url was checked
             real, folders = os.path.realpath(path), options[WITHIN]
-            inside = any(is_in_folder(real, folder) for folder in folders)
-            if not inside or not os.path.samestat(found, os.stat(real)):
+            is_inside = any(is_in_folder(real, folder) for folder in folders)
+            if not is_inside or not os.path.samestat(status, os.stat(real)):
                 raise StoreError(
                     f"the path leads to {real}, which lies under none of {list(folders)}"
                 )
@@ -489,9 +489,9 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
     return handle
 
 
-def check_regular(found: os.stat_result) -> None:
+def check_regular(status: os.stat_result) -> None:
     """Raise an error for pipes, devices and sockets."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StoreError(
             "this is not a regular file, but a pipe, a device or a socket; give a file"
         )
@@ -518,38 +518,38 @@ def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
 def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
     """Read a range of bytes of an open file."""
     parts = []
-    # one call returns at most 2 GiB on Linux
+    # a call returns at most 2 GiB on Linux
     while length:
         try:
             part = os.pread(handle, length, offset)
         except OSError as error:
             raise StoreError(error.strerror or str(error), item) from error
         if not part:
-            raise too_short_error(length, item)
+            raise make_too_short_error(length, item)
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def too_short_error(missing: int, item: int) -> StoreError:
-    """Return the error for a file that ends before the end of a chunk."""
+def make_too_short_error(missing: int, item: int) -> StoreError:
+    """Return the error for a file that ends before a chunk does."""
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)
 
 
 # ---------------------------------------------------------------------- the store
 
 
-KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system reports which pages are in its cache, and can read ahead."""
+CAN_PREFETCH = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
+"""Whether the system can prefetch, and report whether pages are cached."""
 
 MIN_PREFETCH = 2**16
-"""The number of bytes below which reading ahead saves no time."""
+"""Minimum number of bytes for which prefetching saves time."""
 
 
 class LocalStore(Store):
     """The files of this machine."""
 
-    # a call takes as long as copying a page or two
+    # a system call takes as long as copying a page or two
     reach = RequestLimits(gap=8 * 1024, run=2**20, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -562,9 +562,9 @@ class LocalStore(Store):
     def read_into(
         self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[memoryview | Array]
     ) -> None:
-        """Read every range into its target, as `get_ranges` does.
+        """Read each range into its target.
 
-        A target is contiguous memory or an array of any strides, and has the size of the range.
+        A target is contiguous memory, or an array with any strides, of the size of the range.
         """
         with open_checked(file) as handle:
             for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
@@ -576,20 +576,20 @@ class LocalStore(Store):
                 except OSError as error:
                     raise StoreError(error.strerror or str(error), item) from error
                 if count < target.nbytes:
-                    raise too_short_error(target.nbytes - count, item)
+                    raise make_too_short_error(target.nbytes - count, item)
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Ask the system to read ahead, if ``posix_fadvise`` is available."""
-        wanted = sum(length for _, length in ranges)
-        if not KNOWS_WHAT_IT_HOLDS or wanted < MIN_PREFETCH:
+        """Ask the system to prefetch ranges, if ``posix_fadvise`` is available."""
+        nbytes = sum(length for _, length in ranges)
+        if not CAN_PREFETCH or nbytes < MIN_PREFETCH:
             return
         begin = min(offset for offset, _ in ranges)
         span = max(offset + length for offset, length in ranges) - begin
-        # a file that cannot be opened raises an error later, when it is read
+        # a file that cannot be opened will raise an error when it is read
         with suppress(OSError, StoreError):
             handle = open_regular(path_of(file.url), file.options)
             try:
-                for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
+                for offset, length in [(begin, span)] if span < 2 * nbytes else ranges:
                     if not _is_cached(handle, offset):
                         os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
             finally:
@@ -624,7 +624,7 @@ class LocalStore(Store):
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
-        """Write a file under a temporary name, and rename it in one step."""
+        """Write a file under a temporary name, and rename it."""
         path = os.path.realpath(local_path(url))
         remove_leftovers(path)
         try:
@@ -642,7 +642,7 @@ class LocalStore(Store):
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Write a folder under a temporary name, and rename it in one step."""
+        """Write a folder under a temporary name, and rename it."""
         path = os.path.realpath(local_path(url))
         remove_leftovers(path)
         temporary, inside = make_temporary_name(path), ""
@@ -665,14 +665,14 @@ class LocalStore(Store):
             else:
                 self._exchange_version(temporary, path, f"{url.rstrip('/')}/{inside}", expected)
         finally:
-            # this is the new folder if writing failed, else the old one
+            # the new folder if writing failed, else the old one
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _exchange_version(self, temporary: str, path: str, marker: str, expected: str) -> None:
-        """Exchange two folders, under the lock of the marker in the old folder."""
+        """Exchange two folders under the lock of the marker, if that has the expected version."""
         try:
-            # another writer that gets this lock later finds the new folder and its marker
-            with hold_lock(lock_of(local_path(marker))):
+            # the next writer that acquires this lock finds the new marker
+            with hold_lock(get_lock_path(local_path(marker))):
                 if self.find_version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 exchange_paths(temporary, path)
@@ -680,7 +680,7 @@ class LocalStore(Store):
             raise ChangedError(f"{path}: was removed by another writer") from error
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Raise an error for paths below a file; locks keep local writers apart."""
+        """Raise an error for a path below a file; local writes are always safe, by locks."""
         above = os.path.dirname(local_path(url))
         while not os.path.exists(above):
             above = os.path.dirname(above)
@@ -690,15 +690,15 @@ class LocalStore(Store):
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
-        """Create a file and the folders above it, or replace a file under a lock beside it."""
-        # other writers lock and replace the file that a link points to, so this one does, too
+        """Create a file and its parent folders, or replace a file under a lock."""
+        # like other writers, lock and replace the target of a symbolic link
         path = os.path.realpath(local_path(url))
         if expected is None:
             write_in_new_folder(path, data, lambda temporary: link_new(temporary, path))
-            return version_of(data)
+            return hash_version(data)
 
         def replace(temporary: str) -> None:
-            with hold_lock(lock_of(path)):
+            with hold_lock(get_lock_path(path)):
                 if self.find_version(url, options) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
@@ -709,7 +709,7 @@ class LocalStore(Store):
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another writer, with its folder") from error
         sync_folder(path)
-        return version_of(data)
+        return hash_version(data)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         path = local_path(url)
@@ -717,7 +717,7 @@ class LocalStore(Store):
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         def refuse(error: OSError) -> None:
-            # a folder that has disappeared is empty; another that cannot be listed may not be
+            # a folder that was removed counts as empty, unlike one that cannot be listed
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
@@ -725,9 +725,9 @@ class LocalStore(Store):
         for folder, _, names in os.walk(root, onerror=refuse):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
-                # the file may have disappeared since the folder was listed
+                # the file may have been removed since the folder was listed
                 with suppress(FileNotFoundError):
-                    # a lock must stay: its holder excludes others
+                    # omit lock files, which must not be removed
                     if not (name.startswith(".") and name.endswith(".lock")):
                         inside = name if below == "." else f"{below}/{name}"
                         found.append(_describe_file(os.path.join(folder, name), beginning, inside))
@@ -744,28 +744,28 @@ class LocalStore(Store):
 
 
 def _describe_file(path: str, folder: str, inside: str) -> ListedFile:
-    """Return the description of a file; a broken link has no fingerprint."""
-    found = os.lstat(path)
-    modified, url = found.st_mtime, f"{folder}/{inside}"
-    if stat.S_ISLNK(found.st_mode):
+    """Return the entry of a file in a listing; a broken link has no fingerprint."""
+    status = os.lstat(path)
+    modified, url = status.st_mtime, f"{folder}/{inside}"
+    if stat.S_ISLNK(status.st_mode):
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return ListedFile(inside, SourceFile(url), modified)
-    return ListedFile(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
+    return ListedFile(inside, SourceFile(url, status.st_size, status.st_mtime_ns), modified)
 
 
-def lock_of(path: str) -> str:
-    """Return the name of the lock beside a file or folder."""
+def get_lock_path(path: str) -> str:
+    """Return the path of the lock file of a file or folder, next to it."""
     folder, name = os.path.split(path)
-    # a name has at most 255 bytes
+    # a file name has at most 255 bytes
     if len(os.fsencode(name)) > 240:
-        name = version_of(os.fsencode(name))
+        name = hash_version(os.fsencode(name))
     return os.path.join(folder, f".{name}.lock")
 
 
 def _is_cached(handle: int, offset: int) -> bool:
-    """Return whether the system has a byte of a file in its cache."""
+    """Return whether the byte of a file at an offset is in the page cache of the system."""
     try:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:

@@ -1,9 +1,8 @@
-"""Settings and credentials with which obstore accesses a bucket of S3 or a container of Azure.
+"""Settings and credentials of obstore for a bucket of S3 or a container of Azure.
 
-They are translated from the options of s3fs and adlfs. An option that is not in the tables here
-raises an error that names it: it is never ignored or guessed. The libraries of these clouds find
-credentials that are not given: botocore for AWS (environment, profiles, SSO, roles, machines),
-azure-identity for Azure.
+They are translated from the options of s3fs and adlfs; an unknown option raises an error that names
+it. Credentials that are not given are looked up by botocore for AWS (environment, profiles, SSO,
+roles, instance metadata), and by azure-identity for Azure.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ IGNORED = frozenset(
     | {"default_cache_type", "cache_regions", "max_concurrency", "fixed_upload_size"}
     | {"local_expiry_check", "blocksize", "assume_container_exists", "asynchronous", "loop"}
 )
-"""Options of caches, listings and large uploads, none of which are used here."""
+"""Options of caches, listings and multipart uploads, which have no effect here."""
 
 REMEDY = (
     "leave it out, or pass an object that knows it: {'store': ...}, a store of obstore for this "
@@ -45,11 +44,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class BucketAccess:
-    """The access of obstore to a ``bucket`` or container; the ``kind`` is ``"s3"`` or ``"az"``.
+    """Settings of obstore for a ``bucket`` or container; ``kind`` is ``"s3"`` or ``"az"``.
 
-    ``config`` has settings of obstore's store without credentials, ``client`` the settings of its
-    HTTP client, and ``secrets`` the credentials, as a provider of obstore returns them. Without
-    secrets they must be looked up: ``login`` is the profile of AWS, or an object of
+    ``config`` are settings of the store without credentials, ``client`` those of its HTTP client,
+    and ``secrets`` the credentials, as an obstore credential provider returns them. Without
+    secrets, credentials are looked up by ``login``: a profile of AWS, or arguments or an object of
     ``azure.identity``.
     """
 
@@ -67,10 +66,10 @@ class BucketAccess:
 
 
 def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAccess:
-    """Return the access of obstore to a bucket, from the options that a user passes for fsspec.
+    """Translate fsspec options of a user to settings of obstore.
 
-    ``root`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
-    raise an error, and so do two that contradict each other.
+    ``root`` is the beginning of a url, up to the bucket. Raises an error for options without an
+    equivalent in obstore, and for options that contradict each other.
 
     Examples
     --------
@@ -80,16 +79,16 @@ def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAcc
     >>> translate_options("s3://bucket", {"profile": "mine"}).login
     {'profile': 'mine'}
     """
-    kept = {name: value for name, value in (options or {}).items() if name not in IGNORED}
+    relevant = {name: value for name, value in (options or {}).items() if name not in IGNORED}
     translate, nested = _TRANSLATIONS[kind_of(root)]
-    given = _RemainingOptions(root, kept, nested)
-    found = translate(root.partition("://")[2], given)
-    given.check_nothing_left()
-    return found
+    remaining = _RemainingOptions(root, relevant, nested)
+    access = translate(root.partition("://")[2], remaining)
+    remaining.check_nothing_left()
+    return access
 
 
 def find_options(filesystem: Any, url: str) -> StorageOptions | None:
-    """Return options with which a url leads to the same object as in a filesystem of the user."""
+    """Return access options that open a url in the same way as a filesystem of the user."""
     options = StorageOptions.of(filesystem.storage_options)
     if kind_of(url) in ("s3", "az"):
         try:
@@ -99,24 +98,24 @@ def find_options(filesystem: Any, url: str) -> StorageOptions | None:
     return options
 
 
-def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of gcsfs in which ``anon``, the name in s3fs and adlfs, is renamed.
+def name_anonymous(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert ``anon``, an option of s3fs and adlfs, to the equivalent option of gcsfs.
 
     Examples
     --------
     >>> name_anonymous({"anon": True, "project": "p"})
     {'project': 'p', 'token': 'anon'}
     """
-    left = {name: value for name, value in given.items() if name != "anon"}
-    if given.get("anon") and left.setdefault("token", "anon") != "anon":
+    converted = {name: value for name, value in options.items() if name != "anon"}
+    if options.get("anon") and converted.setdefault("token", "anon") != "anon":
         raise ValueError("anon=True and a token contradict each other; give one of them")
-    return left
+    return converted
 
 
 class _RemainingOptions:
-    """Options that have not been translated yet; a translation takes those that it supports.
+    """Options that have not been translated yet, from which translations pop those they support.
 
-    The ``nested`` options contain others, which are named ``outer.inner`` here.
+    Options within ``nested`` options are named ``outer.inner``.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
@@ -137,14 +136,14 @@ class _RemainingOptions:
             self.left.pop(name, None)
 
     def pop_one(self, what: str, *names: str) -> Any:
-        """Return the value of a setting that can be given by one of several options."""
+        """Pop a setting that has several equivalent options; raise if their values differ."""
         values = [value for name in names if (value := self.pop(name, "")) != ""]
         if any(value != values[0] for value in values):
             raise ValueError(f"{self.root}: storage_options name two values of {what}; give one")
         return values[0] if values else None
 
     def check_nothing_left(self) -> None:
-        """Raise an error for options that were not used."""
+        """Raise `UnsupportedError` for options that have not been popped."""
         if self.left:
             raise UnsupportedError(
                 f"{self.root}: storage_options have {min(self.left)!r}, which has no meaning "
@@ -160,14 +159,14 @@ _S3_ADDITIONAL = {
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
-"""obstore's names for the arguments of S3's write requests."""
+"""Names in obstore of arguments of write requests of S3."""
 
 _S3_TUNING = (
     *("max_pool_connections", "retries", "tcp_keepalive", "user_agent_extra"),
     *("request_checksum_calculation", "response_checksum_validation"),
     *("parameter_validation", "disable_request_compression", "inject_host_prefix"),
 )
-"""Settings of botocore's own requests: the connections and retries are those of this package."""
+"""Settings of botocore's own requests, which have no effect here."""
 
 
 _S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_additional_kwargs")
@@ -202,7 +201,7 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
         "skip_signature": anonymous,
         "region": given.pop_one("the region", *regions),
         "endpoint": endpoint,
-        # whether the bucket is a part of the host name
+        # whether the bucket is part of the host name
         "virtual_hosted_style_request": given.left.get(style) == "virtual",
         "request_payer": bool(given.pop("requester_pays", False) or payer) or None,
         **{new: given.pop(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
@@ -225,8 +224,8 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
 def _translate_client(
     given: _RemainingOptions, checks: str, connect: str, within: str = ""
 ) -> dict[str, Any]:
-    """Return the settings of an HTTP client: certificates, proxies and time limits."""
-    found: dict[str, Any] = {
+    """Pop the settings of the HTTP client: certificates, proxies and time limits."""
+    client: dict[str, Any] = {
         "connect_timeout": f"{given.pop(within + connect, CONNECT_TIMEOUT)}s",
         "read_timeout": f"{given.pop(f'{within}read_timeout', READ_TIMEOUT)}s",
         "allow_http": True,
@@ -234,16 +233,16 @@ def _translate_client(
     verify = given.pop(checks)
     bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
     if verify is False:
-        found["allow_invalid_certificates"] = True
+        client["allow_invalid_certificates"] = True
     elif bundle:
         with open(bundle, "rb") as file:
-            found["root_certificate"] = file.read()
+            client["root_certificate"] = file.read()
     proxies = given.pop(f"{within}proxies", {})
     if proxy := proxies.get("https", proxies.get("http")):
-        found["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
+        client["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
     if agent := given.pop(f"{within}user_agent"):
-        found["user_agent"] = agent
-    return found
+        client["user_agent"] = agent
+    return client
 
 
 # ---------------------------------------------------------------------- Azure
@@ -259,14 +258,13 @@ _AZURE_ENVIRONMENT = {
     "client_secret": "AZURE_STORAGE_CLIENT_SECRET",
     "tenant_id": "AZURE_STORAGE_TENANT_ID",
 }
-"""Environment variables in which adlfs looks for options that are not given."""
+"""Environment variables of adlfs for options that are not given."""
 
 _EMULATED = (
     "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErC"
     "z4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
 )
-"""The connection string that ``UseDevelopmentStorage=true`` stands for: the emulator's account,
-which is no secret.
+"""The connection string for ``UseDevelopmentStorage=true``: the public account of the emulator.
 
 See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 """
@@ -283,7 +281,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     if anonymous is None and not named:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     if not anonymous:
-        # secrets of the environment are not combined with those of the options
+        # do not combine secrets of the environment with secrets of the options
         variables = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
         values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in variables}
     account = values["account_name"] or (found[2] if found else None)
@@ -294,7 +292,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     given.pop("timeout")
     given.pop("socket_timeout")
     endpoint, secrets = f"https://{host}" if host else None, dict[str, Any]()
-    # objects contain a key or a signature, or return tokens
+    # credential objects have a key or a SAS signature, or return tokens
     if isinstance(credential, str):
         secrets = {"sas_token" if "sig=" in credential else "access_key": credential}
     elif (pair := getattr(credential, "named_key", None)) is not None:
@@ -302,7 +300,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     elif (signature := getattr(credential, "signature", None)) is not None:
         secrets = {"sas_token": signature.removeprefix("?")}
     if text := values["connection_string"]:
-        # then nothing else counts
+        # a connection string overrides all other credentials
         account, endpoint, secrets = _split_connection_string(given, text)
         anonymous = anonymous or not secrets
     elif values["account_key"]:
@@ -318,7 +316,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         "account_name": account,
         "endpoint": (endpoint or f"https://{account}.blob.core.windows.net").rstrip("/"),
         "skip_signature": bool(anonymous),
-        # the environment may specify an emulator, for other programs
+        # ignore an emulator in the environment, which may be meant for other programs
         "use_emulator": False,
     }
     client = _translate_client(given, "connection_verify", "connection_timeout")
@@ -329,7 +327,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
 def _split_connection_string(
     given: _RemainingOptions, text: str
 ) -> tuple[str, str, dict[str, Any]]:
-    """Return the account, the endpoint and the secrets of a connection string."""
+    """Parse account, endpoint and secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
         text = _EMULATED
     pairs = [part.partition("=") for part in text.rstrip(";").split(";")]
@@ -354,39 +352,39 @@ _TRANSLATIONS: dict[str, tuple[Callable[[str, _RemainingOptions], BucketAccess],
     "s3": (_translate_s3, _S3_NESTED),
     "az": (_translate_azure, ()),
 }
-"""Translations by kind of store, and the options that contain others."""
+"""By kind of store: the translation, and the options that contain others."""
 
 
 # ---------------------------------------------------------------------- credentials and regions
 
 
 class NoCredentialsError(PermissionError):
-    """No credentials were found, or they cannot be used; the cause says why."""
+    """Raised if no usable credentials are found; the cause is the reason."""
 
 
 class Provider:
-    """Passes credentials to obstore; ``error`` is the reason why none were found, if so."""
+    """A credential provider of obstore, which remembers its last error."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         self._find = find
         self.error: Exception | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return credentials as obstore expects them."""
+        """Return credentials as a dict of obstore."""
         try:
-            found, self.error = self._find(), None
-            return found
+            credentials, self.error = self._find(), None
+            return credentials
         except Exception as error:
             self.error = error
             raise
 
 
-ASKED_AGAIN = timedelta(minutes=10)
-"""The maximum time until botocore is asked again, since it renews credentials without notice."""
+REFRESH_INTERVAL = timedelta(minutes=10)
+"""Time after which credentials are requested from botocore again, which may have renewed them."""
 
 
 class _Session:
-    """Settings and credentials of AWS that botocore finds in files and on machines."""
+    """Settings and credentials of AWS that botocore finds in files, environment and metadata."""
 
     def __init__(self, profile: str | None) -> None:
         try:
@@ -400,7 +398,7 @@ class _Session:
         return found
 
     def find_endpoint(self) -> str | None:
-        """Return the endpoint of S3 in the settings file."""
+        """Return the endpoint of S3 in the AWS config file, or None."""
         settings = self._session.get_scoped_config()
         services = self._session.full_config.get("services", {})
         service = services.get(settings.get("services"), {}).get("s3", {})
@@ -409,7 +407,7 @@ class _Session:
 
     def make_provider(self) -> Provider:
         def find() -> dict[str, Any]:
-            # botocore keeps what it has found, and looks again for what was not there
+            # botocore caches and renews credentials
             found = self._session.get_credentials()
             if found is None:
                 raise NoCredentialsError("botocore finds none")
@@ -418,17 +416,17 @@ class _Session:
                 "access_key_id": frozen.access_key,
                 "secret_access_key": frozen.secret_key,
                 "token": frozen.token,
-                "expires_at": datetime.now(UTC) + ASKED_AGAIN,
+                "expires_at": datetime.now(UTC) + REFRESH_INTERVAL,
             }
 
         return Provider(find)
 
 
 def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
-    """Return the settings of a bucket, and a function that finds its credentials."""
+    """Complete the settings of a bucket; return them, and a function that makes a provider."""
     config, environment = dict(access.config), os.environ
-    named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    endpoint = config.get("endpoint") or next(filter(None, named), None)
+    endpoints = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = config.get("endpoint") or next(filter(None, endpoints), None)
     files = os.path.expanduser(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
     session = None
     if access.login or not (access.is_anonymous or access.secrets):
@@ -443,39 +441,39 @@ def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provide
         raise NoCredentialsError(str(error)) from error
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if endpoint and config["virtual_hosted_style_request"]:
-        # then the bucket is a part of the host, also for obstore
+        # obstore expects the bucket in the host name of the endpoint
         endpoint = endpoint.replace("://", f"://{access.bucket}.", 1)
     if endpoint:
         config["endpoint"] = endpoint
-    elif "region" not in config and not (region or "").startswith(_APART):
+    elif "region" not in config and not (region or "").startswith(_SEPARATE_REGIONS):
         region = find_bucket_region(access.bucket) or region
     config["region"] = region or "us-east-1"
     return config, session.make_provider if session else None
 
 
-_APART = ("cn-", "us-gov-", "us-iso", "eusc-")
-"""Beginnings of the names of regions that the public endpoint does not reach."""
+_SEPARATE_REGIONS = ("cn-", "us-gov-", "us-iso", "eusc-")
+"""Prefixes of regions of other AWS partitions, which the public endpoint does not serve."""
 
 REGIONS = "https://s3.amazonaws.com"
-"""The server that reports the region of a bucket."""
+"""Endpoint that reports the region of a bucket."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *given: Any) -> None:
-        """Return None, so that no redirect is followed: only its headers are needed."""
+        """Return None, so that redirects are not followed."""
 
 
 @cache
 def find_bucket_region(bucket: str) -> str | None:
     """Return the region of an AWS bucket, or None if it is unknown.
 
-    S3 includes it in every response, even to those who may not read
+    S3 includes it in each response, even if access is denied
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html). No credentials are sent.
     """
-    asked = urllib.request.Request(f"{REGIONS}/{bucket}", method="HEAD")
+    request = urllib.request.Request(f"{REGIONS}/{bucket}", method="HEAD")
     try:
-        with urllib.request.build_opener(_NoRedirects).open(asked, timeout=10) as answer:
-            return answer.headers.get("x-amz-bucket-region")  # type: ignore[no-any-return]
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=10) as response:
+            return response.headers.get("x-amz-bucket-region")  # type: ignore[no-any-return]
     except urllib.error.HTTPError as error:
         return error.headers.get("x-amz-bucket-region")
     except OSError:
@@ -486,7 +484,7 @@ AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
 def _find_azure_login(access: BucketAccess) -> Provider:
-    """Return the credentials of a container for which none are given."""
+    """Return a provider of tokens of azure.identity."""
     credential = access.login.get("credential")
     if credential is None:
         try:
@@ -511,7 +509,7 @@ def _find_azure_login(access: BucketAccess) -> Provider:
 
 
 def complete(access: BucketAccess) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a bucket; look up those that are missing."""
+    """Return complete settings and a credential provider, looking up what is not given."""
     config: dict[str, Any] = access.config
     look_up: Callable[[], Provider] | None = partial(_find_azure_login, access)
     if access.kind == "s3":
@@ -524,21 +522,21 @@ def complete(access: BucketAccess) -> tuple[dict[str, Any], Provider | None]:
 
 
 NOWHERE = "127.0.0.1:0"
-"""An address where nothing can listen, since there is no port 0."""
+"""An address at which nothing can listen, since there is no port 0."""
 
 
 def restrict_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an HTTP client that sends nothing to any host except the endpoint.
+    """Return settings of an HTTP client that cannot connect to other hosts than the endpoint.
 
-    obstore follows redirects, and no setting prevents that. Session tokens and signatures in the
-    url would be sent along. So requests to any other host go to a proxy that does not exist. That
-    is not possible if the endpoint itself is reached through a proxy.
+    obstore always follows redirects, which would send session tokens and signatures to other hosts.
+    So requests to other hosts are sent to a proxy that does not exist. This is not possible if the
+    endpoint itself is reached through a proxy.
     """
-    found, endpoint = dict(client), urlsplit(config.get("endpoint", ""))
+    restricted, endpoint = dict(client), urlsplit(config.get("endpoint", ""))
     host = endpoint.hostname
-    # AWS only redirects to its own hosts
+    # without an endpoint of the user, AWS redirects only to its own hosts
     if config["skip_signature"] or not host or "proxy_url" in client:
-        return found
+        return restricted
     if {endpoint.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
-        return found
-    return {**found, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": host}
+        return restricted
+    return {**restricted, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": host}

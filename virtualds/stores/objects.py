@@ -1,4 +1,4 @@
-"""Files in S3 and in Azure, through obstore, as a filesystem of fsspec."""
+"""Files in S3 and in Azure, through obstore, as fsspec filesystems."""
 
 from __future__ import annotations
 
@@ -61,41 +61,40 @@ from virtualds.urls import kind_of
 T = TypeVar("T")
 
 LONG_ANSWER = 2**23
-"""The size in bytes up to which requests share one client, and so one time limit."""
+"""Size in bytes up to which requests share one client, which has one time limit."""
 
 NO_RETRIES = {
     "max_retries": 0,
     "retry_timeout": timedelta(0),
     "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
 }
-"""The settings that turn off the retries of obstore: `stores.requests` repeats requests."""
+"""Settings that disable the retries of obstore, since `stores.requests` repeats requests."""
 
 _used_by: set[int] = set()
-"""Processes in which obstore has sent requests."""
+"""Ids of processes in which obstore has been loaded for requests."""
 _LOADING: dict[int, threading.Lock] = {}
 
 
 def load_library() -> Any:
-    """Import obstore in a way that works in a forked process.
+    """Import obstore so that it works in a forked process.
 
-    obstore sends requests in its own threads. In a process that was forked after the first request
-    these do not exist: it would wait for them forever, and confuse those of its parent. So such a
-    child loads its own copy of the library, which starts its own threads.
+    obstore sends requests in threads of its own, which do not exist in a process that was forked
+    after the first request. Such a child loads a copy of the library, which starts its own threads.
     """
-    me = os.getpid()
-    if me in _used_by:
+    process = os.getpid()
+    if process in _used_by:
         return sys.modules["obstore"]
-    with _LOADING.setdefault(me, threading.Lock()):
-        if me not in _used_by:
+    with _LOADING.setdefault(process, threading.Lock()):
+        if process not in _used_by:
             if _used_by:
                 _load_copy()
             import_module("obstore.store")
-            _used_by.add(me)
+            _used_by.add(process)
     return sys.modules["obstore"]
 
 
 def _load_copy() -> None:
-    """Replace obstore with a copy that shares no state with the library of the parent process."""
+    """Replace obstore by a copy without the state of the parent process."""
     names = [name for name in sys.modules if name.partition(".")[0] == "obstore"]
     old = {name: sys.modules.pop(name) for name in names}
     compiled = {
@@ -104,7 +103,7 @@ def _load_copy() -> None:
         if (file := getattr(module, "__file__", None)) and file.endswith((".so", ".pyd"))
     }
     for name, file in compiled.items():
-        # the system loads a file only once, so this must be another file, in memory
+        # a library file is loaded only once, so copy it to a file in memory
         copy = os.memfd_create("obstore")
         with open(file, "rb") as source:
             size = os.fstat(source.fileno()).st_size
@@ -121,7 +120,7 @@ def _load_copy() -> None:
 
 
 class ObjectError(OSError):
-    """A server rejected a request; ``status`` is the HTTP status, ``error_code`` its own code."""
+    """Raised if a server rejects a request; has the HTTP status and the server's error code."""
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -129,39 +128,39 @@ class ObjectError(OSError):
 
 
 class NoSuchObject(ObjectError, FileNotFoundError):
-    """There is no such object, or no such bucket."""
+    """Raised if an object or a bucket does not exist."""
 
 
 class ClientConnectorDNSError(ConnectionError):
-    """The name of a host is unknown; the class is named as in aiohttp."""
+    """Raised if a host name cannot be resolved; named as in aiohttp, for `stores.requests`."""
 
 
 class SSLError(ConnectionError):
-    """No secure connection could be made; the class is named as in botocore."""
+    """Raised if a TLS connection fails; named as in botocore, for `stores.requests`."""
 
 
 _STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
 _SOURCE = "\n\nDebug source:"
-"""The text that follows the message in obstore's errors."""
+"""Separator of message and debugging information in errors of obstore."""
 _WORDY = re.compile(
     r"Generic \w+ error: |Error performing (?:list request: )?| in [\d.]+\s?[mµn]?s\b"
 )
-"""Parts of obstore's errors other than the requested url and the reason."""
+"""Parts of messages of obstore that are removed."""
 _REGION = "Received redirect without LOCATION"
 _WITHOUT_RANGES = "Received non-partial response"
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
-    """Convert an error of obstore to one with a status, a code, or a kind of failure.
+    """Convert an error of obstore to one with a status and a code, or of another class.
 
-    obstore has few classes of errors, so its message is read.
+    obstore has few classes of errors, so its message is parsed.
     """
     message, _, source = str(error).partition(_SOURCE)
-    if (found := _STATUS.search(message)) is not None:
-        status, body = int(found[1]), found[3] or ""
+    if (match := _STATUS.search(message)) is not None:
+        status, body = int(match[1]), match[3] or ""
         code = _find_element("Code", body)
         reason = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
-        text = reason or code or f"{status}{found[2]}"
+        text = reason or code or f"{status}{match[2]}"
         kind = NoSuchObject if status == 404 else ObjectError
         return kind(text, status, code or str(status))
     if isinstance(error, FileNotFoundError):
@@ -183,16 +182,16 @@ def _to_plain_error(error: BaseException) -> BaseException:
 
 
 def _find_element(name: str, body: str) -> str:
-    """Return the text of an element in the body of an error, which S3 and Azure write in XML."""
-    found = re.search(rf"<{name}>(.*?)</{name}>", body, re.DOTALL)
-    return found[1].strip() if found else ""
+    """Return the text of an XML element in the body of an error of S3 or Azure, or ""."""
+    match = re.search(rf"<{name}>(.*?)</{name}>", body, re.DOTALL)
+    return match[1].strip() if match else ""
 
 
 # ---------------------------------------------------------------------- requests
 
 
 def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
-    """Call ``work`` in a thread, so that the main thread can be interrupted, unlike in obstore."""
+    """Call ``work`` in another thread, so that Ctrl-C can interrupt the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     done: Future[T] = Future()
@@ -206,13 +205,13 @@ def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], 
             if not done.done():
                 done.set_exception(RuntimeError("a request ended in an error of Python, see above"))
 
-    # nobody waits for it if the main thread is interrupted
+    # a daemon, which need not finish if the main thread is interrupted
     threading.Thread(target=run, daemon=True).start()
     return done.result()
 
 
 def _seconds_for(nbytes: int) -> float:
-    # few different times, since each needs a client with its own connections
+    # few different limits, since each needs a client with its own connections
     return compute_time_limit(max(LONG_ANSWER, 1 << nbytes.bit_length()))
 
 
@@ -224,26 +223,26 @@ _NO_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
 
 REMOVED_AT_ONCE = 1000
-"""The number of S3 objects that are removed with one request."""
+"""Number of S3 objects that are deleted by one request."""
 
 
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket of S3, or of one container of Azure.
 
-    Paths begin with the bucket, as in s3fs and adlfs, and urls with ``root``. The options are the
-    options of s3fs or adlfs, or a ``store`` of obstore. Without ``repeats``, callers repeat failed
+    Paths begin with the bucket, as in s3fs and adlfs, and urls with ``root``. The options are those
+    of s3fs or adlfs, or a ``store`` of obstore. Without ``repeats``, callers repeat failed
     requests.
     """
 
     cachable = False
     conditions = ("If-None-Match: *", "If-Match")
-    """The protocol's names for the conditions to create an object, and to replace a version."""
+    """Names of the HTTP conditions for creating an object, and for replacing a version."""
 
     def __init__(
         self, root: str, *, repeats: bool = True, store: Any = None, **options: Any
     ) -> None:
         super().__init__()
-        # first, so that the error names it before anything else
+        # first, so that a missing obstore is reported before other errors
         load_library()
         self.root, self.repeats = root, repeats
         access = None if store is not None else translate_options(root, options)
@@ -253,7 +252,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 f"{root}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
                 f"filesystem of fsspec, in storage_options"
             )
-        self.access, self._store, self._made = access, store, dict[float, Any]()
+        self.access, self._store, self._stores = access, store, dict[float, Any]()
         self.config: dict[str, Any] = {}
         self._provider: Provider | None = None
         self._options: dict[str, Any] = {}
@@ -262,20 +261,20 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             self._options = restrict_to_host(self.config, access.client)
 
     def _store_for(self, library: Any, nbytes: int) -> Any:
-        """Return a store whose requests may take as long as a response of ``nbytes`` bytes."""
+        """Return a store of obstore with the time limit of a response of ``nbytes`` bytes."""
         if self.access is None:
             return self._store
         seconds = _seconds_for(nbytes)
-        if seconds not in self._made:
+        if seconds not in self._stores:
             make = {"s3": library.store.S3Store, "az": library.store.AzureStore}[self.access.kind]
-            self._made[seconds] = make(
+            self._stores[seconds] = make(
                 self.access.bucket,
                 config=self.config,
                 client_options={**self._options, "timeout": f"{seconds}s"},
                 retry_config=NO_RETRIES,
                 credential_provider=self._provider,
             )
-        return self._made[seconds]
+        return self._stores[seconds]
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -289,7 +288,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return f"{self.root}/{key}" if key else self.root
 
     def _find_key(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the key of a path, and the options of requests for its version."""
+        """Return the key of a path, and request options with its version, if it has one."""
         bucket, _, key = self._strip_protocol(path).partition("/")
         version = _VERSION.search(key)
         key = key[: version.start()] if version else key
@@ -301,70 +300,70 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return key.rstrip("/"), {"version": version["version"]} if version else {}
 
     def _find_object(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return key and options, as `_find_key` does, for the path of an object in the bucket."""
+        """Return key and request options of an object; raise an error for the bucket."""
         key, version = self._find_key(path)
         if not key:
             raise IsADirectoryError(f"{self.unstrip_protocol(path)}: this is a bucket")
         return key, version
 
-    def _ask(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
-        """Send a request, and return its result; ``work`` takes obstore and one of its stores."""
+    def _send(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
+        """Send the request of ``work``, which takes obstore and a store, and return its result."""
         library = load_library()
         errors = (library.exceptions.BaseError, OSError, ValueError, RuntimeError)
 
-        def ask() -> T:
-            begun = time.monotonic()
+        def attempt() -> T:
+            start = time.monotonic()
             try:
                 store = self._store_for(library, nbytes)
                 return run_interruptibly(partial(work, library, store), errors)
             except (UnsupportedError, IncompleteResponse, StoreError):
                 raise
             except errors as error:
-                late = time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
+                is_late = time.monotonic() - start > 0.9 * _seconds_for(nbytes)
                 plain = _to_plain_error(error)
                 if self._provider is not None and (cause := self._provider.error) is not None:
                     plain = NoCredentialsError(str(cause))
                     plain.__cause__ = cause
-            raise TooSlowError(0) if late and isinstance(plain, TimeoutError) else plain
+            raise TooSlowError(0) if is_late and isinstance(plain, TimeoutError) else plain
 
         if not self.repeats:
-            return ask()
+            return attempt()
         try:
-            return retry_request(ask, Request("", self.root))
+            return retry_request(attempt, Request("", self.root))
         except RetriesExhausted as failed:
             error = failed.__cause__ or failed
         raise error
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
-        """Return an etag with its quotes, which listings of Azure omit."""
+        """Return the etag with quotes, which listings of Azure omit."""
         found = meta["e_tag"]
         return found if not found or found.endswith('"') else f'"{found}"'
 
     # ------------------------------------------------------------------ reading
 
     def fetch_range(self, path: str, offset: int = 0, length: int | None = None) -> Response:
-        """Return a range of an object, or all of it, with its current etag and size."""
+        """Fetch a range of an object, or all of it, with its current etag and size."""
         key, version = self._find_object(path)
-        how = {} if length is None else {"range": (offset, offset + length)}
+        range_option = {} if length is None else {"range": (offset, offset + length)}
 
         def get(library: Any, store: Any) -> Response:
-            begun = time.monotonic()
+            start = time.monotonic()
             try:
-                found = library.get(store, key, options={**how, **version})
+                found = library.get(store, key, options={**range_option, **version})
             except library.exceptions.BaseError as error:
                 if _WITHOUT_RANGES not in str(error):
                     raise
                 found = library.get(store, key, options=version)
                 check_small(found.meta["size"])
             first, end = found.range
-            data = join_parts((bytes(part) for part in found.stream(1)), begun)
+            data = join_parts((bytes(part) for part in found.stream(1)), start)
             if first > offset or len(data) != end - first:
                 raise IncompleteResponse("the body is not the range that was announced")
             data = data if length is None else data[offset - first :][:length]
             writer = found.attributes.get(WRITER)
             return Response(data, self._etag(found.meta), found.meta["size"], writer)
 
-        return self._ask(get, length or 0)
+        return self._send(get, length or 0)
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **how: Any
@@ -375,17 +374,17 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return data
 
     def _fetch_head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the headers of an object, and its metadata."""
+        """Return the properties and the metadata of an object, by a HEAD request."""
         key, version = self._find_object(path)
 
         def head(library: Any, store: Any) -> tuple[dict[str, Any], dict[str, str]]:
             found = library.get(store, key, options={"head": True, **version})
             return found.meta, found.attributes
 
-        return self._ask(head)
+        return self._send(head)
 
     def info(self, path: str, **how: Any) -> dict[str, Any]:
-        """Return the description of an object or folder; an existing object takes one request."""
+        """Return the info dict of an object or folder; for an existing object, by one request."""
         path = self._strip_protocol(path)
         key, _ = self._find_key(path)
         folder = {"name": path.rstrip("/"), "size": 0, "type": "directory"}
@@ -398,7 +397,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 return folder
             raise
         except ObjectError as error:
-            # the response to HEAD has no body, so the reason is missing
+            # a response to HEAD has no body with the reason, so send a GET request
             self.fetch_range(path, 0, 1)
             raise error
         true = {name.lower() for name, value in marks.items() if value.lower() == "true"}
@@ -409,19 +408,19 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return {"name": path, "size": meta["size"], "type": "file", **version}
 
     def _iterate_entries(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a folder, and, if it is not ``delimited``, of its subfolders."""
+        """Yield info dicts of the entries of a folder, or of all objects below it."""
         prefix = key or None
         if delimited:
-            found = self._ask(lambda library, store: library.list_with_delimiter(store, prefix))
+            found = self._send(lambda library, store: library.list_with_delimiter(store, prefix))
             folders = {one.rstrip("/") for one in found["common_prefixes"]}
             for one in sorted(folders):
                 yield {"name": f"{self.bucket}/{one}", "size": 0, "type": "directory"}
         else:
-            pages = self._ask(lambda library, store: iter(library.list(store, prefix)))
-            turned = iter(partial(self._ask, lambda *_: next(pages, None)), None)
+            pages = self._send(lambda library, store: iter(library.list(store, prefix)))
+            turned = iter(partial(self._send, lambda *_: next(pages, None)), None)
             found, folders = {"objects": chain.from_iterable(turned)}, set()
         for one in found["objects"]:
-            # some tools write an empty object with the name of a folder
+            # omit empty objects that some tools write as folders
             if one["path"] != key and not (one["path"] in folders and not one["size"]):
                 yield self._describe(f"{self.bucket}/{one['path']}", one)
 
@@ -434,7 +433,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return found if detail else [one["name"] for one in found]
 
     def list_names(self, path: str) -> set[str]:
-        """Return the names in a folder, with one request; none if there is no such folder."""
+        """Return the names in a folder, by one request; none if there is no such folder."""
         found = self._iterate_entries(self._find_key(path)[0], delimited=True)
         return {one["name"].rpartition("/")[2] for one in found}
 
@@ -452,9 +451,9 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def put_object(self, path: str, data: bytes, **how: Any) -> str:
         key, _ = self._find_object(path)
-        # multipart uploads have no conditions
+        # multipart uploads do not support conditions
         how |= {"use_multipart": False}
-        made = self._ask(lambda library, store: library.put(store, key, data, **how), len(data))
+        made = self._send(lambda library, store: library.put(store, key, data, **how), len(data))
         return str(self._etag(made))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
@@ -470,7 +469,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def _raise_condition_error(
         self, path: str, error: ObjectError, expected: str | None
     ) -> NoReturn:
-        """Raise the error for a rejected or unsupported condition, if an error says that."""
+        """Convert the error of a conditional write to one for a false or unsupported condition."""
         missing = expected is not None and error.error_code in ("NoSuchKey", "BlobNotFound", "404")
         if error.status == 412 or error.error_code in _REFUSED_CODES or missing:
             url = self.unstrip_protocol(path)
@@ -490,7 +489,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             self._remove(keys[begin : begin + REMOVED_AT_ONCE])
 
     def _remove(self, keys: list[str]) -> None:
-        self._ask(lambda library, store: library.delete(store, keys))
+        self._send(lambda library, store: library.delete(store, keys))
 
     # ------------------------------------------------------------------ versions
 
@@ -508,25 +507,25 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def list_times(self, prefix: str) -> dict[str, float]:
         key, _ = self._find_object(prefix)
         folder = key.rpartition("/")[0] or None
-        pages = self._ask(lambda library, store: iter(library.list(store, folder, offset=key)))
+        pages = self._send(lambda library, store: iter(library.list(store, folder, offset=key)))
         return {
             f"{self.bucket}/{one['path']}": one["last_modified"].timestamp()
-            for one in self._ask(lambda *_: next(pages, ()))
+            for one in self._send(lambda *_: next(pages, ()))
             if one["path"].startswith(key)
         }
 
 
 _FOLDERS = frozenset({"hdi_isfolder", "is_directory"})
-"""Metadata of the empty blobs that represent folders in accounts with a hierarchical namespace."""
+"""Metadata keys of empty blobs that are folders, in accounts with a hierarchical namespace."""
 _REFUSED_CODES = frozenset(
     {"PreconditionFailed", "ConditionalRequestConflict", "OperationAborted", "409"}
     | {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 )
-"""Codes with which S3 and Azure reject a write whose condition is false."""
+"""Error codes of S3 and Azure for a write whose condition is false."""
 _UNKNOWN_CODES = frozenset(
     {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400", "UnsupportedHeader"}
 )
-"""Codes of servers that do not support conditional writes."""
+"""Error codes of servers that do not support conditional writes."""
 
 
 class S3Files(ObjectFiles):
@@ -547,36 +546,36 @@ class AzureFiles(ObjectFiles):
 
         alone: Callable[[str], None] = remove_one
         if (access := self.access) is not None and "sas_token" in access.secrets:
-            # obstore removes in batches, which signatures of single containers do not allow
+            # a SAS token of a container does not allow batch deletes, which obstore would use
             alone = partial(self._remove_signed, access)
         else:
             try:
                 super()._remove(keys)
                 return
             except NoSuchObject:
-                # it stops there, so the others may still exist
+                # the batch stopped at a missing blob, so delete the others one by one
                 pass
         with ThreadPoolExecutor(get_options().max_requests) as pool:
             list(pool.map(alone, keys))
 
     def _remove_signed(self, access: BucketAccess, key: str) -> None:
-        """Remove a blob with a request of our own, whose url contains the signature."""
+        """Delete a blob by a request whose url contains the SAS token."""
         url = f"{access.config['endpoint']}/{self.bucket}/{quote(key)}"
-        asked = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")
+        request = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")
 
         def send(*_: Any) -> None:
             try:
-                urllib.request.urlopen(asked, timeout=READ_TIMEOUT).close()
+                urllib.request.urlopen(request, timeout=READ_TIMEOUT).close()
             except urllib.error.HTTPError as error:
                 code = error.headers.get("x-ms-error-code")
                 if error.code != 404:
                     raise ObjectError(code or error.reason, error.code, code) from None
 
-        self._ask(send)
+        self._send(send)
 
 
 class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
-    """A file object that reads an object."""
+    """A file object of an object in a bucket."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         found: bytes = self.fs.fetch_range(self.path, start, end - start).data
@@ -584,6 +583,6 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 def make_object_files(root: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
-    """Return the filesystem of a bucket or container whose urls begin with ``root``."""
+    """Create the filesystem of a bucket or container whose urls begin with ``root``."""
     kind = {"s3": S3Files, "az": AzureFiles}[kind_of(root)]
     return kind(root, repeats=retries, **options)

@@ -1,8 +1,8 @@
-"""Patterns of paths, with wildcards, alternatives, and names for parts that vary.
+"""Glob patterns of paths, with alternatives and named parts.
 
 ``*``, ``?`` and ``[...]`` match characters within one part of a path, ``**`` any number of folders.
-``{a,b}`` is one of several strings. ``{name}`` matches text within one part, and what it matched is
-a fact about the file: a member, a version, a date. ``{{`` and ``}}`` are braces.
+``{a,b}`` is one of several strings. ``{name}`` matches text within one part, which is then known by
+that name: a member, a version, a date. ``{{`` and ``}}`` are braces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtualds.errors import CombineError
 from virtualds.urls import scheme_of
 
 WEB = ("http", "https")
-"""Schemes whose urls have question marks and brackets of their own."""
+"""Schemes whose urls may contain question marks and brackets."""
 
 TOKEN = re.compile(
     r"(?P<brace>\{\{|\}\})"
@@ -30,19 +30,18 @@ TOKEN = re.compile(
 """The expressions in braces that a pattern may contain."""
 
 SETS_AND_STARS = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\.\*")
-"""Stars of a regular expression, and what may contain a literal star: escapes and character
-sets."""
+"""Matches ``.*``, and escapes and character sets, in which a star is literal."""
 
 DIGITS = {"Y": r"\d{4}", "j": r"\d{3}", "y": r"\d{2}"} | dict.fromkeys("mdHMS", r"\d{2}")
 """Regular expressions for the numeric codes of `datetime.datetime.strptime`."""
 
 Facts = Mapping[str, str]
-"""The text that each name of a pattern matched in a path."""
+"""The text that each name of a pattern matches in a path."""
 
 
 @dataclass(frozen=True)
 class PathPattern:
-    """A pattern of paths or urls with names, whose values can be read from paths that match.
+    """A pattern of paths or urls, whose named parts can be parsed from matching paths.
 
     A name that occurs twice matches the same text both times. A form may follow a name:
     ``{lead:d}`` is a whole number, and ``{time:%Y%m%d}`` a date (codes of
@@ -79,12 +78,12 @@ class PathPattern:
 
     @cached_property
     def specs(self) -> dict[str, str]:
-        """The names, in the order of the pattern, and the form of each."""
-        found = dict[str, str]()
+        """The form of each name, in the order of the pattern."""
+        forms = dict[str, str]()
         for token in TOKEN.finditer(self.text):
             if name := token["name"]:
-                found[name] = token["form"] or found.get(name, "")
-        return found
+                forms[name] = token["form"] or forms.get(name, "")
+        return forms
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,7 +98,7 @@ class PathPattern:
 
     @cached_property
     def glob(self) -> str:
-        """The pattern with a ``*`` in place of each name, for other tools."""
+        """The pattern with ``*`` instead of each name, for other tools."""
         return TOKEN.sub(
             lambda token: (token["brace"] or "*")[0] if not token["choices"] else token[0],
             self.text,
@@ -116,7 +115,7 @@ class PathPattern:
         return self.count_plain() == len(self.parts)
 
     def count_plain(self) -> int:
-        """Return the number of parts at the beginning that match only themselves."""
+        """Return the number of leading parts without wildcards, names and alternatives."""
         wild = "*" if self.is_web else "*?["
         for number, part in enumerate(self.parts):
             if TOKEN.search(part) is not None or any(sign in part for sign in wild):
@@ -124,32 +123,32 @@ class PathPattern:
         return len(self.parts)
 
     def compile_part(self, part: str) -> re.Pattern[str]:
-        """Compile a part to a regular expression for names of files or folders."""
+        """Compile a part to a regular expression that matches names of files or folders."""
         return re.compile(f"(?s:{self._translate(part, set())})\\Z")
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return the text that each name matches in a path or url, or None if it does not match."""
-        if (found := self._whole.match(path)) is None:
+        """Match a path or url; return the text of each name, or None if it does not match."""
+        if (found := self._regex.match(path)) is None:
             return None
         texts = found.groupdict()
-        # web servers list names as they stand in urls
+        # web servers list percent-encoded names
         return {name: unquote(text) for name, text in texts.items()} if self.is_web else texts
 
     def find_facts(self, path: str) -> dict[str, str]:
-        """Return the text that each name matches in a path or url.
+        """Match a path or url; return the text of each name.
 
-        Raises `CombineError` if the pattern does not match; the message says which part does not.
+        Raises `CombineError`, which names the part that does not match.
         """
-        if (found := self.match(path)) is not None:
-            return found
+        if (facts := self.match(path)) is not None:
+            return facts
         seen = dict[str, str]()
         for part, text in zip(self.parts, path.split("/"), strict=False):
             if part == "**":
                 break
-            fits = self.compile_part(part).match(text)
-            if fits is None:
+            part_match = self.compile_part(part).match(text)
+            if part_match is None:
                 raise CombineError(f"{path}: {text!r} does not match {part!r} of the pattern")
-            for name, value in fits.groupdict().items():
+            for name, value in part_match.groupdict().items():
                 if seen.setdefault(name, value) != value:
                     raise CombineError(
                         f"{path}: {{{name}}} is {seen[name]!r} in one part and {value!r} in another"
@@ -157,28 +156,27 @@ class PathPattern:
         raise CombineError(f"{path}: it does not match the pattern {self.text!r}")
 
     def split(self, path: str, name: str) -> tuple[tuple[str, ...], str] | None:
-        """Return a path or url without the text that a name matches, and this text.
+        """Split a path or url into the rest and the text that a name matches; None if no match.
 
-        Paths with the same rest differ only in that text. Returns None if the pattern does not
-        match.
+        Paths with the same rest differ only in that text.
 
         >>> PathPattern("{version}/*.nc").split("v1/2001.nc", "version")
         (('', '', '/', '2001.nc'), 'v1')
         """
-        if (found := self._whole.match(path)) is None:
+        if (match := self._regex.match(path)) is None:
             return None
-        at = self._whole.groupindex[name]
-        pieces = (found[number] for number in range(1, self._whole.groups + 1) if number != at)
-        return tuple(pieces), unquote(found[name]) if self.is_web else found[name]
+        group = self._regex.groupindex[name]
+        pieces = (match[number] for number in range(1, self._regex.groups + 1) if number != group)
+        return tuple(pieces), unquote(match[name]) if self.is_web else match[name]
 
     def fill(self, facts: Facts) -> str:
-        """Return the pattern with the names replaced by the texts that they matched."""
+        """Return the pattern with the names replaced by texts."""
         return TOKEN.sub(
             lambda token: facts[token["name"]] if token["name"] else token[0][0], self.text
         )
 
     def read(self, name: str, text: str) -> Any:
-        """Convert the text that a name matched to a number or a date, as its form says."""
+        """Parse the text of a name to a number or a date, by its form."""
         spec = self.specs[name]
         try:
             if spec == "d":
@@ -191,19 +189,19 @@ class PathPattern:
             ) from None
 
     @cached_property
-    def _whole(self) -> re.Pattern[str]:
+    def _regex(self) -> re.Pattern[str]:
         seen = set[str]()
         pieces = []
-        # ** at the end stands for everything below
+        # ** at the end matches all files below
         for part in [*self.parts, "*"] if self.parts[-1] == "**" else self.parts:
             found = "((?:[^/]+/)*)" if part == "**" else self._translate(part, seen) + "(/)"
             pieces.append(found)
         return re.compile(f"(?s:{''.join(pieces).removesuffix('(/)')})\\Z")
 
     def _translate(self, part: str, seen: set[str]) -> str:
-        """Return the regular expression of a part; names in ``seen`` match the same text again.
+        """Return the regular expression of a part; a name in ``seen`` matches the same text again.
 
-        All else is in groups without names, for `split`.
+        Text outside names is in unnamed groups, for `split`.
         """
         pieces, end = [], 0
         for token in TOKEN.finditer(part):
@@ -225,13 +223,13 @@ class PathPattern:
     def _translate_wild(self, text: str) -> str:
         if self.is_web:
             text = re.sub(r"([?\[])", r"[\1]", text)
-        # (?s:...)\Z around the expression; * and ? do not cross a slash
+        # remove (?s:...)\Z; in paths, * and ? do not match a slash
         inner = re.sub(r"^\(\?s:(.*)\)\\[zZ]$", r"\1", fnmatch.translate(text), flags=re.DOTALL)
         return SETS_AND_STARS.sub(lambda m: "[^/]*" if m[0] == ".*" else m[0], inner)
 
 
 def _match_form(spec: str) -> str:
-    """Return the regular expression of a name with a form."""
+    """Return the regular expression of the form of a name."""
     if spec == "d":
         return r"-?\d+"
     if not spec:
@@ -244,7 +242,7 @@ def _match_form(spec: str) -> str:
 
 
 def escape_pattern(url: str) -> str:
-    """Return a pattern that matches this url and no other.
+    """Escape wildcards of a url, so that the pattern matches only this url.
 
     >>> escape_pattern("s3://bucket/a[1]{b}")
     's3://bucket/a[[]1]{{b}}'

@@ -1,8 +1,6 @@
-"""Requests: retries temporary failures, and explains all others.
+"""Retries of temporary failures of requests, and explanations of all other failures.
 
-The maximum wait grows exponentially with each attempt, and the wait is drawn at random between zero
-and the maximum (full jitter). So clients that failed together do not retry together. A server's
-Retry-After is respected.
+Retries use exponential backoff with full jitter, and respect the header Retry-After.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestError, StoreError, list_store_errors
 
 # ---------------------------------------------------------------------- interrupts
-# Interrupts (Ctrl-C): their message, and whether threads that wait for servers should end.
+# Notes of interrupts (Ctrl-C), and whether threads that wait for servers should end.
 
 
 INTERRUPTED = threading.Event()
-"""Set when a user interrupts long work: its threads may still wait for servers."""
+"""Set when a user interrupts long work, whose threads may still wait for servers."""
 
 
 @contextmanager
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
-    """Add a note to an interrupt that leaves the block; only then is ``describe`` called."""
+    """Add the note that ``describe`` returns to a `KeyboardInterrupt` in the block."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -46,16 +44,13 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def process_ends() -> bool:
-    """Return whether the interpreter is ending and waits for this thread."""
-    # Python has no public name for this; if the private one is missing, requests continue
+    """Return whether the interpreter is exiting and waits for this thread."""
+    # a private name of Python, for which there is no public one
     return bool(getattr(futures, "_shutdown", False))
 
 
 def is_abandoned() -> bool:
-    """Return whether the interpreter is ending because its user has interrupted it.
-
-    At the normal end of a program, Python waits for its threads.
-    """
+    """Return whether the interpreter is exiting because the user has interrupted it."""
     return INTERRUPTED.is_set() and process_ends()
 
 
@@ -65,26 +60,26 @@ def is_abandoned() -> bool:
 T = TypeVar("T")
 
 FIRST_WAIT, MAX_WAIT = 0.2, 10.0
-"""The longest wait in seconds before the second attempt, and before any later one."""
+"""Maximum seconds to wait before the second attempt, and before any later one."""
 MAX_RETRY_AFTER = 60.0
-"""The longest wait in seconds that a server can request."""
+"""Maximum seconds to wait that a server can request."""
 NAP = 0.2
-"""The length of one sleep in seconds, after which waiting threads check if the process ends."""
+"""Seconds of one sleep, after which waiting threads check whether the process is exiting."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 """Seconds until a connection must be open, and until the next bytes of a response must arrive.
 
-A whole response has no such limit: how long it takes depends on the network.
+The total time of a response has another limit, see `compute_time_limit`.
 """
 
-PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
-PASSING_CODES = frozenset(
+TEMPORARY_CODES = frozenset(
     {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
     | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
 )
-"""Codes of S3, and of servers with its protocol, for temporary failures."""
-PASSING_ERRORS = frozenset(
+"""Error codes of S3 and compatible servers for temporary failures."""
+TEMPORARY_ERRORS = frozenset(
     {
         "TimeoutError",
         "ConnectionError",
@@ -95,23 +90,23 @@ PASSING_ERRORS = frozenset(
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
-"""Names of temporary errors or their base classes, since their libraries are optional."""
-LASTING_ERRORS = frozenset(
+"""Names of classes of temporary errors, by name since the libraries are optional."""
+PERMANENT_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
 )
-"""Names of permanent errors whose base classes are in `PASSING_ERRORS`."""
+"""Names of classes of permanent errors whose base classes are in `TEMPORARY_ERRORS`."""
 
 _CAUSES = 5
 _STATUS_NAMES = ("status", "status_code", "code")
 
 
 class IncompleteResponse(OSError):
-    """A response was truncated, or differs from its headers."""
+    """Raised if a response is truncated, or does not match its headers."""
 
 
 class RetriesExhausted(Exception):
-    """All ``attempts`` have failed; the cause is the error of the last one."""
+    """Raised if all ``attempts`` have failed; the cause is the error of the last one."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -119,10 +114,10 @@ class RetriesExhausted(Exception):
 
 
 class Request(NamedTuple):
-    """A request as it appears in the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
+    """The description of a request in the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
 
-    If ``length`` is None, no range of bytes is requested. A request without a method is one of
-    several that are logged together, by their purpose; the log mentions it only if it fails.
+    If ``length`` is None, no byte range is requested. A request without a method is logged only if
+    it fails.
     """
 
     method: str
@@ -137,22 +132,22 @@ class Request(NamedTuple):
 
 
 def retry_request(send: Callable[[], T], request: Request) -> T:
-    """Return the result of ``send``; call it again as long as its failures are temporary.
+    """Call ``send``, again after temporary failures, and return its result.
 
-    ``request`` is what the log calls the request. If the last attempt fails, `RetriesExhausted` is
-    raised, whose cause is the error of that attempt.
+    ``request`` is its description in the log. If the last attempt fails, raises `RetriesExhausted`
+    from the error of that attempt.
     """
     for attempt in count():
         if is_abandoned():
             raise RetriesExhausted(attempt + 1) from IncompleteResponse(
                 "the program was interrupted"
             )
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
-            answer = send()
+            result = send()
         except list_store_errors() as error:
-            again = is_temporary(error) or (attempt == 0 and is_stale_redirect(error))
-            if attempt >= get_options().retries or not again:
+            is_retryable = is_temporary(error) or (attempt == 0 and is_stale_redirect(error))
+            if attempt >= get_options().retries or not is_retryable:
                 log_failure(request, error)
                 raise RetriesExhausted(attempt + 1) from error
             wait = choose_wait(attempt + 1, error)
@@ -162,18 +157,18 @@ def retry_request(send: Callable[[], T], request: Request) -> T:
                 raise RetriesExhausted(attempt + 1) from error
         else:
             if request.method and is_logged(DEBUG):
-                seconds = time.monotonic() - begun
-                data: object = getattr(answer, "data", answer)
+                seconds = time.monotonic() - start
+                data: object = getattr(result, "data", result)
                 if isinstance(data, bytes | bytearray | memoryview):
                     log(DEBUG, f"{request}: {len(data):,} bytes in {seconds:.3f} s")
                 else:
                     log(DEBUG, f"{request}: {seconds:.3f} s")
-            return answer
+            return result
     raise RetriesExhausted(0)
 
 
 def log_failure(request: object, error: BaseException, wait: float | None = None) -> None:
-    """Log a failure, and after how many seconds the request is retried, if so."""
+    """Log a failure, and the seconds until the next attempt, if there is one."""
     if is_logged(INFO):
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
@@ -181,30 +176,30 @@ def log_failure(request: object, error: BaseException, wait: float | None = None
 
 
 def pause(seconds: float) -> None:
-    """Wait for some seconds, or until the process ends."""
+    """Sleep for some seconds, or until the process exits."""
     until = time.monotonic() + seconds
-    while (rest := until - time.monotonic()) > 0 and not process_ends():
-        time.sleep(min(rest, NAP))
+    while (remaining := until - time.monotonic()) > 0 and not process_ends():
+        time.sleep(min(remaining, NAP))
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether a failure is worth another attempt."""
+    """Return whether a failure is temporary, so that another attempt may succeed."""
     for cause in iterate_causes(error):
         status, code = status_of(cause), code_of(cause)
         if status is not None or code is not None:
-            return status in PASSING_STATUSES or code in PASSING_CODES
+            return status in TEMPORARY_STATUSES or code in TEMPORARY_CODES
         if is_connection_error(cause):
-            # botocore puts the reason for a failed connection into the cause of its error
+            # in botocore, the reason for a failed connection is in the cause of the error
             return not any(
-                error_names_of(below) & LASTING_ERRORS for below in iterate_causes(cause)
+                error_names_of(below) & PERMANENT_ERRORS for below in iterate_causes(cause)
             )
     return False
 
 
 def is_stale_redirect(error: BaseException) -> bool:
-    """Return whether another server rejected a redirected request, whose signature may be old.
+    """Return whether a redirected request was rejected, because the signed url may have expired.
 
-    The next attempt begins at the first url, and is redirected to a new one.
+    The next attempt begins at the first url, and is redirected to a new signed url.
     """
     return any(
         status_of(cause) in (400, 403) and getattr(cause, "history", ())
@@ -213,44 +208,44 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether the connection failed, which says nothing about the file."""
-    return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
+    """Return whether an error is one of the connection, not of the file."""
+    return bool(error_names_of(error) & (TEMPORARY_ERRORS | PERMANENT_ERRORS))
 
 
 def error_names_of(error: BaseException) -> set[str]:
-    """Return the names of the class of an error and of its base classes."""
+    """Return the names of the class of an error, and of its base classes."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return the number of seconds to wait before an attempt; attempts are counted from 0."""
-    most = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-    asked = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
-    return max(random.uniform(0, most), min(asked, MAX_RETRY_AFTER))
+    """Return the seconds to wait before an attempt; attempts are counted from 0."""
+    max_wait = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+    retry_after = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
+    return max(random.uniform(0, max_wait), min(retry_after, MAX_RETRY_AFTER))
 
 
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, its cause, the cause of its cause, and so on."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(_CAUSES):
-        if found is None:
+        if cause is None:
             return
-        yield found
-        found = found.__cause__
+        yield cause
+        cause = cause.__cause__
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of a library's error, if it has one."""
-    # lazily, one after the other: aiohttp warns when its ``code`` is read
-    given = (getattr(error, name, None) for name in _STATUS_NAMES)
-    return next((value for value in given if isinstance(value, int) and value), None)
+    """Return the HTTP status of an error of a client library, or None."""
+    # lazily, since aiohttp warns when ``code`` is accessed
+    values = (getattr(error, name, None) for name in _STATUS_NAMES)
+    return next((value for value in values if isinstance(value, int) and value), None)
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the code that a server sent with an error, if there is one."""
-    given = getattr(error, "error_code", None)
-    # azure's is an enumeration of strings
-    return str(getattr(given, "value", given)) if isinstance(given, str) else None
+    """Return the error code of a server in an error of a client library, or None."""
+    code = getattr(error, "error_code", None)
+    # in azure it is an enumeration of strings
+    return str(getattr(code, "value", code)) if isinstance(code, str) else None
 
 
 def _retry_after(error: BaseException) -> float:
@@ -268,19 +263,17 @@ def _retry_after(error: BaseException) -> float:
     return (moment - datetime.now(UTC)).total_seconds()
 
 
-# ---------------------------------------------------------------------- the time of a request
-# The time limit of a request: a fixed time, and more while bytes arrive at a minimum rate.
-#
-# A timeout between two reads does not limit a server that sends a byte now and then.
+# ---------------------------------------------------------------------- time limits
+# The time limit of a request is a fixed time, which is extended while bytes arrive at a minimum
+# rate. A read timeout alone would not limit a server that sends single bytes.
 
 
 MAX_SECONDS = 366 * 86400.0
-"""The number of seconds that stands for infinity, which clocks of other libraries do not
-support."""
+"""Seconds that stand for infinity, which some libraries do not support."""
 
 
 class TooSlowError(IncompleteResponse):
-    """A response was slower than `set_options` allows."""
+    """Raised if a response is slower than `set_options` allows."""
 
     def __init__(self, received: int) -> None:
         options = get_options()
@@ -291,27 +284,27 @@ class TooSlowError(IncompleteResponse):
 
 
 def compute_time_limit(nbytes: int) -> float:
-    """Return the number of seconds that a request for ``nbytes`` bytes may take."""
+    """Return the maximum seconds of a request for ``nbytes`` bytes."""
     options = get_options()
     return min(options.request_timeout + nbytes / options.least_rate, MAX_SECONDS)
 
 
-def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
-    """Join the parts of a response to a request that was sent at ``begun``, a monotonic time."""
-    found: list[bytes] = []
+def join_parts(parts: Iterable[bytes], start: float) -> bytes:
+    """Join the parts of a response; ``start`` is the monotonic time when the request was sent."""
+    joined: list[bytes] = []
     received = 0
     for part in parts:
-        found.append(part)
+        joined.append(part)
         received += len(part)
-        if time.monotonic() - begun > compute_time_limit(received):
+        if time.monotonic() - start > compute_time_limit(received):
             raise TooSlowError(received)
-    return b"".join(found)
+    return b"".join(joined)
 
 
 class Pace:
-    """The deadline of one request, which is extended as bytes arrive.
+    """The deadline of a request, which is extended as bytes arrive.
 
-    It also ends the requests of an interrupted process, which waits for its threads.
+    It also ends the requests of an interrupted process that is exiting.
     """
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
@@ -321,33 +314,33 @@ class Pace:
         self.look()
 
     def look(self) -> None:
-        """End the request if it is late; otherwise set a timer for the next check."""
+        """Cancel the request if it is too slow; otherwise schedule the next check."""
         now = self._loop.time()
-        left = self._begun + compute_time_limit(self.received) - now
-        if left <= 0 or is_abandoned():
+        remaining = self._begun + compute_time_limit(self.received) - now
+        if remaining <= 0 or is_abandoned():
             self._timeout.reschedule(now)
         else:
-            self._next = self._loop.call_later(min(left, NAP), self.look)
+            self._next = self._loop.call_later(min(remaining, NAP), self.look)
 
     def stop(self) -> None:
-        """Stop checking."""
+        """Cancel the scheduled check."""
         if self._next is not None:
             self._next.cancel()
 
     async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
         """Return the bytes of a response, or only the first ``most`` of them."""
-        found: list[bytes] = []
+        gathered: list[bytes] = []
         async for part in parts:
-            found.append(part)
+            gathered.append(part)
             self.received += len(part)
             if most is not None and self.received >= most:
                 break
-        return b"".join(found)[:most]
+        return b"".join(gathered)[:most]
 
 
 @asynccontextmanager
 async def limit_time() -> AsyncIterator[Pace]:
-    """Raise a `TooSlowError` in the block when it takes too long."""
+    """Raise `TooSlowError` if the block takes too long; yield its `Pace`."""
     try:
         async with asyncio.timeout(None) as timeout:
             pace = Pace(timeout)
@@ -356,21 +349,19 @@ async def limit_time() -> AsyncIterator[Pace]:
             finally:
                 pace.stop()
     except TimeoutError as error:
-        # libraries have their own timeouts, with messages of their own
+        # a timeout of a library keeps its own message
         if timeout.expired():
             raise TooSlowError(pace.received) from error
         raise
 
 
 # ---------------------------------------------------------------------- rejected requests
-# Why a server, or a proxy, rejects a request: the meaning, and the remedy.
-#
-# A description is found by the server's code, by the HTTP status, or by the name of the error that
-# a library raises. The libraries are optional, so their errors are identified by name.
+# Meaning and remedy of the failures of requests, by error code, by HTTP status, or by the name of
+# an error class of a client library, since the libraries are optional.
 
 
 class FailureDescription(NamedTuple):
-    """The meaning of a failure, its remedy, and the error to raise, or None for a general one."""
+    """Meaning and remedy of a failure, and the class of error to raise (None: the default)."""
 
     kind: type[OSError] | None
     meaning: str
@@ -480,7 +471,7 @@ BUSY = FailureDescription(
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
 )
 OTHER_HOST = "OtherHost"
-"""The code that this package gives to a redirect that it does not follow."""
+"""Error code of a redirect to another host, which is not followed."""
 
 CODES = {
     OTHER_HOST: STRAYED,
@@ -492,7 +483,7 @@ CODES = {
     "RequestTimeTooSkewed": CLOCK,
     "NoSuchBucket": NO_BUCKET,
     **dict.fromkeys(("SlowDown", "ServerBusy"), BUSY),
-    # S3 answers HEAD without a body, and so without a code: botocore uses the status instead
+    # a response to HEAD has no body and no code, so botocore uses the status instead
     "400": NOT_SAID,
     # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
     "AuthenticationFailed": WRONG_KEY,
@@ -500,11 +491,11 @@ CODES = {
     "PublicAccessNotPermitted": NOT_PUBLIC,
     "ContainerNotFound": NO_BUCKET,
 }
-"""Descriptions by the code of S3 and of Azure."""
+"""Descriptions by error code of S3 and Azure."""
 
 STATUSES = {401: REFUSED, 403: REFUSED, 404: NOT_FOUND, 407: PROXY, 410: NOT_FOUND}
 STATUSES |= {429: BUSY, 503: BUSY}
-"""Descriptions by the HTTP status (RFC 9110, section 15; RFC 6585, section 4)."""
+"""Descriptions by HTTP status (RFC 9110, section 15; RFC 6585, section 4)."""
 
 ERRORS = {
     # botocore
@@ -516,22 +507,22 @@ ERRORS = {
     **dict.fromkeys(("DefaultCredentialsError", "RefreshError"), UNKNOWN_USER),
     "CredentialUnavailableError": UNKNOWN_USER,
     "LoginPageError": REDIRECT_REFUSED,
-    # aiohttp and botocore; the class of an error takes precedence over its base classes
+    # aiohttp and botocore
     **dict.fromkeys(("ClientProxyConnectionError", "ProxyConnectionError"), NO_PROXY),
     "ClientConnectorDNSError": NO_NAME,
     **dict.fromkeys(("ClientSSLError", "ClientConnectorCertificateError", "SSLError"), UNSAFE),
 }
-"""Descriptions by the name of an error or of one of its base classes."""
+"""Descriptions by the name of an error class or of a base class, in this order."""
 
 EXPIRY_CODES = frozenset(
     {code for code, refusal in CODES.items() if refusal is EXPIRED}
     | {"InvalidToken", "AuthenticationFailed", "400"}
 )
-"""Codes of responses to expired credentials, among others."""
+"""Error codes that may be due to expired credentials."""
 
 
 def find_failure(error: BaseException) -> FailureDescription | None:
-    """Return the reason why a request was rejected, or None if that is unknown.
+    """Return the description of a failure, or None if it is unknown.
 
     Examples
     --------
@@ -542,9 +533,9 @@ def find_failure(error: BaseException) -> FailureDescription | None:
     for cause in causes:
         names = error_names_of(cause)
         if (status := status_of(cause)) is not None:
-            found = CODES.get(code_of(cause) or "") or STATUSES.get(status)
-            if found is not REFUSED or "ClientResponseError" not in names:
-                return found
+            description = CODES.get(code_of(cause) or "") or STATUSES.get(status)
+            if description is not REFUSED or "ClientResponseError" not in names:
+                return description
             if getattr(cause, "history", ()):
                 return REDIRECT_REFUSED
             url = str(getattr(getattr(cause, "request_info", None), "real_url", ""))
@@ -557,8 +548,8 @@ def find_failure(error: BaseException) -> FailureDescription | None:
     return next((r for kind, r in kinds.items() if kind and isinstance(error, kind)), None)
 
 
-def is_about_expiry(error: BaseException) -> bool:
-    """Return whether a request may have failed because its credentials have expired."""
+def may_be_expired(error: BaseException) -> bool:
+    """Return whether a request may have failed because of expired credentials."""
     return any(
         status_of(cause) == 401 or code_of(cause) in EXPIRY_CODES for cause in iterate_causes(error)
     )
@@ -568,14 +559,14 @@ def is_about_expiry(error: BaseException) -> bool:
 
 
 URL_AT_END = re.compile(r", url='[^']*'$")
-"""The end of messages of aiohttp, removed since an error names its url once."""
+"""Matches the url at the end of messages of aiohttp, which our errors already contain."""
 
 UNCHANGED_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors that callers distinguish."""
+"""Classes of errors that callers distinguish."""
 
 
 class Response(NamedTuple):
-    """Bytes from a file, with its current etag, size and writer if the server sends them."""
+    """Bytes of a file, with its current etag, size and `WRITER`, if the server sends them."""
 
     data: bytes
     etag: str | None = None
@@ -584,11 +575,11 @@ class Response(NamedTuple):
 
 
 WHOLE = 64 * 2**20
-"""The size in bytes of the largest file that is read as a whole from a server without ranges."""
+"""Maximum size in bytes of a file that is read as a whole from a server without ranges."""
 
 
 def check_small(size: int | None) -> None:
-    """Raise an error for a large whole file in response to a request for a range."""
+    """Raise an error if a server without ranges sends a large file as a whole."""
     if size is None or size > WHOLE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
@@ -596,48 +587,47 @@ def check_small(size: int | None) -> None:
         )
 
 
-def check_whole_response(answer: Response, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of a response, after checking that it is complete and the file unchanged."""
+def check_whole_response(response: Response, file: SourceFile, length: int) -> bytes:
+    """Return the bytes of a response; raise if it is incomplete, or the file has changed."""
     if get_options().check_sources:
-        if None not in (answer.size, file.size) and answer.size != file.size:
-            raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
-        etags = normalise_etag(answer.etag), normalise_etag(file.etag)
+        if None not in (response.size, file.size) and response.size != file.size:
+            raise StoreError(f"the file has {response.size} bytes, it had {file.size} when scanned")
+        etags = normalise_etag(response.etag), normalise_etag(file.etag)
         if "" not in etags and etags[0] != etags[1]:
             raise StoreError(
-                f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
+                f"the file was modified after it was scanned: its etag is {response.etag}, it was "
                 f"{file.etag} (if its bytes are the same, "
                 f"virtualds.set_options(check_sources=False) reads it)"
             )
-    if len(answer.data) != length:
-        end = "" if answer.size is None else f", for the file has {answer.size} bytes"
-        raise StoreError(f"the store sent {len(answer.data)} of {length} bytes{end}")
-    return answer.data
+    if len(response.data) != length:
+        end = "" if response.size is None else f", for the file has {response.size} bytes"
+        raise StoreError(f"the store sent {len(response.data)} of {length} bytes{end}")
+    return response.data
 
 
 def normalise_etag(etag: str | None) -> str:
-    """Return an etag without quotes and the W of weak etags, which some libraries omit."""
+    """Return an etag without quotes and the W/ of weak etags, which some libraries omit."""
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
 def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
-    """Convert the error of a failed request to an error of a class that callers distinguish.
+    """Convert the error of a failed request to an `OSError`, with meaning and remedy.
 
-    The error names the url, if one is given. If not, it is a `StoreError`, and the caller adds the
-    name of the file.
+    Without a url, it is mostly a `StoreError`, to which the caller adds the name of the file.
     """
     error = failed.__cause__ or failed
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
     if isinstance(error, AccessError):
-        # its message is complete
+        # the message is complete
         return error
     refusal, kind = find_failure(error), _kind_of(error)
     text = _describe(kind, error, url)
     remedy = None if refusal is None else refusal.remedy
     if not url:
         return RequestError(text + tries, remedy=remedy or "")
-    # libraries may report a refusal as a missing file, and callers would believe that
+    # libraries may report a refused request as a missing file
     if kind and kind is not PermissionError and isinstance(error, FileNotFoundError):
         kind = FileNotFoundError
     message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
@@ -645,38 +635,38 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
 
 
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
-    """Return text with the meaning of a failure, and the message of the server or the library."""
-    # others only repeat the url
-    knowing = (
+    """Format the meaning of a failure, and the message of the server or the library."""
+    # messages of other errors only repeat the url
+    informative_causes = (
         c for c in iterate_causes(error) if status_of(c) is not None or is_connection_error(c)
     )
-    cause = next(knowing, error)
-    # Azure's client appends the whole response in further lines
+    cause = next(informative_causes, error)
+    # the first line, since Azure's client appends the whole response
     line = (str(cause) or str(error)).partition("\n")[0]
-    shown = URL_AT_END.sub("", line)
+    message = URL_AT_END.sub("", line)
     if getattr(cause, "history", ()):
-        # a host responded that differs from the requested one (errors of aiohttp)
+        # name the host that responded after a redirect (errors of aiohttp)
         host = getattr(getattr(cause, "request_info", None), "real_url", None)
-        shown += f", host={getattr(host, 'host', None)!r}"
+        message += f", host={getattr(host, 'host', None)!r}"
     if (refusal := find_failure(error)) is None:
-        return f"{(kind or type(cause)).__name__}: {shown}"
-    return refusal.meaning if shown in ("", url) else f"{refusal.meaning} ({shown})"
+        return f"{(kind or type(cause)).__name__}: {message}"
+    return refusal.meaning if message in ("", url) else f"{refusal.meaning} ({message})"
 
 
 def cause_of(failed: RetriesExhausted) -> BaseException | None:
-    """Return the cause of a failure that an error should show.
+    """Return the cause to chain to an error.
 
-    None if the error repeats the cause, or if its text contains a secret of a url.
+    None if the error already has its message, or if the message contains a secret of a url.
     """
     found = failed.__cause__
     if found is not None and (refusal := find_failure(found)) is not None and refusal.kind:
         return None
-    shown = [str(cause) for cause in iterate_causes(found)] if found else []
-    return None if any(without_secrets(text) != text for text in shown) else found
+    messages = [str(cause) for cause in iterate_causes(found)] if found else []
+    return None if any(without_secrets(text) != text for text in messages) else found
 
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
-    """Return the class of error for a failure, or None if callers do not distinguish it."""
+    """Return the class of error to raise for a failure, or None for the default."""
     if (refusal := find_failure(error)) is not None:
         return refusal.kind
     if any(status_of(cause) is not None for cause in iterate_causes(error)):

@@ -1,7 +1,7 @@
-"""The cache of a scan: fetched bytes of a remote file or set are shared until the scan ends.
+"""A cache of the bytes of a remote file or set during its scan.
 
-A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
-context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
+The cache is set in the context of the thread that scans, which threads that read for it copy
+(`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, F
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import local_path, scheme_of
 
-# ---------------------------------------------------------------------- files that were fetched
-# Files, and ranges of files, that were fetched while a file or set is opened: cached within limits.
-#
-# Opening reads a coordinate more than once: its first and last value determine how it is decoded,
-# all of them form the index. Nothing of it is fetched twice.
+# ---------------------------------------------------------------------- fetched bytes
+# Opening a file reads coordinates more than once: the first and the last value to decide how to
+# decode them, and all values for the index. Cached files and ranges are not fetched twice.
 
 
 MAX_CACHED = 2**26
-"""Maximum number of bytes that are cached while opening; bytes fetched after them are not."""
+"""Maximum number of bytes that are cached during a scan."""
 
 
 class FetchCache:
-    """A cache of fetched files and ranges, shared by all threads.
+    """A thread-safe cache of fetched files and ranges.
 
     Examples
     --------
@@ -46,7 +44,7 @@ class FetchCache:
 
     def __init__(self) -> None:
         self.files: dict[tuple[str, StorageOptions | None], bytes] = {}
-        """Whole files."""
+        """Whole files, by url and access options."""
         self._ranges: dict[SourceFile, tuple[list[int], list[bytes]]] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
@@ -57,7 +55,7 @@ class FetchCache:
                 self.files[url, options] = data
 
     def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
-        """Cache a range of one version of a file."""
+        """Cache the bytes at an offset of a file with a fingerprint."""
         with self._lock:
             offsets, cached = self._ranges.setdefault(file, ([], []))
             index = bisect_left(offsets, offset)
@@ -66,9 +64,9 @@ class FetchCache:
                 cached.insert(index, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return a range of one version of a file, or None if it is not cached."""
+        """Return the bytes of a range of a file with a fingerprint, or None if not cached."""
         whole = self.files.get((file.url, file.options))
-        # a whole file was fetched without a check of its version
+        # whole files are cached without their fingerprint
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
             return _slice(whole, offset, length)
         with self._lock:
@@ -88,101 +86,104 @@ def _slice(data: bytes, offset: int, length: int) -> bytes | None:
 # ---------------------------------------------------------------------- scans
 
 
-OTHERS = 64
-"""The number of other files, to which the scanned file refers, whose blocks are cached."""
+MAX_OTHER_FILES = 64
+"""Maximum number of other files, to which the scanned file refers, whose blocks are cached."""
 
 
 class ScannedStore:
-    """The store of a file or set that is being opened, with a cache of fetched bytes.
+    """The store of a file or set that is being scanned, with a cache of fetched bytes; thread-safe.
 
-    It also caches bytes of files in the folder of a set, and of files to which it refers. It is
-    shared by all threads.
+    It also caches the bytes of files in the folder of a set, and of files to which it refers.
     """
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self.url, self.options = url, options
-        self.behind = find_store(url)
+        self.store = find_store(url)
         self._lock = threading.Lock()
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._file: SourceFile | None = None
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
-        self._described: dict[str, SourceFile] = {}
-        self.answered: set[str] = set()
+        self._described_files: dict[str, SourceFile] = {}
+        self.cached_urls: set[str] = set()
         self.fetched = FetchCache()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
+        return getattr(self.store, name)
 
-    # ------------------------------------------------------------------ as a store
+    # ------------------------------------------------------------------ methods of stores
 
     def serves(self, url: str) -> bool:
-        """Return whether the bytes of a url are cached here."""
+        """Return whether this store serves a url."""
         if not self.url:
             return False
-        return url == self.url or url.startswith(f"{self.url}/") or url in self.answered
+        return url == self.url or url.startswith(f"{self.url}/") or url in self.cached_urls
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return a file with its fingerprint, and its first bytes.
+        """Return a file with its fingerprint and its first bytes.
 
-        For the scanned file, they are as many as are fetched first, regardless of ``length``.
+        For the scanned file, these are all first bytes that are cached, regardless of ``length``.
         """
         if not self.is_scanned(url, options):
-            return self.behind.read_head(url, options, length)
-        if (begun := self._find_head()) is not None:
-            return begun
-        self._file, head = self.behind.read_head(url, options, FIRST_PAGES * PAGE)
+            return self.store.read_head(url, options, length)
+        if (cached := self._find_head()) is not None:
+            return cached
+        self._file, head = self.store.read_head(url, options, FIRST_PAGES * PAGE)
         if self._file.size is not None:
-            self._main = Blocks(self.behind, self._file, head)
+            self._main = Blocks(self.store, self._file, head)
         return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a file with its fingerprint; for the scanned file, the store is asked once."""
+        """Return a file with its fingerprint, for the scanned file by a single request."""
         if self.is_scanned(url, options):
             return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
-        return self.behind.describe(url, options)
+        return self.store.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, fetched if they are not cached."""
+        """Return the bytes of ranges, fetching those that are not cached."""
         is_scanned = self.is_scanned(file.url, file.options)
-        # the scan may end meanwhile, in another thread
+        # local variables, since another thread may end the scan
         main, fetched = self._main, self.fetched
         if is_scanned:
-            found = [main and main.get_cached(*wanted) for wanted in ranges]
+            parts = [main and main.get_cached(*wanted) for wanted in ranges]
         else:
-            found = [fetched.find_range(file, *wanted) for wanted in ranges]
-        missing = [number for number, data in enumerate(found) if data is None]
+            parts = [fetched.find_range(file, *wanted) for wanted in ranges]
+        missing = [number for number, data in enumerate(parts) if data is None]
         try:
             wanted = [ranges[number] for number in missing]
-            rest = self.behind.get_ranges(file, wanted) if missing else ()
+            fetched_parts = self.store.get_ranges(file, wanted) if missing else ()
         except StoreError as error:
             error.item = missing[error.item]
             raise
-        for number, data in zip(missing, rest, strict=True):
-            found[number] = data
+        for number, data in zip(missing, fetched_parts, strict=True):
+            parts[number] = data
             if not is_scanned:
                 fetched.put_range(file, ranges[number][0], data)
-        return cast("list[bytes]", found)
+        return cast("list[bytes]", parts)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file; the store is asked once, and only if it is not cached."""
-        if (known := self.fetched.files.get((url, options))) is not None:
-            return known
-        if self.is_scanned(url, options) and (begun := self._find_head()) and begun[0].size:
-            file, head = begun
-            if more := (file.size or 0) - len(head):
-                head += self.behind.get_ranges(file, [(len(head), more)])[0]
+        """Return a whole file, fetching it if it is not cached."""
+        if (cached := self.fetched.files.get((url, options))) is not None:
+            return cached
+        if (
+            self.is_scanned(url, options)
+            and (cached_head := self._find_head())
+            and cached_head[0].size
+        ):
+            file, head = cached_head
+            if remaining := (file.size or 0) - len(head):
+                head += self.store.get_ranges(file, [(len(head), remaining)])[0]
             return head
-        data = self.behind.read_all(url, options)
+        data = self.store.read_all(url, options)
         self.fetched.put_file(url, options, data)
         return data
 
     def _find_head(self) -> tuple[SourceFile, bytes] | None:
-        """Return the scanned file and its beginning, or None if that is not cached."""
+        """Return the scanned file and its first bytes, or None if these are not cached."""
         file, main = self._file, self._main
         if file is None or main is None:
             return None
@@ -190,7 +191,7 @@ class ScannedStore:
         return None if head is None else (file, head)
 
     def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
-        """Return whether a file is the one that is being opened."""
+        """Return whether a file is the scanned one."""
         return (url, options) == (self.url, self.options)
 
     # ------------------------------------------------------------------ cached bytes
@@ -199,26 +200,26 @@ class ScannedStore:
         """Return the blocks of the scanned file, or of a file to which it refers."""
         with self._lock:
             if self.is_scanned(file.url, file.options):
-                blocks = self._main = self._main or _make_blocks(self.behind, file)
+                blocks = self._main = self._main or _make_blocks(self.store, file)
             else:
                 blocks = self._others.get(file) or _make_blocks(find_store(file.url), file)
                 self._others[file] = blocks
                 self._others.move_to_end(file)
-                if len(self._others) > OTHERS:
+                if len(self._others) > MAX_OTHER_FILES:
                     self._others.popitem(last=False)
-        # threads that want other files need not wait for this one
+        # outside the lock, so that threads that need other files do not wait
         blocks.begin()
         return blocks
 
     def describe_other(self, url: str) -> SourceFile:
-        """Return a file to which the scanned file refers; its store is asked once."""
-        if url not in self._described:
-            self._described[url] = find_store(url).describe(url, self.options)
-        return self._described[url]
+        """Return a file to which the scanned file refers, with its fingerprint, requested once."""
+        if url not in self._described_files:
+            self._described_files[url] = find_store(url).describe(url, self.options)
+        return self._described_files[url]
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Serve the url in this context until the end of the block."""
+        """Make this store serve its urls in the current context, until the end of the block."""
         token = SCANNED.set(self)
         try:
             yield
@@ -226,26 +227,26 @@ class ScannedStore:
             SCANNED.reset(token)
 
     def close(self) -> None:
-        """Clear the cache, and serve no url."""
+        """Clear the cache, and serve no url any more."""
         with self._lock:
             block_lists = [self._main, *self._others.values()]
         for blocks in block_lists:
             if blocks is not None and blocks.hits and is_logged(DEBUG):
                 log(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
-        # threads and connections keep the context in which they were made
+        # threads and connections may still have a copy of the context
         self.url = ""
-        self._forget()
+        self._clear()
 
 
 def _find_scan() -> ScannedStore | None:
-    """Return the scan under way in this context."""
+    """Return the scan of the current context, or None."""
     scan = SCANNED.get()
     return scan if isinstance(scan, ScannedStore) and scan.url else None
 
 
 @contextmanager
 def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
-    """Cache the fetched bytes of a remote file or set, in this context, until the block ends."""
+    """Cache the fetched bytes of a remote file or set within the block, in the current context."""
     url = url.rstrip("/")
     current = _find_scan()
     if current is not None and current.is_scanned(url, options):
@@ -268,9 +269,9 @@ def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
 
 
 def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
-    """Cache files of the opened set, given as urls and bytes from its consolidated metadata.
+    """Cache files of the scanned set, given as urls and bytes from its consolidated metadata.
 
-    Nothing is read from ``files`` if no remote set is opened.
+    ``files`` is not iterated if no remote set is being scanned.
     """
     if (scan := _find_scan()) is not None:
         for url, data in files:
@@ -278,28 +279,28 @@ def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def are_cached(files: Iterable[SourceFile]) -> bool:
-    """Return whether all of these files are cached as a whole."""
+    """Return whether all files are cached as a whole."""
     scan = _find_scan()
     cached = scan.fetched.files if scan else {}
     return all((file.url, file.options) in cached for file in files)
 
 
 def cache_ranges_of(files: Iterable[SourceFile]) -> None:
-    """Cache, from now on, the fetched bytes of files to which the opened set refers."""
+    """Cache, from now on, the fetched bytes of files to which the scanned set refers."""
     if (scan := _find_scan()) is not None:
-        scan.answered |= {f.url for f in files if find_store(f.url) is scan.behind}
+        scan.cached_urls |= {f.url for f in files if find_store(f.url) is scan.store}
 
 
 def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
-    """Cache the fetched bytes of a file until the block ends, if no scan is under way."""
+    """Return a context manager that caches the bytes of a remote file, if there is no scan yet."""
     is_held = _find_scan() is not None or scheme_of(source.url) == "file"
     return nullcontext() if is_held else cache_scan(source.url, source.options)
 
 
 def open_blocks(source: SourceFile) -> Blocks:
-    """Return the blocks of a remote file, and fetch its beginning.
+    """Return the cached blocks of a remote file, after fetching its first pages.
 
-    Raise an error if the server does not support ranges.
+    Raises `UnsupportedError` if the server does not support ranges.
     """
     scan = _find_scan()
     if scan is not None:
@@ -310,12 +311,12 @@ def open_blocks(source: SourceFile) -> Blocks:
 
 
 def open_remote(source: SourceFile) -> BlockFile:
-    """Open a remote file for reading and seeking; it raises the errors of `open_blocks`."""
+    """Open a remote file as a seekable file object; errors are those of `open_blocks`."""
     return BlockFile(open_blocks(source))
 
 
 def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
-    """Fetch ranges of the scanned file that are about to be read, all at once."""
+    """Prefetch ranges of the scanned file together."""
     if (scan := _find_scan()) is None:
         return
     for file, wanted in ranges.items():
@@ -324,7 +325,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
 
 
 def _make_blocks(store: Store, file: SourceFile) -> Blocks:
-    """Create empty blocks of a file."""
+    """Create the blocks of a file."""
     if file.size is None:
         raise UnsupportedError(
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
@@ -332,15 +333,13 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
         )
     if not is_in_archive(file):
         return Blocks(store, file)
-    # the cached start of an archive contains a single member's start
+    # the first bytes of a member are often cached with the archive
     return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE)[1])
 
 
 # ---------------------------------------------------------------------- binary files
-# Source files as Python's binary files, local or remote.
-#
-# Fetched bytes of a remote file are cached until the file is scanned, so that headers in many small
-# pieces cost few requests.
+# Source files, local or remote, as binary file objects. Bytes of a remote file are cached during
+# its scan, so that reading headers in many small pieces costs few requests.
 
 
 def open_source(source: SourceFile) -> BinaryIO:
@@ -376,11 +375,11 @@ def open_source(source: SourceFile) -> BinaryIO:
 
 @contextmanager
 def describe_damage(
-    source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
+    source: SourceFile, kind: str, errors: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Raise a `FormatError` in place of ``complaints``, errors of a library about a damaged file.
+    """Convert errors of a library for a damaged file to `FormatError`.
 
-    ``what`` is the format, for the message, which also names the file.
+    ``errors`` are the classes of the library's errors, and ``kind`` is the format in the message.
     """
     try:
         yield
@@ -389,8 +388,8 @@ def describe_damage(
         raise
     except (FetchError, FileNotFoundError, PermissionError):
         raise
-    except complaints as error:
+    except errors as error:
         raise FormatError(
-            f"{source.url}: it is not a sound {what} file ({type(error).__name__}: {error}); the "
+            f"{source.url}: it is not a sound {kind} file ({type(error).__name__}: {error}); the "
             f"file is damaged or truncated, fetch it again"
         ) from error

@@ -1,4 +1,4 @@
-"""The protocol of stores, which read and write ranges of bytes and whole files by url; errors."""
+"""`Store`, the base class of stores, which read and write bytes by url; and their errors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ Range = tuple[int, int]
 class ListedFile(NamedTuple):
     """A file in the listing of a folder.
 
-    ``path`` is relative to the folder and has slashes. ``file`` is as returned by `Store.describe`,
-    without a size if the listing has none. ``modified`` is in seconds since 1970, or None if the
-    listing has no time.
+    ``path`` is relative to the folder, with slashes. ``file`` is as returned by `Store.describe`,
+    possibly without a size. ``modified`` is in seconds since 1970, or None if unknown.
     """
 
     path: str
@@ -42,11 +41,11 @@ class ListedFile(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """The size of requests to a store, and how many may run at the same time.
+    """The sizes of requests to a store, and the number of concurrent ones.
 
-    Ranges with at most ``gap`` bytes between them become one request of at most ``run`` bytes. One
-    host gets at most ``at_once`` requests at the same time. If ``at_once`` is 0, the store is
-    local, and the thread that needs bytes reads them itself.
+    Ranges with at most ``gap`` bytes between them are joined to requests of at most ``run`` bytes.
+    A host gets at most ``at_once`` concurrent requests. If ``at_once`` is 0, the store is local,
+    and the thread that needs bytes reads them itself.
     """
 
     gap: int
@@ -55,11 +54,10 @@ class RequestLimits(NamedTuple):
 
 
 class StoreError(OSError):
-    """A store cannot deliver bytes; ``item`` is the index of the range that failed.
+    """Raised if a store cannot read bytes; ``item`` is the index of the range that failed.
 
-    ``remedy`` says what to do, if the store knows this better than its callers. This error stays
-    inside the library: callers convert it to an error that names the chunk and the variable. The
-    text of the error consists of ``reason`` and ``remedy``.
+    ``remedy`` is advice that the store can give better than its callers. Callers convert this error
+    to one that names chunk and variable.
     """
 
     def __init__(self, reason: str, item: int = 0, remedy: str = "") -> None:
@@ -68,71 +66,72 @@ class StoreError(OSError):
 
 
 class RequestError(StoreError):
-    """A request failed after all retries: no server responded, or the response was wrong."""
+    """Raised if a request fails after all retries, without a response or with a wrong one."""
 
 
 class ChangedError(StoreError):
-    """Another writer came first, so a file no longer has the expected version."""
+    """Raised if a file does not have the expected version, because another writer was faster."""
 
 
-def version_of(data: bytes) -> str:
-    """Return a hash of bytes as the name of a version, for stores without names of versions.
+def hash_version(data: bytes) -> str:
+    """Return a hash of bytes as the version of a file, for stores without versions.
 
-    Modification times and inodes cannot identify versions: a file that is replaced twice within one
+    Modification times and inodes do not identify versions: a file that is replaced twice within one
     clock tick may have the same ones again.
     """
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 NAME_PART = 40
-"""The number of characters of the name of a file with which its temporary name begins."""
+"""Number of characters of a file name with which its temporary name begins."""
 
 
 def make_temporary_name(path: str) -> str:
-    """Return an unused name beside a path."""
+    """Return an unused temporary path in the folder of a path."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name[:NAME_PART]}.{secrets.token_hex(8)}")
 
 
 class Store(ABC):
-    """Reads and writes bytes by url; a store may be used by many threads at the same time.
+    """Reads and writes bytes by url; thread-safe.
 
-    By default a store is read-only; ``refusal`` is the error message, with the remedy.
+    By default a store is read-only; ``refusal`` is the error message for writes, with the remedy.
     """
 
     refusal: ClassVar[str] = "nothing can be written there; write to another url"
 
     @property
     def reach(self) -> RequestLimits:
-        """The limits of requests under the current settings.
+        """The limits of requests, with the current options.
 
-        By default a store is remote, and a request takes as long as transferring half a MiB.
+        The default is for a remote store, where the latency of a request equals the transfer of
+        half a MiB.
         """
         return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
     @abstractmethod
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range; each has exactly the requested length.
+        """Return the bytes of each range, of exactly the requested length.
 
-        A file that is missing, unreadable, shorter, or no longer the one that was scanned is a
-        `StoreError`.
+        Raises `StoreError` for a file that is missing, unreadable, too short, or has changed since
+        it was scanned.
         """
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:  # noqa: B027
-        """Announce ranges that the caller will read soon; this hint never fails."""
+        """Hint that ranges will be read soon; raises no errors."""
 
     def check_unchanged(self, file: SourceFile) -> None:  # noqa: B027
-        """Raise a `StoreError` if a file has changed since its scan; sends no request."""
+        """Raise `StoreError` if a file has changed since it was scanned, without a request."""
 
     @abstractmethod
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its fingerprint; raise `OSError` if it is not readable."""
+        """Return the file of a url with its fingerprint; raise `OSError` if it is not readable."""
 
     @abstractmethod
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file as `describe` does, and its first bytes, or all bytes if it is short."""
+        """Return the file, as `describe` does, and its first ``length`` bytes (or fewer)."""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole small file."""
@@ -140,15 +139,15 @@ class Store(ABC):
         return self.get_ranges(file, [(0, file.size)])[0] if file.size else b""
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole small file, and the name of the version that has these bytes.
+        """Return the bytes of a whole small file, and their version.
 
-        The name may depend on the content only, so equal contents may have equal names.
+        The version may be a hash, so equal contents may have equal versions.
         """
         data = self.read_all(url, options)
-        return data, version_of(data)
+        return data, hash_version(data)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the name of the current version of a file, or None if there is no such file."""
+        """Return the current version of a file, or None if there is no such file."""
         try:
             return self.read_version(url, options)[1]
         except FileNotFoundError:
@@ -156,10 +155,9 @@ class Store(ABC):
 
     @abstractmethod
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return all files below a folder as they are now, sorted by name.
+        """Return all current files below a folder, sorted by name; none if there is no such folder.
 
-        The list is empty if there is no such folder. A file that a writer has not finished is
-        listed under its temporary name. Lock files are not listed.
+        An unfinished file is listed under its temporary name. Lock files are not listed.
         """
 
     # ------------------------------------------------------------------ writing
@@ -167,9 +165,9 @@ class Store(ABC):
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
-        """Create or replace a file as a whole: readers see the old bytes or the new ones.
+        """Create or replace a file atomically: readers see the old bytes or the new ones.
 
-        Without ``replace``, a file that exists raises `FileExistsError`.
+        Without ``replace``, an existing file raises `FileExistsError`.
         """
         self._raise_read_only(url)
 
@@ -182,32 +180,28 @@ class Store(ABC):
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Create or replace a folder in one step; ``files`` are paths inside it, and their bytes.
+        """Create or replace a folder atomically.
 
-        None instead of bytes means the file at this path in the replaced folder.
-
-        The last file is the one that readers open first. Readers see the old folder or the new one.
-        If writing fails, the store removes what it has written.
-
-        If ``expected`` is given, the store replaces the folder only if the last file of the old
-        folder has that version.
+        ``files`` are relative paths and bytes; None for a file that is taken from the old folder.
+        The last one is the marker, which readers open first. If writing fails, the store removes
+        what it has written. If ``expected`` is given, the folder is replaced only if the marker of
+        the old folder has that version.
 
         Raises
         ------
         FileExistsError
-            The name is taken, and ``replace`` is false.
+            The url exists, and ``replace`` is false.
         ChangedError
-            The last file has another version, or no longer exists: another writer came first.
+            The marker has another version, or no longer exists: another writer was faster.
         UnsupportedError
-            The store cannot replace a folder in one step: only local disk can.
+            The store cannot replace a folder atomically: only local disk can.
         """
         self._raise_read_only(url)
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Raise an error if writers of a set would not notice each other in this store.
+        """Raise an error if `write_version` is not safe in this store.
 
-        Then `write_version` is not safe. A store that has to test this writes its test files beside
-        the set.
+        A store that has to test this writes temporary files next to the url.
         """
         self._raise_read_only(url)
 
@@ -216,15 +210,15 @@ class Store(ABC):
     ) -> str:
         """Replace a file if its version is ``expected``; return the new version.
 
-        If ``expected`` is None, the store creates the file, provided that there is none. Readers
-        see the old bytes or the new ones. If many writers replace one version with this method,
-        exactly one of them succeeds. After an error that is not listed here the file may have been
-        written.
+        If ``expected`` is None, the file must not exist. Readers see the old bytes or the new ones.
+        If several writers replace the same version, exactly one of them succeeds. After an error
+        that is not listed here, the file may have been written.
 
         Raises
         ------
         ChangedError
-            The file has another version, or exists, or no longer exists: another writer came first.
+            The file has another version, or unexpectedly exists or does not: another writer was
+            faster.
         UnsupportedError
             The store has no conditional writes.
         """
@@ -233,16 +227,16 @@ class Store(ABC):
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Create a file with a unique name, and its parent folders.
 
-        A failed write changes nothing under that name: two writers of the same content use the same
-        name.
+        A failed write leaves an existing file unchanged, since two writers of equal content use the
+        same name.
         """
         self._raise_read_only(url)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files; a file that no longer exists is not an error.
+        """Remove files, ignoring those that no longer exist.
 
-        In stores with empty folders, folders that became empty are removed, too. The innermost
-        common folder of the files stays, and so do its parents.
+        Folders that become empty are removed as well, except for the innermost common folder of all
+        files and its parents.
         """
         for url in urls:
             self._raise_read_only(url)
@@ -263,13 +257,13 @@ CLIENT_ERRORS = (
     ("gcsfs.retry", "NonRetryableError"),
     ("google.auth.exceptions", "GoogleAuthError"),
 )
-"""Errors of the libraries below fsspec that are not an OSError: module and name."""
+"""Errors of client libraries that are not an OSError: module and name."""
 
 
 def list_store_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors that a request may raise; only imported libraries can raise theirs."""
+    """Return the classes of errors that a request may raise, of libraries that are imported."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
-    # a module that is not imported, or an older version, lacks this name
+    # older versions of a library may not have the class
     return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
 
 
@@ -280,7 +274,7 @@ REMEDIES = {
     errno.ENOENT: "make its folder first",
     errno.ENOTDIR: "a part of its path is a file, not a folder; write elsewhere",
 }
-"""The remedy, by the system's error number."""
+"""Remedies of errors of writing, by error number."""
 
 
 @contextmanager
@@ -303,13 +297,13 @@ def explain_open_errors(url: str) -> Iterator[None]:
             if message == str(error):
                 raise
             raise FileNotFoundError(message) from None
-        # the system says no more than that
-        what = "file or set" if error.errno is not None else f"file or group ({message})"
-        raise FileNotFoundError(f"{url}: there is no such {what}; check the path") from None
+        # an error of the operating system has no further information
+        missing = "file or set" if error.errno is not None else f"file or group ({message})"
+        raise FileNotFoundError(f"{url}: there is no such {missing}; check the path") from None
     except RequestError as error:
         url = without_secrets(url)
         message = str(error) if url in str(error) else f"{url}: {error}"
-        # the cause shows whether it may pass
+        # callers find out from the cause whether the error is temporary
         raise ReadError(message) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
         url = without_secrets(url)
@@ -328,10 +322,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def explain_write_errors(url: Any) -> Iterator[None]:
-    """Add the url and the remedy to errors of writing a set.
-
-    The errors may name a file of the set, or a temporary one.
-    """
+    """Add the url and the remedy to errors of writing a set, which may name other files."""
     try:
         yield
     except (VirtualdsError, FileExistsError):

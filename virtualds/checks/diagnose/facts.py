@@ -40,7 +40,7 @@ from virtualds.combine.batch_job import (
 )
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.report import OutcomeCounter
-from virtualds.combine.workers import MAX_FILES_TOGETHER, LeftOut, Outcome, Workers
+from virtualds.combine.workers import MAX_FILES_TOGETHER, LeftOut, OpenOutcome, Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (
     CALENDAR,
@@ -489,7 +489,7 @@ def survey_files(
             for opened in outcomes:
                 for outcome in _examine(opened, files):
                     count.add(outcome)
-                    facts: Any = outcome.found
+                    facts: Any = outcome.opened
                     if outcome.error is not None:
                         lost[outcome.number] = outcome.error, outcome.is_fault
                     elif len(outcome.numbers) == 1:
@@ -545,19 +545,19 @@ def _join_facts(parts: Sequence[Examined]) -> Examined:
     return [number for [number], _ in parts], FileFacts(facts, spans, unlimited)
 
 
-def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[Any]]:
+def _examine(outcome: OpenOutcome[Any], files: Sequence[Any]) -> Iterator[OpenOutcome[Any]]:
     """Yield the outcome of files with their facts, or each on its own if one of them has none."""
-    found: Any = outcome.found
+    found: Any = outcome.opened
     if outcome.error is not None or isinstance(found, FileFacts):
         yield outcome
         return
     try:
         facts = find_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
-        yield replace(outcome, found=facts)
+        yield replace(outcome, opened=facts)
     except (MisfitError, *OPEN_ERRORS) as error:
         if len(outcome.numbers) == 1:
             error.add_note(without_secrets(f"file {files[outcome.number]}"))
-            yield Outcome(outcome.numbers, error=error)
+            yield OpenOutcome(outcome.numbers, error=error)
             return
         for file in found.list_files():
             yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)

@@ -19,8 +19,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.report import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.combine.xarray_combine import SIDE_BY_SIDE as OF_BUILDS
-from virtualds.combine.xarray_combine import format_options
+from virtualds.combine.xarray_combine import CONCATENATING_OPTIONS, format_options
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import (
@@ -100,7 +99,7 @@ SPLIT = "open the eras separately"
 LEAVE_OUT = "leave out the variable with drop_variables"
 SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
     f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
-    for options in OF_BUILDS
+    for options in CONCATENATING_OPTIONS
 }
 """Remedies for values that differ, with the options of each, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"

@@ -44,7 +44,7 @@ from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import resolve_options
-from virtualds.stores.local import hold_lock, lock_of
+from virtualds.stores.local import get_lock_path, hold_lock
 from virtualds.stores.object_access import name_anonymous, translate_options
 from virtualds.urls import kind_of, local_path, scheme_of
 
@@ -674,7 +674,7 @@ def exclude_other_writers(
     if location is not None and location.kind == "local":
         path = os.path.realpath(location.arguments["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with hold_lock(lock_of(path)):
+        with hold_lock(get_lock_path(path)):
             yield
         return
     if location is not None and location.kind in ("s3", "gcs", "azure"):

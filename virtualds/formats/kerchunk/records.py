@@ -58,7 +58,7 @@ from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
-from virtualds.stores.store import version_of
+from virtualds.stores.store import hash_version
 from virtualds.urls import make_relative
 
 WRITTEN = "records"
@@ -102,7 +102,7 @@ def find_record_ranges(
 def hash_document(document: Mapping[str, Any]) -> str:
     """Return a hash of the marker of a set, without our notes."""
     contents = {key: value for key, value in document.items() if key != NOTES}
-    return version_of(json.dumps(contents, sort_keys=True).encode())
+    return hash_version(json.dumps(contents, sort_keys=True).encode())
 
 
 class RecordFolder:
