@@ -289,7 +289,7 @@ def test_credentials_are_renewed_without_a_word_of_the_user(
             return SimpleNamespace(access_key="me", secret_key="s", token=None)
 
     monkeypatch.setattr("botocore.session.Session", Session)
-    monkeypatch.setattr(object_access, "ASKED_AGAIN", timedelta(0))
+    monkeypatch.setattr(object_access, "REFRESH_INTERVAL", timedelta(0))
     for _ in range(2):
         assert read(url, endpoint_url=endpoint) == DATA
     found, path = find_filesystem(url, StorageOptions(endpoint_url=endpoint))

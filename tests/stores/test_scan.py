@@ -45,7 +45,7 @@ from virtualds.stores.block_cache import (
     FetchError,
 )
 from virtualds.stores.scan_cache import (
-    OTHERS,
+    MAX_OTHER_FILES,
     cache_scan,
     fetch_ahead,
     open_blocks,
@@ -572,7 +572,7 @@ def test_announced_ranges_are_fetched_together(data: bytes) -> None:
 
 def test_threads_of_a_scan_get_the_blocks_of_any_file(data: bytes) -> None:
     """More files than are held, from threads that take turns within a line."""
-    files = [SourceFile(f"bytes://{n}", len(data)) for n in range(OTHERS + 40)]
+    files = [SourceFile(f"bytes://{n}", len(data)) for n in range(MAX_OTHER_FILES + 40)]
 
     def get(number: int) -> bytes:
         return open_blocks(files[number * 7 % len(files)]).read(0, 9)

@@ -28,7 +28,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store, requests
 from virtualds.stores.block_cache import MemoryFile
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.local import KNOWS_WHAT_IT_HOLDS, LocalStore, exchange_paths
+from virtualds.stores.local import CAN_PREFETCH, LocalStore, exchange_paths
 from virtualds.stores.store import StoreError
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
@@ -161,7 +161,7 @@ def test_a_range_beyond_the_end_says_which(tmp_path: Path, ranges: list[tuple[in
     assert caught.value.item == len(ranges) - 1
 
 
-@pytest.mark.skipif(not KNOWS_WHAT_IT_HOLDS, reason="the system does not say what it holds")
+@pytest.mark.skipif(not CAN_PREFETCH, reason="the system does not say what it holds")
 def test_only_what_the_system_does_not_hold_is_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncRepo
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.source_file import NO_NUMBER
 from virtualds.stores.listing import FileColumns, FileState
-from virtualds.syncing.files import Changes, KnownFiles, Listing, SetFiles, _complete
+from virtualds.syncing.files import Changes, KnownFiles, Listing, SetFileReader, _complete
 from virtualds.syncing.notes import Notes
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
@@ -864,7 +864,7 @@ def test_of_a_file_in_several_arrays_the_state_with_most_details_is_compared() -
     arrays = {
         f"v{number}": ("time", from_one_chunk(file)) for number, file in enumerate(timed + full)
     }
-    found = SetFiles(("time",), "file:///set").tabulate(group_from_dataset(xr.Dataset(arrays)))
+    found = SetFileReader(("time",), "file:///set").tabulate(group_from_dataset(xr.Dataset(arrays)))
     rows = zip(found.urls, found.sizes, found.mtimes, found.etags, strict=True)
     assert list(rows) == [file[:4] for file in full]
 
@@ -1053,13 +1053,13 @@ def test_the_files_of_an_unchanged_set_are_listed_once(
         make(number)
     run()
     make(3)
-    read, real = [], SetFiles._read
+    read, real = [], SetFileReader._read
 
-    def counted(self: SetFiles, parts: Any) -> Any:
+    def counted(self: SetFileReader, parts: Any) -> Any:
         read.append(parts)
         return real(self, parts)
 
-    monkeypatch.setattr(SetFiles, "_read", counted)
+    monkeypatch.setattr(SetFileReader, "_read", counted)
     assert len(run().added) == 1
     assert len(read) == 1
 

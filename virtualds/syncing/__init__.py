@@ -1,7 +1,4 @@
-"""Keeping a set up to date with the files that it was made of, and the report of what was done.
-
-It is one change of the set, also while others change it.
-"""
+"""`sync`, which updates a reference set to the current state of its files in one commit."""
 
 from __future__ import annotations
 
@@ -53,12 +50,12 @@ from virtualds.syncing.files import (
     FileOpener,
     KnownFiles,
     Newest,
-    SetFiles,
+    SetFileReader,
     Urls,
     list_archive,
 )
 from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
-from virtualds.syncing.update import Outcome, Update
+from virtualds.syncing.update import GroupOutcome, Update
 from virtualds.urls import scheme_of
 from virtualds.writing.edit import without_groups
 from virtualds.writing.write import (
@@ -80,7 +77,7 @@ MEANINGS = {
     "outside": "Not in the set, since they are older than its window",
     "repeated": "A second name of another file, and left out",
 }
-"""Descriptions of what happened to files, by the attribute that lists the files."""
+"""Titles of lists of files, by attribute of `SyncReport`."""
 
 
 @public
@@ -156,8 +153,8 @@ class SyncReport(Report):
         return not self.dry_run and bool(self.added or self.replaced or self.dropped)
 
     def _iterate_blocks(self) -> Iterator[Block]:
-        counted = (*MEANINGS, "waiting", "failed", "damaged")
-        counts = {name: len(getattr(self, name)) for name in counted}
+        names = (*MEANINGS, "waiting", "failed", "damaged")
+        counts = {name: len(getattr(self, name)) for name in names}
         counts["unchanged"] = self.unchanged
         words = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         none = "" if self.exists else "; no set was written"
@@ -184,13 +181,13 @@ class SyncReport(Report):
 # ---------------------------------------------------------------------- update
 
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
-"""The remedy for files that only this format can store."""
+"""Remedy for files that only the format zarr-v3 can store."""
 
 
-def check_dimensions(group: ManifestGroup, known: SetFiles, joined: Sequence[str]) -> None:
-    """Raise an error for dimensions along which the files of a set do not follow each other.
+def check_dimensions(group: ManifestGroup, known: SetFileReader, joined: Sequence[str]) -> None:
+    """Raise an error if the files of a set are not joined along the given dimensions.
 
-    For most sets, two references are enough to check.
+    For most sets, this reads only two references.
     """
     dims = sorted({dim for v in group.variables.values() for dim in v.dims})
     concat_dim = next((dim for dim in joined if dim not in dims), joined[0])
@@ -220,17 +217,17 @@ def _spans_several_files(variable: ManifestVariable, dim: str) -> bool:
     first = tuple(slice(0, 1) for _ in variable.dims)
     last = tuple(slice(-1, None) if d == dim else slice(0, 1) for d in variable.dims)
     ends: Any = (data[first], data[last])
-    begin, end = ({file.url for file in one.sources} for one in ends)
+    begin, end = ({file.url for file in chunk.sources} for chunk in ends)
     return bool(begin and end and begin != end)
 
 
-# ---------------------------------------------------------------------- the groups of a set
+# ---------------------------------------------------------------------- groups
 
 
 class GroupPlan(NamedTuple):
-    """What is to be done with a group of a set: how, what has changed, and the files it had.
+    """The planned update of a group of a set.
 
-    ``before`` is None for a group that the set does not have.
+    ``before`` are the files of the group before the update, None for a new group.
     """
 
     update: Update
@@ -240,10 +237,11 @@ class GroupPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """The files that a set follows, and how they are opened.
+    """The files from which a set is made, and how they are opened.
 
-    ``paths`` are joined along ``dims``. ``tree`` makes the path of the group of each file, and None
-    is the root. Coordinates along ``loaded`` dimensions decide which files are used.
+    ``paths`` are joined along ``dims``. ``tree`` is a template of the path of the group of each
+    file; None is the root. Coordinates along ``loaded`` dimensions are loaded, since they decide
+    which files are used.
     """
 
     paths: Any
@@ -268,10 +266,10 @@ class Archive:
         self,
         root: ManifestGroup | None,
         url: str,
-        make: Callable[[SetFiles, FileOpener], Update],
+        make: Callable[[SetFileReader, FileOpener], Update],
         settle: float,
     ) -> dict[str, GroupPlan]:
-        """Return what is to be done with each group of the set ``root`` at ``url``."""
+        """Plan the update of each group of the set ``root`` at ``url``, after opening files."""
         name = self.opening.get("newest")
         if name is not None:
             check_names(self.pattern, [name], "newest")
@@ -279,32 +277,32 @@ class Archive:
         opening = {key: value for key, value in self.opening.items() if key != "newest"}
         opening |= {"storage_options": self.storage_options, "allow": self.allow}
         if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:
-            # which file has a position is decided together with those of the set
+            # the file of a position is chosen later, among new files and those of the set
             opening["overlap"] = "keep"
         files = self._find_groups(root, url)
         known: dict[str, KnownFiles] = {}
         groups: dict[str, ManifestGroup] = {}
-        for path, some in files.items():
+        for path, reader in files.items():
             group = None if root is None else find_group(root, path)
             if group is not None and group.variables:
-                check_dimensions(group, some, self.dims)
-                groups[path], known[path] = group, some.list_known(group)
-        everything = FileColumns.join([one.files for one in known.values()])
-        # listed after reading the set, so that what others add meanwhile is not considered removed
-        listed = list_archive(self.paths, self.options, everything)
+                check_dimensions(group, reader, self.dims)
+                groups[path], known[path] = group, reader.list_known(group)
+        known_files = FileColumns.join([one.files for one in known.values()])
+        # list files after reading the set, so that files added in between do not seem removed
+        listed = list_archive(self.paths, self.options, known_files)
         rows = self._group(listed.names.tolist())
         described = listed.described
-        # these may derive values from names, so that two names of one file are different data
+        # values may be derived from names, so that two names of one file are different data
         names = () if self.pattern is None else self.pattern.names
         every_name = any(self.opening.get(key) for key in ("preprocess", "coordinates"))
         every_name |= not set(self.dims).isdisjoint(names)
         plans, now = {}, time.time()
         for path in sorted({*files, *rows}):
-            some = files.get(path, SetFiles(self.dims, url))
+            reader = files.get(path, SetFileReader(self.dims, url))
             opener = FileOpener(self.dims, opening, self.pattern, described, self.loaded)
-            update = make(some, opener)
+            update = make(reader, opener)
             before = known.get(path)
-            choose = partial(
+            find_changes = partial(
                 Changes.between,
                 before or KnownFiles(),
                 listed.take(np.array(rows.get(path, ()), np.intp)),
@@ -313,70 +311,70 @@ class Archive:
                 every_name=every_name,
                 newest=newest,
             )
-            changes, failed = choose(), set[str]()
-            # of a file that cannot be opened, an older version is used
-            while newest is not None and (lost := update.open(changes) - failed):
-                failed |= lost
-                changes = choose(failed=failed)
+            changes, failed = find_changes(), set[str]()
+            # if a version cannot be opened, use an older one
+            while newest is not None and (unreadable := update.open(changes) - failed):
+                failed |= unreadable
+                changes = find_changes(failed=failed)
             if before is not None:
                 changes = update.reopen(groups[path], changes, before)
             plans[path] = GroupPlan(update, changes, before)
         return plans
 
     def _group(self, urls: Sequence[str]) -> dict[str, list[int]]:
-        """Return the indexes of the files of each group, by its path."""
+        """Return the indexes of files by the path of their group."""
         if self.tree is None:
             return {"": list(range(len(urls)))}
         return Files(list(urls), pattern=self.pattern).group_by(self.tree)
 
-    def _find_groups(self, root: ManifestGroup | None, url: str) -> dict[str, SetFiles]:
-        """Return the files of the groups of a set that the files of this archive have made."""
+    def _find_groups(self, root: ManifestGroup | None, url: str) -> dict[str, SetFileReader]:
+        """Return readers of those groups of a set that were made from files of this archive."""
         if self.tree is None:
-            return {"": SetFiles(self.dims, url)}
-        made: dict[str, SetFiles] = {}
+            return {"": SetFileReader(self.dims, url)}
+        readers: dict[str, SetFileReader] = {}
         for path, group in () if root is None else root.walk():
-            some = SetFiles(self.dims, url)
-            known = some.list_known(group)
-            urls = known.name(known.files.urls[: known.held].tolist())
-            matched = [one for one in urls if self.pattern is None or self.pattern.match(one)]
+            reader = SetFileReader(self.dims, url)
+            known = reader.list_known(group)
+            urls = known.name(known.files.urls[: known.used_count].tolist())
+            matched = [url for url in urls if self.pattern is None or self.pattern.match(url)]
             if matched and path in self._group(matched):
-                made[path] = some
-        return made
+                readers[path] = reader
+        return readers
 
 
 def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: bool) -> SyncReport:
-    """Change all groups of a set at once, and return the report."""
-    # open files before the set is locked or read again, so that writers seldom conflict
+    """Update all groups of a set in one commit, and return the report."""
+    # open files before the set is locked or read again, so that conflicts are rare
     needed = {
         path: plan
         for path, plan in plans.items()
         if plan.update.is_needed(plan.changes, plan.before)
     }
     done = {
-        path: (changes, Outcome((before or KnownFiles()).notes))
+        path: (changes, GroupOutcome((before or KnownFiles()).notes))
         for path, (_, changes, before) in plans.items()
     }
 
     def change(root: ManifestGroup) -> ManifestGroup:
-        found = root
+        new_root = root
         for path, (update, changes, before) in needed.items():
             group = find_group(root, path)
             if group is None or not group.variables:
-                found = begin_group(found, path)
+                new_root = begin_group(new_root, path)
                 continue
             now = update.known.list_known(group)
             if now is not before:
                 changes = changes.still_needed(before or KnownFiles(), now)
             dropped = update.list_dropped(changes)
-            if len(plans) > 1 and not update.has_new(changes) and len(dropped) == now.held:
+            if len(plans) > 1 and not update.has_new(changes) and len(dropped) == now.used_count:
                 # other groups are left
-                found, outcome = _remove_group(found, path), Outcome(Notes())
+                new_root, outcome = _remove_group(new_root, path), GroupOutcome(Notes())
             else:
                 after, outcome = update.apply(group, changes)
                 after = update.opener.check_loaded(after)
-                found = found if after is group else put_variables(found, path, after)
+                new_root = new_root if after is group else put_variables(new_root, path, after)
             done[path] = changes, outcome
-        return found if len(plans) == 1 or found is root else check_aligned(root, found)
+        return new_root if len(plans) == 1 or new_root is root else check_aligned(root, new_root)
 
     def begin_group(root: ManifestGroup, path: str) -> ManifestGroup:
         update, changes, _ = plans[path]
@@ -390,7 +388,7 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
         return reduce(begin_group, needed, EMPTY)
 
     if needed:
-        # otherwise a set that was removed meanwhile would be created with only the new files
+        # no creation if the set existed: a removed set would be recreated with only the new files
         others = "leave the files that differ out of the pattern"
         if not exists:
             others += ", or these variables out (drop_variables=)"
@@ -414,21 +412,25 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
 
 
 def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
-    """Return a set without a group, and without groups above it that have no other content."""
+    """Remove a group, and groups above it that become empty."""
     root, (above, _, _) = without_groups(root, [path]), path.rpartition("/")
-    left = find_group(root, above)
-    if above and left is not None and not (left.variables or left.groups or left.attributes):
+    parent = find_group(root, above)
+    if (
+        above
+        and parent is not None
+        and not (parent.variables or parent.groups or parent.attributes)
+    ):
         return _remove_group(root, above)
     return root
 
 
-def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncReport:
+def _report_group(update: Update, changes: Changes, outcome: GroupOutcome) -> SyncReport:
     notes, added, lost, again = outcome
     new, changed, failed = {*changes.new}, {*changes.changed}, update.opener.failed
     noted = {*changes.noted, *new, *changed, *lost}
     outside, shadowed = (notes.select(kind) & noted for kind in (OUTSIDE, SHADOWED))
     left_out = outside | shadowed
-    silent = len(new - left_out - {*added} - failed.keys())
+    unlisted = len(new - left_out - {*added} - failed.keys())
     return SyncReport(
         target="",
         added=tuple(sorted(added)),
@@ -446,7 +448,7 @@ def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncRep
         - len({*added} - new)
         - len(failed.keys() & {*changes.reopened})
         - len(again)
-        + silent,
+        + unlisted,
     )
 
 
@@ -456,7 +458,7 @@ ON_REMOVED = ("error", "keep", "drop")
 OPEN_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
 } | {*PASSED_TO_XARRAY}
-"""The arguments of `virtualds.open_virtual_mfdataset` that `sync` takes."""
+"""Arguments of `virtualds.open_virtual_mfdataset` that `sync` accepts."""
 
 
 def sync(
@@ -573,14 +575,14 @@ def sync(
     >>> sync("200[12].nc", "refs.zarr", concat_dim="time").unchanged
     2
     """
-    given = dict(locals())
-    done = _bring_up_to_date(**given.pop("how"), **given)
-    if not done.exists and not dry_run:
-        warn_user(_explain_lack(done))
-    return done
+    arguments = dict(locals())
+    report = _sync(**arguments.pop("how"), **arguments)
+    if not report.exists and not dry_run:
+        warn_user(_explain_missing_set(report))
+    return report
 
 
-def _bring_up_to_date(
+def _sync(
     paths: Any,
     target: Any,
     *,
@@ -597,7 +599,7 @@ def _bring_up_to_date(
     target_options: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> SyncReport:
-    begun = time.monotonic()
+    start = time.monotonic()
     dims = list_dims(concat_dim)
     window = Window.of(keep, dims)
     check_choice("on_removed", on_removed, ON_REMOVED)
@@ -610,19 +612,19 @@ def _bring_up_to_date(
             "overlap='keep': a cell of a grid has one file; choose overlap='first' or 'last', or "
             "a version by names of a pattern (newest=)"
         )
-    both = OPEN_ARGUMENTS - {"progress"}
-    choices = {name: value for name, value in how.items() if name not in both}
+    shared_arguments = OPEN_ARGUMENTS - {"progress"}
+    choices = {name: value for name, value in how.items() if name not in shared_arguments}
     writing = WriteOptions(
         format, append_dim=dims[0], conflict=conflict, allow=allow, choices=choices
     )
-    # a local set has no options of its own, so those of the files are used for comparing with them
-    near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
-    access = target_options or (storage_options if near else None)
+    # a local set needs no access options, so those of the files are used to read its references
+    is_local = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
+    access = target_options or (storage_options if is_local else None)
     with explain_both_options(target):
         destination = Destination.of(Location.of(target, access), writing, sync)
         destination = replace(destination, dry_run=dry_run)
         if destination.rewrite.is_needed:
-            # a set does not record from which files copies were made
+            # a set has no record of the source files of rewritten chunks
             raise UnsupportedError(
                 f"{destination.location.target}: sync follows the files that a set refers to, and "
                 f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
@@ -630,8 +632,8 @@ def _bring_up_to_date(
                 f"on_unsupported='rewrite')"
             )
         shown = without_secrets(destination.location.url)
-        left = f"{shown}: a set changes all at once; run sync again to go on"
-        with explain_interrupt(lambda: left):
+        note = f"{shown}: a set changes all at once; run sync again to go on"
+        with explain_interrupt(lambda: note):
             before = _open_set(destination, allow)
             chooses = bool(window) or opening.get("overlap") in CROPPING_OVERLAPS
             loaded = dims if chooses else ()
@@ -651,36 +653,37 @@ def _bring_up_to_date(
             plans = archive.compare(before, destination.location.url, make, settle)
             removed = [url for plan in plans.values() for url in plan.changes.removed]
             if on_removed == "error" and removed:
-                count = sum(plan.before.held for plan in plans.values() if plan.before)
-                raise _removed_error(tuple(removed), count, destination.location)
+                count = sum(plan.before.used_count for plan in plans.values() if plan.before)
+                raise _make_removed_error(tuple(removed), count, destination.location)
             if is_logged(INFO):
-                seconds = time.monotonic() - begun
+                seconds = time.monotonic() - start
                 for path, plan in plans.items():
                     where = f"{destination.location.url}{path and '/'}{path}"
                     log(INFO, f"{where}: {plan.changes}, {seconds:.3f} s")
-            done = commit(destination, plans, before is not None)
-    return replace(done, settle=settle, seconds=time.monotonic() - begun)
+            report = commit(destination, plans, before is not None)
+    return replace(report, settle=settle, seconds=time.monotonic() - start)
 
 
 def _open_set(destination: Destination, allow: Allow) -> ManifestGroup | None:
-    """Return the set as it is, or None if there is none."""
-    how = OpenOptions(
+    """Open the set, or return None if it does not exist."""
+    options = OpenOptions(
         parser=destination.format.name,
         allow=allow,
         snapshot=destination.options.format_choices.get("branch"),
     )
     with suppress(FileNotFoundError):
-        return open_group(destination.location, how)
+        return open_group(destination.location, options)
     return None
 
 
-def _explain_lack(done: SyncReport) -> str:
-    """Say why there is no set yet."""
-    waiting, failed = (format_count(len(some), "file") for some in (done.waiting, done.failed))
-    were = "was" if len(done.waiting) == 1 else "were"
+def _explain_missing_set(report: SyncReport) -> str:
+    """Return the message that says why there is no set yet."""
+    counts = len(report.waiting), len(report.failed)
+    waiting, failed = (format_count(count, "file") for count in counts)
+    were = "was" if counts[0] == 1 else "were"
     return (
-        f"{done.target}: there is no set yet, since {waiting} {were} modified less than "
-        f"{done.settle:g} seconds ago and {failed} cannot be opened; wait, or pass a smaller "
+        f"{report.target}: there is no set yet, since {waiting} {were} modified less than "
+        f"{report.settle:g} seconds ago and {failed} cannot be opened; wait, or pass a smaller "
         f"settle="
     )
 
@@ -689,15 +692,15 @@ def list_dims(concat_dim: Any) -> tuple[str, ...]:
     """Return the dimensions along which files are joined, outermost first."""
     dims = (concat_dim,) if isinstance(concat_dim, str) else concat_dim
     if isinstance(dims, Iterable):
-        found = tuple(dims)
-        if found and all(isinstance(dim, str) for dim in found):
-            return found
+        names = tuple(dims)
+        if names and all(isinstance(dim, str) for dim in names):
+            return names
     raise TypeError(
         f"concat_dim={concat_dim!r}: give the name of a dimension, a str, or a list of names"
     )
 
 
-def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
+def _make_removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
     more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
     return FileNotFoundError(
         lay_out(
@@ -709,21 +712,21 @@ def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFou
     )
 
 
-# ---------------------------------------------------------------------- many files in place of one
+# ---------------------------------------------------------------------- backend
 
 
 FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
-"""Arguments of opening and combining files, except for ``cache``, which xarray has itself."""
+"""Arguments of opening and combining files, except for ``cache``, which xarray itself has."""
 
 
-def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:
-    """Return the group of many files as a set of them would be read."""
-    options = _list_options(given) | {"snapshot": given["snapshot"]}
+def read_archive(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
+    """Combine many files to a group, as it would be read from a set."""
+    options = _list_options(arguments) | {"snapshot": arguments["snapshot"]}
     return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
 
 
 def update_references(files: Any, given: Mapping[str, Any]) -> None:
-    """Update the set ``references`` to the present state of the files, without removing any.
+    """Update the set ``references`` to the current state of the files, without removing any.
 
     Raises `TypeError` without ``concat_dim``, and `FileNotFoundError` if no set was created because
     all files may still be written.
@@ -734,7 +737,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
             f"references={os.fspath(given['references'])!r}: name the dimension along which the "
             f"files follow each other with concat_dim="
         )
-    done = _bring_up_to_date(
+    report = _sync(
         _list_files(files),
         given["references"],
         concat_dim=given["concat_dim"],
@@ -743,17 +746,17 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
         target_options=given["target_options"],
         **options,
     )
-    if not done.exists:
-        raise FileNotFoundError(f"{_explain_lack(done)}, or leave out references=")
+    if not report.exists:
+        raise FileNotFoundError(f"{_explain_missing_set(report)}, or leave out references=")
 
 
 def _list_files(files: Any) -> Any:
     return [files] if isinstance(files, os.PathLike) else files
 
 
-def _list_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `open_virtual_mfdataset`."""
-    found = {name: value for name, value in given.items() if name in FILE_ARGUMENTS}
-    if found["combine"] is None:
-        found["combine"] = "by_coords" if found["concat_dim"] is None else "nested"
-    return found
+def _list_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the arguments for `open_virtual_mfdataset`."""
+    options = {name: value for name, value in arguments.items() if name in FILE_ARGUMENTS}
+    if options["combine"] is None:
+        options["combine"] = "by_coords" if options["concat_dim"] is None else "nested"
+    return options

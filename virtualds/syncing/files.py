@@ -1,6 +1,6 @@
-"""The files of a set and those that exist now, as tables, and the differences between them.
+"""The files of a set, the files that exist now, and the differences between them.
 
-Also opens the files that a set lacks, as one dataset.
+Also `FileOpener`, which opens new and changed files as one dataset.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class FileOpener:
-    """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice.
+    """Opens files as one dataset, like `open_virtual_mfdataset`, and caches the datasets.
 
-    Files of a grid that may overlap are opened as several datasets, of files that do not. ``names``
-    are the sidecars of files that are opened by one. Coordinates along ``loaded`` dimensions are in
-    memory, whatever the options say.
+    Files of a grid that may overlap are opened as several datasets (layers). ``names`` are the
+    sidecars by which files are opened. Coordinates along ``loaded`` dimensions are always loaded.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class FileOpener:
         self._pattern = pattern
         self._names = names or {}
         self._loadable = options.get("loadable_variables")
-        # a variable that only the set has may be named as well
+        # optional, since a name may be that of a variable that only the set has
         optional = {"loadable_variables": make_optional(_load_also(self._loadable, loaded))}
         joined = dims[0] if len(dims) == 1 else list(dims)
         self._options = {"combine": "nested", **options, **optional, "concat_dim": joined}
@@ -89,31 +88,31 @@ class FileOpener:
         self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
-        """Return the dataset of some files, or None if none of them can be opened."""
+        """Open files as one dataset; return None if none of them can be opened."""
         layers = self.open_layers(urls)
         return layers[0] if layers else None
 
     def open_layers(self, urls: Urls) -> list[xr.Dataset]:
-        """Return the datasets of some files, one or none unless these are of a grid and overlap."""
+        """Open files as layers: several for overlapping files of a grid, otherwise one or none."""
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls, [])
 
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
-        """Raise an error for names in ``loadable_variables`` that neither set nor file has."""
+        """Check that names in ``loadable_variables`` are in the set or a file; return the group."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = to_names("drop_variables", self._options.get("drop_variables"))
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
         return group
 
-    def _open(self, given: Urls) -> list[xr.Dataset]:
-        urls = tuple(url for url in given if self._is_nameable(url))
+    def _open(self, requested: Urls) -> list[xr.Dataset]:
+        urls = tuple(url for url in requested if self._can_be_referenced(url))
         if not urls:
             return []
         reports: list[BuildReport] = []
         with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
-            def note(progress: Progress) -> None:
+            def handle_progress(progress: Progress) -> None:
                 show(progress)
                 if progress.report is not None:
                     reports.append(progress.report)
@@ -122,34 +121,34 @@ class FileOpener:
                 access = StorageOptions.of(self._options.get("storage_options"))
                 names = [self._names.get(url, url) for url in urls]
                 files: Any = Files(names, access, self._pattern)
-                options = {**self._options, "progress": note}
+                options = {**self._options, "progress": handle_progress}
                 if self._has_layers:
-                    found = open_layers(files, **options)
+                    layers = open_layers(files, **options)
                 else:
-                    found = [open_virtual_mfdataset(files, **options)]
+                    layers = [open_virtual_mfdataset(files, **options)]
             except OPEN_ERRORS:
-                nothing = any(len(report.left_out) == report.files for report in reports)
-                if self._stops or not nothing:
+                all_failed = any(len(report.left_out) == report.files for report in reports)
+                if self._stops or not all_failed:
                     raise
-                found = []
+                layers = []
         described = dict(zip(names, urls, strict=True))
         firsts = (schema.first for schema in reports[-1].schemas)
-        self._examples[given] = tuple(described.get(first, first) for first in firsts)
+        self._examples[requested] = tuple(described.get(first, first) for first in firsts)
         left_out = reports[-1].left_out
-        self.failed |= {described.get(lost.url, lost.url): lost for lost in left_out}
+        self.failed |= {described.get(entry.url, entry.url): entry for entry in left_out}
         self.damaged += reports[-1].damaged
-        # the set would refer to their sources, and would not record these files themselves
-        if others := sorted({url for one in found for url in urls_of(one)} - set(urls)):
+        # the set would refer to other files, and would have no record of these files
+        if others := sorted({url for layer in layers for url in urls_of(layer)} - set(urls)):
             raise UnsupportedError(
                 f"{without_secrets(urls[0])}{' and others' if urls[1:] else ''}: the data lie in "
                 f"other files, such as {without_secrets(others[0])}; sync keeps track of files "
                 f"that hold their own data. Append such files with ds.virtual.to_manifest(..., "
                 f"append_dim=...)"
             )
-        return found
+        return layers
 
-    def _is_nameable(self, url: str) -> bool:
-        """Return whether a set may refer to a file; if not, leave it out or raise an error."""
+    def _can_be_referenced(self, url: str) -> bool:
+        """Return whether a url is valid in a set; otherwise leave the file out, or raise."""
         try:
             check_valid_url(url)
         except UnsupportedError as error:
@@ -160,34 +159,34 @@ class FileOpener:
         return True
 
     def list_examples(self, urls: Urls) -> Urls:
-        """Return one file of each schema among the opened files."""
-        found = self._examples.get(urls, urls[:1])
-        return tuple(url for url in found if url in urls)
+        """Return one file of each schema of the opened files."""
+        examples = self._examples.get(urls, urls[:1])
+        return tuple(url for url in examples if url in urls)
 
     def make_dimension_error(self, urls: Urls, opened: xr.Dataset) -> CombineError:
-        """Return the error for files without the dimension, naming the groups that have it."""
+        """Return the error for files without the dimension, with the groups that have it."""
         names = ("parser", "parser_options", "allow")
-        how = {name: self._options[name] for name in names if name in self._options}
+        options = {name: self._options[name] for name in names if name in self._options}
         first = next(url for url in urls if url not in self.failed)
         location = Location.of(first, self._options.get("storage_options"))
         groups = {
             f"/{path}": sorted({dim for v in part.variables.values() for dim in v.dims})
-            for path, part in open_group(location, OpenOptions(below=True, **how)).walk()
+            for path, part in open_group(location, OpenOptions(below=True, **options)).walk()
             if path and part.variables
         }
         dim, dims = self._options["concat_dim"], sorted(map(str, opened.dims))
-        wanted = {dim} if isinstance(dim, str) else set(dim)
-        having = [path for path, there in groups.items() if wanted <= set(there)]
-        there, remedy = f"{dims}", "name one of these"
+        joined_dims = {dim} if isinstance(dim, str) else set(dim)
+        having = [path for path, group_dims in groups.items() if joined_dims <= set(group_dims)]
+        present, remedy = f"{dims}", "name one of these"
         if having:
-            there, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
+            present, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
         elif groups:
-            there, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
-        return CombineError(f"concat_dim {dim!r}: the files have {there}; {remedy}")
+            present, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
+        return CombineError(f"concat_dim {dim!r}: the files have {present}; {remedy}")
 
 
 def _load_also(loadable: Loadable, names: Sequence[str]) -> Loadable:
-    """Return the variables to load, with coordinates along some dimensions."""
+    """Add names to the variables to load."""
     if loadable is None or not names:
         return loadable
     if callable(loadable):
@@ -201,35 +200,35 @@ def _is_loaded(
     return name in names or choose(name, v)
 
 
-# ---------------------------------------------------------------------- what a set has
+# ---------------------------------------------------------------------- files of a set
 
 
 @dataclass(frozen=True, eq=False)
 class KnownFiles:
-    """The files that a group of a set knows: those it refers to, then those that it only notes."""
+    """The files of a group: ``used_count`` that it refers to, then those only in its notes."""
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
-    held: int = 0
+    used_count: int = 0
     notes: Notes = field(default_factory=Notes)
 
     @classmethod
-    def of(cls, held: FileColumns, notes: Notes) -> KnownFiles:
-        """Return the files that a set refers to, and the others of its notes."""
+    def of(cls, used: FileColumns, notes: Notes) -> KnownFiles:
+        """Create it from the files that a set refers to, and its notes."""
         if not notes.kinds:
-            return cls(held, len(held), notes)
+            return cls(used, len(used), notes)
         is_apart = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
-        others = ~find_among(notes.files.urls, held.urls) & ~is_apart
-        held = _complete_states(held, notes.find(DESCRIBED))
-        return cls(FileColumns.join([held, notes.files.take(others)]), len(held), notes)
+        others = ~find_among(notes.files.urls, used.urls) & ~is_apart
+        used = _fill_unknown_states(used, notes.find(DESCRIBED))
+        return cls(FileColumns.join([used, notes.files.take(others)]), len(used), notes)
 
     def name(self, urls: Iterable[str]) -> list[str]:
-        """Return the names by which files are listed: those of their sidecars, if they have one."""
+        """Return the urls by which files are listed: those of their sidecars, if they have one."""
         names = {find_described(url): url for url in self.notes.select(DESCRIBES)}
         return [names.get(url, url) for url in urls]
 
 
-def _complete_states(files: FileColumns, others: FileColumns) -> FileColumns:
-    """Return the states of files, from the others where they are not known."""
+def _fill_unknown_states(files: FileColumns, others: FileColumns) -> FileColumns:
+    """Return the states of files, with unknown ones taken from ``others``."""
     if not len(others):
         return files
     rows = _find_places(others, files)
@@ -242,10 +241,10 @@ def _complete_states(files: FileColumns, others: FileColumns) -> FileColumns:
     return replace(files, **columns)
 
 
-class SetFiles:
-    """Finds the files that are joined along dimensions of the set at the url ``root``.
+class SetFileReader:
+    """Reads the files that are joined along ``dims`` from groups of the set at the url ``root``.
 
-    Files inside the set are its own copies, as are rewritten chunks.
+    Files inside the set, such as rewritten chunks, are not included. The last results are cached.
     """
 
     def __init__(self, dims: Sequence[str], root: str) -> None:
@@ -254,17 +253,17 @@ class SetFiles:
         self._known: tuple[Any, KnownFiles] = None, KnownFiles()
 
     def list_known(self, group: ManifestGroup | None) -> KnownFiles:
-        """Return the files that a set refers to, and those that it notes.
+        """Return the files that a group refers to, and those of its notes.
 
         As long as neither changes, the same object is returned.
         """
-        table, noted = self.tabulate(group), {} if group is None else group.notes
-        if self._known[0] is None or self._known[0][0] is not table or self._known[0][1] != noted:
-            self._known = (table, noted), KnownFiles.of(table, Notes.read(noted, self.root))
+        table, notes = self.tabulate(group), {} if group is None else group.notes
+        if self._known[0] is None or self._known[0][0] is not table or self._known[0][1] != notes:
+            self._known = (table, notes), KnownFiles.of(table, Notes.read(notes, self.root))
         return self._known[1]
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
-        """Return the table of the files that a set refers to, empty without a set.
+        """Return the states of the files that a group refers to; empty without a group.
 
         As long as the lists of files in the set are the same, the same object is returned.
         """
@@ -272,39 +271,41 @@ class SetFiles:
         data = [v.data for v in variables if not self.dims.isdisjoint(v.dims)]
         arrays = (array for array in data if isinstance(array, ManifestArray))
         others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
-        name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
-        named = name, [column.tolist() for column in others.read_files()]
-        if named != self._last[0]:
-            self._last = named, self._read([others, *lists])
+        lists_key = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
+        key = lists_key, [column.tolist() for column in others.read_files()]
+        if key != self._last[0]:
+            self._last = key, self._read([others, *lists])
         return self._last[1]
 
     def _read(self, parts: Sequence[CountedSources]) -> FileColumns:
         columns = []
         for part in parts:
             urls, sizes, mtimes, etags = part.read_files().take(part.chunks > 0)
-            # mostly all files of a set have the same etag, None
-            tidy = {etag: normalise_etag(etag) for etag in set(etags)}
-            known = np.array([tidy[etag] for etag in etags], object)
-            columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
-        found = FileColumns.join(columns)
-        if len(set(found.urls)) < len(found):
+            # usually all files of a set have the same etag, None
+            normalised = {etag: normalise_etag(etag) for etag in set(etags)}
+            normalised_etags = np.array([normalised[etag] for etag in etags], object)
+            columns.append(
+                FileColumns(urls, sizes, mtimes, normalised_etags, np.full(len(urls), np.nan))
+            )
+        joined = FileColumns.join(columns)
+        if len(set(joined.urls)) < len(joined):
             # one row per file, from the array with the most details about it
-            absent = [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""]
+            absent = [joined.sizes == NO_NUMBER, joined.mtimes == NO_NUMBER, joined.etags == ""]
             order = np.argsort(np.sum(absent, axis=0), kind="stable")
-            found = found.take(np.sort(order[~pd.Index(found.urls[order]).duplicated()]))
-        own = [is_stored_in_set(url, self.root) for url in found.urls]
-        return found.take(~np.array(own, bool))
+            joined = joined.take(np.sort(order[~pd.Index(joined.urls[order]).duplicated()]))
+        is_in_set = [is_stored_in_set(url, self.root) for url in joined.urls]
+        return joined.take(~np.array(is_in_set, bool))
 
 
-# ---------------------------------------------------------------------- what is there
+# ---------------------------------------------------------------------- existing files
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The files that are there now.
+    """The files that exist now.
 
-    ``files`` are those that a set refers to. ``sidecars`` are the files that describe them, by
-    which they are listed, with "" for the url of a file without one.
+    ``files`` are those to which a set can refer. ``sidecars`` are the files that describe them, by
+    which they are listed; the url of a missing sidecar is "".
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
@@ -312,8 +313,8 @@ class Listing:
 
     @classmethod
     def of(cls, files: FileColumns) -> Listing:
-        """Return the listing of files without sidecars."""
-        return cls(files, FileColumns.of([NONE]).take(np.zeros(len(files), np.intp)))
+        """Create the listing of files without sidecars."""
+        return cls(files, FileColumns.of([NO_SIDECAR]).take(np.zeros(len(files), np.intp)))
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
@@ -322,52 +323,54 @@ class Listing:
 
     @property
     def described(self) -> dict[str, str]:
-        """The sidecars of files that have one, by the urls of the files."""
+        """The sidecars of files that have one, by the url of the file."""
         has_one = self.sidecars.urls != ""
         return dict(zip(self.files.urls[has_one], self.sidecars.urls[has_one], strict=True))
 
     def take(self, rows: npt.NDArray[Any]) -> Listing:
-        """Return some rows, by index or by a mask."""
+        """Select files by index, or by a mask."""
         return Listing(self.files.take(rows), self.sidecars.take(rows))
 
 
-NONE = FileState("")
-"""Stands for the sidecar of a file that has none."""
+NO_SIDECAR = FileState("")
+"""The state of the sidecar of a file without one."""
 
 
 def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
-    """Return the existing files of a pattern or a list, which may name sidecars.
+    """List the existing files of a pattern or a list, which may name sidecars.
 
-    A file that a sidecar describes and that does not exist is left out if the set has it; else the
-    sidecar is listed itself, so that opening it says what is missing.
+    If the file of a sidecar does not exist, it is omitted if the set has it; otherwise the sidecar
+    is listed itself, so that opening it raises an error.
     """
     listed = list_files(paths, options, known)
     if not any(url.endswith(tuple(SIDECARS)) for url in listed.urls.tolist()):
         return Listing.of(listed)
     described = [find_described(url) for url in listed.urls.tolist()]
-    wanted = [url for url in described if url is not None]
-    states = dict(zip(wanted, _list_near(wanted, options), strict=True))
-    pairs, held = list[tuple[FileState, FileState]](), set(known.urls)
+    described_urls = [url for url in described if url is not None]
+    states = dict(
+        zip(described_urls, _fetch_states_by_folder(described_urls, options), strict=True)
+    )
+    pairs, used_count = list[tuple[FileState, FileState]](), set(known.urls)
     for itself, url in zip(listed, described, strict=True):
         state = None if url is None else states[url]
         if state is not None:
             pairs.append((state, itself))
-        elif url not in held:
-            pairs.append((itself, NONE))
+        elif url not in used_count:
+            pairs.append((itself, NO_SIDECAR))
     return Listing(*(FileColumns.of(pair[n] for pair in pairs) for n in range(2)))
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
-    """Return the existing files of a pattern or a list, with the details that the listing has.
+    """List the existing files of a pattern or a list, with complete states.
 
-    A file in the list that belongs to the set but no longer exists is left out.
+    A file in the list that belongs to the set but no longer exists is omitted.
     """
     if isinstance(paths, str) and names_files(paths):
         return _complete(list_states(paths, options), known, options)
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not isinstance(given, Iterable) or not all(isinstance(p, str | os.PathLike) for p in given):
+    items = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(items, Iterable) or not all(isinstance(p, str | os.PathLike) for p in items):
         raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
-    urls = list(dict.fromkeys(map(normalise_url, given)))
+    urls = list(dict.fromkeys(map(normalise_url, items)))
     if inside := [url for url in urls if scheme_of(url) in ARCHIVES]:
         raise UnsupportedError(
             f"{inside[0]}: sync keeps track of files outside of archives, which have a size and a "
@@ -376,19 +379,19 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     if not urls:
         raise FileNotFoundError("sync: the list of files is empty; name some")
     states = _fetch_states(urls, options)
-    gone = [url for url, state in zip(urls, states, strict=True) if state is None]
-    if strange := sorted(set(gone) - set(known.urls)):
-        raise FileNotFoundError(f"{without_secrets(strange[0])}: there is no such file")
-    found = FileColumns.of(state for state in states if state is not None)
-    if not len(found):
+    missing = [url for url, state in zip(urls, states, strict=True) if state is None]
+    if unknown := sorted(set(missing) - set(known.urls)):
+        raise FileNotFoundError(f"{without_secrets(unknown[0])}: there is no such file")
+    existing = FileColumns.of(state for state in states if state is not None)
+    if not len(existing):
         raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
-    return _complete(found.take(np.argsort(found.urls, kind="stable")), known, options)
+    return _complete(existing.take(np.argsort(existing.urls, kind="stable")), known, options)
 
 
 def _fetch_states(
     urls: Sequence[str], options: StorageOptions | None
 ) -> Sequence[FileState | None]:
-    """Return the present states of files, None for those that do not exist; many at a time."""
+    """Fetch the current states of files concurrently, None for those that do not exist."""
 
     def fetch(url: str) -> FileState | None:
         try:
@@ -400,63 +403,65 @@ def _fetch_states(
 
 
 MIN_LISTED = 4
-"""So many files of a remote folder are found by a listing of it rather than one by one."""
+"""Minimum number of files of a remote folder for which the folder is listed."""
 
 
-def _list_near(urls: Sequence[str], options: StorageOptions | None) -> list[FileState | None]:
-    """Return the states of files, None for those that do not exist, from listings of folders."""
+def _fetch_states_by_folder(
+    urls: Sequence[str], options: StorageOptions | None
+) -> list[FileState | None]:
+    """Fetch the current states of files, from listings of folders if these save requests."""
     folders: dict[str, list[str]] = {}
     for url in urls:
         folders.setdefault(url.rpartition("/")[0], []).append(url)
-    found: dict[str, FileState | None] = {}
+    states: dict[str, FileState | None] = {}
     for folder, inside in folders.items():
         if scheme_of(folder) == "file" or len(inside) < MIN_LISTED:
             continue
-        known: dict[str, FileState] = {}
+        in_folder: dict[str, FileState] = {}
         with suppress(FileNotFoundError):
-            there = list_states(f"{escape_pattern(folder)}/*", options)
-            known = {state.url: state for state in there}
-        found |= {url: known.get(url) for url in inside}
-    others = [url for url in urls if url not in found]
-    found |= zip(others, _fetch_states(others, options), strict=True)
-    return [found[url] for url in urls]
+            listing = list_states(f"{escape_pattern(folder)}/*", options)
+            in_folder = {state.url: state for state in listing}
+        states |= {url: in_folder.get(url) for url in inside}
+    others = [url for url in urls if url not in states]
+    states |= zip(others, _fetch_states(others, options), strict=True)
+    return [states[url] for url in urls]
 
 
 def _complete(
     listed: FileColumns, known: FileColumns, options: StorageOptions | None
 ) -> FileColumns:
-    """Fetch the states of files for which a listing lacks details, each once.
+    """Fetch the states of files for which a listing lacks details.
 
-    For a file of the set, size and etag are compared; for any other, the time shows whether it may
-    still be written. Files that no longer exist are left out.
+    Files of the set need size and etag, to be compared; other files need the modification time,
+    which shows whether they may still be written. Files that no longer exist are omitted.
     """
     place = _find_places(known, listed)
-    there = place >= 0
-    asked = np.isnan(listed.modified) & ~there
-    of_set, now = known.take(place[there]), listed.take(there)
+    is_known = place >= 0
+    is_incomplete = np.isnan(listed.modified) & ~is_known
+    of_set, now = known.take(place[is_known]), listed.take(is_known)
     lacks_size = (now.sizes == NO_NUMBER) & (of_set.sizes != NO_NUMBER)
     lacks_etag = (now.etags == "") & (of_set.etags != "")
-    asked[there] = lacks_size | lacks_etag
-    if not asked.any():
+    is_incomplete[is_known] = lacks_size | lacks_etag
+    if not is_incomplete.any():
         return listed
-    states = _fetch_states(listed.urls[asked].tolist(), options)
-    answered = FileColumns.of(state for state in states if state is not None)
-    found = FileColumns.join([listed.take(~asked), answered])
-    return found.take(np.argsort(found.urls, kind="stable"))
+    states = _fetch_states(listed.urls[is_incomplete].tolist(), options)
+    fetched = FileColumns.of(state for state in states if state is not None)
+    completed = FileColumns.join([listed.take(~is_incomplete), fetched])
+    return completed.take(np.argsort(completed.urls, kind="stable"))
 
 
-# ---------------------------------------------------------------------- how they differ
+# ---------------------------------------------------------------------- differences
 
 
 @dataclass(frozen=True)
 class Newest:
-    """The choice of the newest version of each file, by a name of a pattern."""
+    """Chooses the newest version of each file, by a name of a pattern."""
 
     pattern: PathPattern
     name: str
 
     def split(self, urls: Iterable[str]) -> list[Version]:
-        """Return the version of each url."""
+        """Split urls into the rest and the version, see `split_version`."""
         return [split_version(self.pattern, url, self.name) for url in urls]
 
 
@@ -464,14 +469,13 @@ class Newest:
 class Changes:
     """The differences between the existing files and those of a set.
 
-    All are urls, but ``unchanged`` is a number. ``removed`` are files of the set that are not
-    listed; ``waiting`` may still be written; ``repeated`` are other names of listed files, by
-    links, which are in no other field. ``shadowed`` are listed files in place of which a newer
-    version is used. ``superseded`` are files of the set in place of which another version is used,
-    because it is newer, or because they are not listed any more. ``noted`` are those unchanged
-    files that the set notes, since it does not use them, or only in part, and ``reopened`` those
-    that it may need again. ``due`` are files of which it may need more, and that cannot be opened
-    now. ``listing`` are all files that are there.
+    All are urls; ``unchanged`` is a number. ``removed`` are files of the set that are not listed;
+    ``waiting`` may still be written; ``repeated`` are links to listed files, which are in no other
+    field. ``shadowed`` are listed files of which a newer version is used. ``superseded`` are files
+    of the set that another version replaces, because it is newer or because they are not listed.
+    ``noted`` are unchanged files in the notes of the set, and ``reopened`` those of them that are
+    opened again, since the set may need more of their positions. ``due`` are files that should be
+    reopened, but cannot be opened now. ``listing`` are all existing files.
     """
 
     new: tuple[str, ...]
@@ -507,49 +511,52 @@ class Changes:
         """Compare the files of a set with the listed ones.
 
         A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
-        clock of a server may be ahead. Second names of files are left out, except with
+        clock of a server may be ahead. Links to other listed files are omitted, except with
         ``every_name``. With ``newest``, only the newest version of a file is used; a new file
-        that waits or is in ``failed`` replaces no other. A file that the set only notes is new if
-        it has changed, and forgotten if it is not listed.
+        that waits or is in ``failed`` does not replace another. A file that is only in the notes
+        counts as new if it has changed, and is ignored if it is not listed.
         """
         known, listed, sidecars = before.files, listing.files, listing.sidecars
         place = _find_places(known, listed)
-        there = place >= 0
+        is_known = place >= 0
         differs = np.zeros(len(listed), bool)
-        differs[there] = _differ(listed.take(there), known.take(place[there]))
-        differs |= there & (sidecars.urls != "") & _find_changed(before.notes, sidecars)
+        differs[is_known] = _differ(listed.take(is_known), known.take(place[is_known]))
+        differs |= is_known & (sidecars.urls != "") & _find_changed(before.notes, sidecars)
         modified = np.fmax(listed.modified, sidecars.modified)
-        young = (differs | ~there) & (np.abs(now - modified) < settle)
-        gone = np.ones(len(known), bool)
-        gone[place[there]] = False
+        is_recent = (differs | ~is_known) & (np.abs(now - modified) < settle)
+        is_removed = np.ones(len(known), bool)
+        is_removed[place[is_known]] = False
         shadowed, retracted = np.zeros(len(listed), bool), np.zeros(len(known), bool)
         if newest is not None:
-            usable = there | ~young & ~find_among(listed.urls, failed)
+            usable = is_known | ~is_recent & ~find_among(listed.urls, failed)
             versions = newest.split(listing.names[usable])
             shadowed[usable] = True
             shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
             others = {rest for rest, _ in versions}
-            retracted[gone] = [
-                rest in others for rest, _ in newest.split(before.name(known.urls[gone]))
+            retracted[is_removed] = [
+                rest in others for rest, _ in newest.split(before.name(known.urls[is_removed]))
             ]
-        held = np.arange(len(known)) < before.held
+        is_used = np.arange(len(known)) < before.used_count
         unused = np.zeros(len(listed), bool)
-        unused[there] = ~held[place[there]]
-        same = there & ~differs & ~shadowed
-        fresh = (~there | differs & unused) & ~young & ~shadowed
-        searched = np.zeros_like(fresh) if every_name else fresh
+        unused[is_known] = ~is_used[place[is_known]]
+        is_unchanged = is_known & ~differs & ~shadowed
+        is_new = (~is_known | differs & unused) & ~is_recent & ~shadowed
+        searched = np.zeros_like(is_new) if every_name else is_new
         repeated = _find_second_names(listed, searched)
         return cls(
-            new=tuple(listed.urls[fresh & ~repeated]),
-            changed=tuple(listed.urls[differs & ~unused & ~young & ~shadowed]),
-            removed=tuple(known.urls[gone & ~retracted & held]),
-            waiting=tuple(listed.urls[young & ~shadowed]),
-            unchanged=int(np.count_nonzero(same)),
+            new=tuple(listed.urls[is_new & ~repeated]),
+            changed=tuple(listed.urls[differs & ~unused & ~is_recent & ~shadowed]),
+            removed=tuple(known.urls[is_removed & ~retracted & is_used]),
+            waiting=tuple(listed.urls[is_recent & ~shadowed]),
+            unchanged=int(np.count_nonzero(is_unchanged)),
             repeated=tuple(listed.urls[repeated]),
             shadowed=tuple(listed.urls[shadowed]),
-            superseded=(*listed.urls[shadowed & there & ~unused], *known.urls[retracted & held]),
+            superseded=(
+                *listed.urls[shadowed & is_known & ~unused],
+                *known.urls[retracted & is_used],
+            ),
             noted=tuple(
-                listed.urls[same & find_among(listed.urls, before.notes.select(*LEFT_OUT))]
+                listed.urls[is_unchanged & find_among(listed.urls, before.notes.select(*LEFT_OUT))]
             ),
             listing=listing,
         )
@@ -557,24 +564,25 @@ class Changes:
     def still_needed(self, before: KnownFiles, now: KnownFiles) -> Changes:
         """Return the changes that are still needed after another writer has changed the set.
 
-        What the other writer added, replaced or removed is left alone: its listing may be newer
-        than ours.
+        Files that the other writer added, replaced or removed are omitted, since its listing may be
+        newer.
         """
         rows, old = (pd.Index(known.files.urls, dtype=object) for known in (now, before))
 
         def is_untouched(urls: Sequence[str]) -> Mask:
-            """Return whether the set knows each file, in the same state as before."""
-            here, there = rows.get_indexer(urls), old.get_indexer(urls)
-            found = (here >= 0) & (there >= 0)
-            found[found] = ~_differ(now.files.take(here[found]), before.files.take(there[found]))
-            return np.asarray(found, bool)
+            """Return a mask of files that the set still has in the same state as before."""
+            row_now, row_before = rows.get_indexer(urls), old.get_indexer(urls)
+            mask = (row_now >= 0) & (row_before >= 0)
+            states = now.files.take(row_now[mask]), before.files.take(row_before[mask])
+            mask[mask] = ~_differ(*states)
+            return np.asarray(mask, bool)
 
         def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
-            known = is_untouched(urls) & (rows.get_indexer(urls) < now.held)
+            known = is_untouched(urls) & (rows.get_indexer(urls) < now.used_count)
             return tuple(np.array(urls, object)[known])
 
-        fresh = is_untouched(self.new) | (rows.get_indexer(self.new) < 0)
-        new = tuple(np.array(self.new, object)[fresh])
+        is_needed = is_untouched(self.new) | (rows.get_indexer(self.new) < 0)
+        new = tuple(np.array(self.new, object)[is_needed])
         changed = keep_untouched(self.changed)
         done = len(self.new) + len(self.changed) - len(new) - len(changed)
         return replace(
@@ -588,21 +596,21 @@ class Changes:
 
 
 def _find_changed(notes: Notes, sidecars: FileColumns) -> Mask:
-    """Return the mask of sidecars that the set does not note in their present state."""
-    known = notes.find(DESCRIBES)
-    place = _find_places(known, sidecars)
-    found = place < 0
-    found[~found] = _differ(sidecars.take(~found), known.take(place[~found]))
-    return found
+    """Return a mask of sidecars that are new or have changed since the notes were written."""
+    recorded = notes.find(DESCRIBES)
+    place = _find_places(recorded, sidecars)
+    is_changed = place < 0
+    is_changed[~is_changed] = _differ(sidecars.take(~is_changed), recorded.take(place[~is_changed]))
+    return is_changed
 
 
 def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
-    """Return the mask of new files that are links to other listed ones, or linked by these.
+    """Return a mask of new files that are the same file as another listed one, by a link.
 
-    Of several new names, the first that a set may refer to and that is not a symbolic link is used.
+    Of several new names of a file, the first valid one that is not a symbolic link is kept.
     """
-    found = np.zeros(len(listed), bool)
-    # only files of the same size and time can be the same file
+    is_repeated = np.zeros(len(listed), bool)
+    # only files with equal size and time can be the same file
     times, sizes = listed.mtimes, listed.sizes
     alike = (times != NO_NUMBER) & np.isin(times, times[fresh]) & np.isin(sizes, sizes[fresh])
     rows = np.flatnonzero(alike)
@@ -610,35 +618,35 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
     names: dict[tuple[int, int], list[int]] = {}
     for row in rows[repeated].tolist():
         with suppress(OSError):
-            there = os.stat(local_path(listed.urls[row]))
-            names.setdefault((there.st_dev, there.st_ino), []).append(row)
+            status = os.stat(local_path(listed.urls[row]))
+            names.setdefault((status.st_dev, status.st_ino), []).append(row)
 
     def rank(row: int) -> tuple[Any, ...]:
         url = str(listed.urls[row])
         return fresh[row], not is_valid_url(url), os.path.islink(local_path(url)), row
 
     for same in names.values():
-        found[same] = fresh[same]
-        found[min(same, key=rank)] = False
-    return found
+        is_repeated[same] = fresh[same]
+        is_repeated[min(same, key=rank)] = False
+    return is_repeated
 
 
 def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
-    """Return the mask of urls that are among others; numpy compares each object with each."""
+    """Return a mask of urls that are in ``others``, faster than `numpy.isin` for objects."""
     return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
 def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
-    """Return the row of every listed file in the table of the set, -1 for new files."""
-    # names may not be UTF-8, as Arrow strings must be
+    """Return the row of each listed file in the table of known files, -1 for new files."""
+    # dtype object, since names may not be UTF-8, as Arrow strings must be
     names = (pd.Index(files.urls, dtype=object) for files in (known, listed))
     return np.asarray(next(names).get_indexer(next(names)))
 
 
-def _differ(some: FileColumns, others: FileColumns) -> Mask:
-    """Return the mask of pairs of states in which a detail differs that both have."""
-    found = np.zeros(len(some), bool)
-    for a, b in ((some.sizes, others.sizes), (some.mtimes, others.mtimes)):
-        found |= (a != b) & (a != NO_NUMBER) & (b != NO_NUMBER)
-    etags = (some.etags != others.etags) & (some.etags != "") & (others.etags != "")
-    return np.asarray(found | etags.astype(bool))
+def _differ(left: FileColumns, right: FileColumns) -> Mask:
+    """Return a mask of pairs of states that differ in a property that both have."""
+    differs = np.zeros(len(left), bool)
+    for a, b in ((left.sizes, right.sizes), (left.mtimes, right.mtimes)):
+        differs |= (a != b) & (a != NO_NUMBER) & (b != NO_NUMBER)
+    etags = (left.etags != right.etags) & (left.etags != "") & (right.etags != "")
+    return np.asarray(differs | etags.astype(bool))

@@ -1,8 +1,8 @@
-"""What a set notes about files that it does not use, or only in part; and windows of a set.
+"""Notes of a set about files that it does not use, or uses in part; and windows of a set.
 
-A file may contribute nothing: later files have all its positions, they are older than the window of
-the set, or all its chunks are missing. The set does not refer to such a file, so it notes the state
-in which the file was opened. Notes only save work: without them, files are opened again.
+A set does not refer to a file if other files have all its positions, if it is older than the window
+of the set, or if all its chunks are missing. The notes contain the fingerprints of such files, so
+that they need not be opened again in each run.
 """
 
 from __future__ import annotations
@@ -29,82 +29,82 @@ from virtualds.stores.listing import FileColumns, FileState
 from virtualds.urls import make_relative
 
 UNUSED = "unused"
-"""The set refers to no chunk of the file: there is none, or the set holds their values."""
+"""The set refers to no chunk of the file: all are missing, or their values are in the set."""
 SHADOWED = "shadowed"
 """The set takes all positions of the file from other files."""
 CUT = "cut"
-"""The set has only a part of the file: the rest is taken from other files, or is too old."""
+"""The set uses a part of the file; other positions are taken from other files, or too old."""
 OUTSIDE = "outside"
 """All positions of the file are older than the window."""
 
 DUE = "due"
-"""The set may need more of the file, which could not be opened when that turned out."""
+"""The set may need more positions of the file, which could not be opened yet."""
 
 LEFT_OUT = (UNUSED, SHADOWED, CUT, OUTSIDE, DUE)
-"""The kinds of files of which the set does not use everything."""
+"""The kinds of files that the set does not use, or uses in part."""
 DESCRIBES = "describes"
-"""The file is a sidecar, which describes a file of the set."""
+"""The file is a sidecar that describes a file of the set."""
 DESCRIBED = "described"
-"""A sidecar describes the file, and the set itself does not know its state."""
+"""The file is described by a sidecar, and the set itself has no fingerprint of it."""
 
 Ends = tuple[float, float] | tuple[str, str]
-"""The smallest and largest coordinate value of a file: numbers as from `to_numbers`, or texts."""
-Extent = tuple[Ends, ...]
-"""The ends of a file along each dimension; those along further dimensions are not known."""
-ANY: Extent = ()
+"""The minimum and maximum of a coordinate of a file: numbers of `to_numbers`, or strings."""
+CoordinateExtent = tuple[Ends, ...]
+"""The ends of a file along the leading dimensions of the notes; unknown along all others."""
+ANY: CoordinateExtent = ()
 UNKNOWN: Ends = (-inf, inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Notes:
-    """Files that a group of a set knows and does not use, or only in part.
+    """Files that a group of a set does not use, or uses in part.
 
-    ``kinds`` and ``extents``, along ``dims``, have one item for each file. ``cutoffs`` are the
-    first values within the window, by dimension, and ``keep`` describes that window. ``overlap``
-    says which files positions are taken from.
+    ``kinds`` and ``extents`` (along ``dims``) have one item per file. ``cutoffs`` are the first
+    values within the window, by dimension, and ``keep`` is the window as text. ``overlap`` is the
+    option with which the files were chosen.
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
     kinds: tuple[str, ...] = ()
-    extents: tuple[Extent, ...] = ()
+    extents: tuple[CoordinateExtent, ...] = ()
     cutoffs: Mapping[str, float] = field(default_factory=dict)
     keep: str = ""
     overlap: str = ""
     dims: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, noted: Mapping[str, Any], root: str) -> Notes:
-        """Return the notes of a group of the set at the url ``root``; none if they are damaged."""
-        if not noted:
+    def read(cls, stored: Mapping[str, Any], root: str) -> Notes:
+        """Parse the notes of a group of the set at the url ``root``; empty if they are damaged."""
+        if not stored:
             return cls()
         try:
-            rows = json.loads(gzip.decompress(base64.b64decode(noted["files"])))
+            rows = json.loads(gzip.decompress(base64.b64decode(stored["files"])))
             states = [
                 FileState(resolve_url(url, root), _to_column(size), _to_column(mtime), str(etag))
                 for url, size, mtime, etag, *_ in rows
             ]
             kinds = tuple(str(row[4]) for row in rows)
             extents = tuple(_read_extent(row[5:]) for row in rows)
-            cutoffs = {str(dim): value for dim, value in noted.get("cutoffs", {}).items()}
-            keep, overlap = (str(noted.get(name, "")) for name in ("keep", "overlap"))
-            dims = tuple(map(str, noted.get("dims", ())))
+            cutoffs = {str(dim): value for dim, value in stored.get("cutoffs", {}).items()}
+            keep, overlap = (str(stored.get(name, "")) for name in ("keep", "overlap"))
+            dims = tuple(map(str, stored.get("dims", ())))
             return cls(FileColumns.of(states), kinds, extents, cutoffs, keep, overlap, dims)
         except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError):
             return cls()
 
     @classmethod
     def of(cls, files: FileColumns, kind: str) -> Notes:
-        """Return the notes on files of one kind."""
+        """Create notes about files of one kind."""
         return cls(files, (kind,) * len(files), (ANY,) * len(files))
 
     def join(self, other: Notes) -> Notes:
-        """Return the notes with those on further files."""
+        """Return the notes with those about further files added."""
         files = FileColumns.join([self.files, other.files])
         kinds, extents = self.kinds + other.kinds, self.extents + other.extents
         return replace(self, files=files, kinds=kinds, extents=extents)
 
     def write(self, root: str) -> dict[str, Any]:
-        """Return the notes as JSON, with urls relative to the set at ``root`` where possible."""
+        """Return the notes as JSON, with urls relative to the set at ``root`` if possible."""
         if not self.kinds and not self.keep and not self.overlap:
             return {}
         files = self.files
@@ -115,60 +115,60 @@ class Notes:
         rows = [[*row, *ends[n]] for n, row in enumerate(zip(urls, *columns, strict=True))]
         rows.sort(key=lambda row: (row[0], row[4]))
         packed = gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
-        found = {"files": base64.b64encode(packed).decode(), "dims": [*self.dims]}
-        more = {"keep": self.keep, "cutoffs": dict(self.cutoffs), "overlap": self.overlap}
-        return found | {name: value for name, value in more.items() if value}
+        required = {"files": base64.b64encode(packed).decode(), "dims": [*self.dims]}
+        optional = {"keep": self.keep, "cutoffs": dict(self.cutoffs), "overlap": self.overlap}
+        return required | {name: value for name, value in optional.items() if value}
 
     def along(self, dims: tuple[str, ...]) -> Notes:
-        """Return the notes with extents along other dimensions; some of these may be unknown."""
+        """Return the notes with extents along other dimensions, unknown where there are none."""
         if dims == self.dims:
             return self
-        known = [dict(zip(self.dims, extent, strict=False)) for extent in self.extents]
-        extents = tuple(tuple(ends.get(dim, UNKNOWN) for dim in dims) for ends in known)
+        ends_by_dim = [dict(zip(self.dims, extent, strict=False)) for extent in self.extents]
+        extents = tuple(tuple(ends.get(dim, UNKNOWN) for dim in dims) for ends in ends_by_dim)
         return replace(self, extents=extents, dims=dims)
 
     def renew(
         self,
         listed: FileColumns,
-        held: FileColumns,
+        used: FileColumns,
         opened: Collection[str],
         kinds: Mapping[str, str],
-        extents: Mapping[str, Extent],
+        extents: Mapping[str, CoordinateExtent],
     ) -> Notes:
-        """Return the notes after a run, in which files turned out to be of some ``kinds``.
+        """Return the notes after a run, with new ``kinds`` and ``extents`` of files.
 
-        Earlier notes stay, except those on files that were ``opened``, and on files that are
-        neither ``listed`` nor ``held`` by the set.
+        Earlier notes are kept, except those about files that were ``opened``, or that are neither
+        ``listed`` nor ``used`` by the set.
         """
-        files = FileColumns.join([listed, held, self.files])
-        begin = len(listed) + len(held)
-        now = {str(files.urls[row]): row for row in reversed(range(begin))}
-        known: dict[str, tuple[int, str, Extent]] = {}
+        files = FileColumns.join([listed, used, self.files])
+        begin = len(listed) + len(used)
+        current_row = {str(files.urls[row]): row for row in reversed(range(begin))}
+        renewed: dict[str, tuple[int, str, CoordinateExtent]] = {}
         rows = zip(self.files.urls.tolist(), self.kinds, self.extents, strict=True)
         for row, (url, kind, extent) in enumerate(rows, begin):
-            if kind in LEFT_OUT and url not in opened and url in now:
-                known[url] = row, kind, extent
+            if kind in LEFT_OUT and url not in opened and url in current_row:
+                renewed[url] = row, kind, extent
         earlier = dict(zip(self.files.urls.tolist(), self.extents, strict=True))
         for url, kind in kinds.items():
-            if url in now:
+            if url in current_row:
                 extent = join_extents(earlier.get(url), extents.get(url, ANY))
-                known[url] = now[url], kind, extent
-        wanted = sorted(known)
+                renewed[url] = current_row[url], kind, extent
+        urls = sorted(renewed)
         return Notes(
-            files.take(np.array([known[url][0] for url in wanted], np.intp)),
-            tuple(known[url][1] for url in wanted),
-            tuple(known[url][2] for url in wanted),
+            files.take(np.array([renewed[url][0] for url in urls], np.intp)),
+            tuple(renewed[url][1] for url in urls),
+            tuple(renewed[url][2] for url in urls),
         )
 
     def find(self, kind: str) -> FileColumns:
-        """Return the states of the files of a kind."""
+        """Return the states of the files of one kind."""
         return self.files.take(np.array([k == kind for k in self.kinds], bool))
 
     def find_last(self, count: int) -> float:
-        """Return a value from which on files outside the window have at least ``count`` positions.
+        """Return a cutoff after which files outside the window have at least ``count`` positions.
 
-        The last value of each file is a position, so the result is the ``count``-th largest of
-        these. It is -inf if there are fewer, or if any is unknown.
+        Since the last value of each file is a position, it is the ``count``-th largest of these. It
+        is -inf if there are fewer, or if any is unknown.
         """
         outside = zip(self.extents, self.kinds, strict=True)
         ends = {extent[0][1] if extent else inf for extent, kind in outside if kind == OUTSIDE}
@@ -176,34 +176,33 @@ class Notes:
         is_known = len(numbers) == len(ends) >= count and inf not in ends
         return numbers[-count] if is_known else -inf
 
-    def select(self, *kinds: str, within: Collection[Extent] = (ANY,)) -> set[str]:
-        """Return the urls of files of some kinds whose extent meets one of those given."""
+    def select(self, *kinds: str, within: Collection[CoordinateExtent] = (ANY,)) -> set[str]:
+        """Return the urls of files of some kinds whose extent overlaps one of ``within``."""
         rows = zip(self.files.urls, self.kinds, self.extents, strict=True)
         return {
             str(url)
             for url, kind, extent in rows
-            if kind in kinds and any(_meet(extent, one) for one in within)
+            if kind in kinds and any(_overlap(extent, other) for other in within)
         }
 
 
-def _meet(one: Extent, other: Extent) -> bool:
-    """Return whether two extents meet along every dimension that both know."""
-    for (a, b), (c, d) in zip(one, other, strict=False):
-        # bounds of different types are not compared: an unknown bound is a number, the other may be
-        # text
+def _overlap(left: CoordinateExtent, right: CoordinateExtent) -> bool:
+    """Return whether two extents overlap along each dimension that both have."""
+    for (a, b), (c, d) in zip(left, right, strict=False):
+        # an unknown bound is a number, which cannot be compared with a string
         if type(a) is type(c) and (d < a or b < c):  # type: ignore[operator]
             return False
     return True
 
 
-def _read_extent(numbers: Sequence[Any]) -> Extent:
-    """Return the extent of a row: two numbers for each dimension, or None where not known."""
+def _read_extent(numbers: Sequence[Any]) -> CoordinateExtent:
+    """Parse an extent: two values for each dimension, None if unknown."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
-    found = tuple(UNKNOWN if a is None or b is None else (a, b) for a, b in pairs)
-    return ANY if all(pair == UNKNOWN for pair in found) else found
+    extent = tuple(UNKNOWN if a is None or b is None else (a, b) for a, b in pairs)
+    return ANY if all(pair == UNKNOWN for pair in extent) else extent
 
 
-def _write_extent(extent: Extent) -> list[float | str | None]:
+def _write_extent(extent: CoordinateExtent) -> list[float | str | None]:
     pairs = ((None, None) if pair == UNKNOWN else pair for pair in extent or [UNKNOWN])
     return [number for pair in pairs for number in pair]
 
@@ -221,7 +220,7 @@ def _to_column(number: int | None) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """How much of a set is kept along some dimensions.
+    """The part of a set that is kept along some dimensions.
 
     ``lengths`` are by dimension: a number of positions, or a duration before the last value.
     """
@@ -230,19 +229,19 @@ class Window:
 
     @classmethod
     def of(cls, keep: Any, dims: Collection[str]) -> Window:
-        """Return the window for an argument ``keep`` of a set that is joined along ``dims``."""
+        """Parse the argument ``keep`` of a set that is joined along ``dims``."""
         if keep is None:
             return cls()
         if not isinstance(keep, Mapping):
             raise TypeError(f"keep={keep!r}: give a dict such as {{'time': 'P2D'}}")
-        found: dict[str, int | pd.Timedelta] = {}
+        lengths: dict[str, int | pd.Timedelta] = {}
         for dim, length in keep.items():
             if dim not in dims:
                 raise ValueError(
                     f"keep={keep!r}: files are joined along {sorted(dims)}, not along {dim!r}"
                 )
-            found[dim] = _parse_length(length)
-        return cls(found)
+            lengths[dim] = _parse_length(length)
+        return cls(lengths)
 
     def __bool__(self) -> bool:
         return bool(self.lengths)
@@ -254,33 +253,33 @@ class Window:
         )
 
     def find_cutoffs(self, values: Mapping[str, Iterable[pd.Index[Any]]]) -> dict[str, float]:
-        """Return the smallest values within the window, as from `to_numbers`, by dimension.
+        """Return the smallest values within the window, as numbers of `to_numbers`, by dimension.
 
-        ``values`` are the coordinates of the set, by dimension, in any number of parts. There is
-        no cutoff where they are fewer than the window is long.
+        ``values`` are the coordinates of the set, by dimension, in any number of parts. A dimension
+        with fewer values than the window is long has no cutoff.
         """
-        found: dict[str, float] = {}
+        cutoffs: dict[str, float] = {}
         for dim, length in self.lengths.items():
             numbers = _list_numbers(values[dim], dim)
             if isinstance(length, int):
                 if numbers.size >= length:
-                    found[dim] = numbers[-length].item()
+                    cutoffs[dim] = numbers[-length].item()
             elif numbers.size:
                 _check_dates(dim, values[dim])
-                # as in pandas, a window of two days does not include its beginning
-                found[dim] = numbers[-1].item() - length // MICROSECOND + 1
-        return found
+                # as in pandas, a window of two days does not include its first instant
+                cutoffs[dim] = numbers[-1].item() - length // MICROSECOND + 1
+        return cutoffs
 
 
 def _list_numbers(indexes: Iterable[pd.Index[Any]], dim: str) -> npt.NDArray[Any]:
-    """Return the different values of a coordinate in rising order."""
+    """Return the distinct values of a coordinate as ascending numbers."""
     parts = [to_numbers(index, dim) for index in indexes if index.size]
     numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0)
     return numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
 
 
 def count_values(indexes: Iterable[pd.Index[Any]], dim: str) -> int:
-    """Return the number of different values of a coordinate in several parts."""
+    """Return the number of distinct values of a coordinate in several parts."""
     return int(_list_numbers(indexes, dim).size)
 
 
@@ -292,8 +291,8 @@ def _parse_length(length: Any) -> int | pd.Timedelta:
         return length
     if isinstance(length, str | timedelta | np.timedelta64):
         with suppress(ValueError):
-            if (found := pd.Timedelta(length)) >= MICROSECOND:
-                return found
+            if (duration := pd.Timedelta(length)) >= MICROSECOND:
+                return duration
     raise ValueError(
         f"keep: {length!r} is not the length of a window; give a number of positions, at least 1, "
         f"or a duration, such as 'P2D' or '36h'"
@@ -310,9 +309,9 @@ def _check_dates(dim: str, indexes: Iterable[pd.Index[Any]]) -> None:
 
 
 def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
-    """Return coordinate values as numbers in the same order: times in microseconds.
+    """Convert coordinate values to numbers of the same order, times to microseconds.
 
-    Missing times are NaN. Raises `CombineError` for values without an order.
+    Missing times become NaN. Raises `CombineError` for values without an order.
     """
     if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
         numbers = index.to_numpy().astype(f"{index.dtype.kind}8[us]").astype(np.int64)
@@ -330,23 +329,23 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
     return np.asarray(index.to_numpy())
 
 
-def join_extents(*extents: Extent | None) -> Extent:
-    """Return the smallest extent that contains all that are not None; `ANY` if all are None."""
-    known = [extent for extent in extents if extent is not None]
-    return tuple(map(_join_ends, zip(*known, strict=False)))
+def join_extents(*extents: CoordinateExtent | None) -> CoordinateExtent:
+    """Return the union of extents that are not None; `ANY` if all are None."""
+    present = [extent for extent in extents if extent is not None]
+    return tuple(map(_join_ends, zip(*present, strict=False)))
 
 
-def _join_ends(some: Iterable[Ends]) -> Ends:
-    begins, ends = zip(*some, strict=True)
+def _join_ends(all_ends: Iterable[Ends]) -> Ends:
+    begins, ends = zip(*all_ends, strict=True)
     if len({type(value) is str for value in begins}) > 1:
         return UNKNOWN
     return min(begins), max(ends)
 
 
-def find_extent(values: Mapping[str, pd.Index[Any]]) -> Extent:
-    """Return the extent of coordinate values along dimensions; `ANY` if there are none."""
-    found = tuple(_find_ends(index, dim) for dim, index in values.items())
-    return ANY if all(ends == UNKNOWN for ends in found) else found
+def find_extent(values: Mapping[str, pd.Index[Any]]) -> CoordinateExtent:
+    """Return the extent of coordinate values along dimensions; `ANY` if there are no values."""
+    extent = tuple(_find_ends(index, dim) for dim, index in values.items())
+    return ANY if all(ends == UNKNOWN for ends in extent) else extent
 
 
 def _find_ends(index: pd.Index[Any], dim: str) -> Ends:

@@ -1,4 +1,4 @@
-"""What an update does to a group of a set: files are removed, replaced and added."""
+"""`Update`, which removes, replaces and adds files of a group of a set."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from virtualds.syncing.files import (
     FileOpener,
     KnownFiles,
     Mask,
-    SetFiles,
+    SetFileReader,
     Urls,
     find_among,
 )
@@ -57,7 +57,7 @@ from virtualds.syncing.notes import (
     OUTSIDE,
     SHADOWED,
     UNUSED,
-    Extent,
+    CoordinateExtent,
     Notes,
     Window,
     count_values,
@@ -79,7 +79,7 @@ from virtualds.writing.cells import CellGrid, LostCells
 
 Ints = npt.NDArray[np.intp]
 Values = Mapping[str, "pd.Index[Any]"]
-"""Coordinate values along each dimension; none for a file without any."""
+"""Coordinate values along each dimension; empty for a file without any."""
 
 ANEW = "write the set anew (delete it, and run again)"
 
@@ -91,15 +91,14 @@ REMEDIES = {
     f"drop_variables= or preprocess=; or {ANEW}",
     "if_extra": "drop_variables= leaves it out",
 }
-"""Remedies for new files that do not fit: only arguments that `sync` has."""
+"""Remedies for new files that do not fit, with arguments of `sync`."""
 
 
-class Outcome(NamedTuple):
-    """What happened to files of a group, and the notes of the group afterwards.
+class GroupOutcome(NamedTuple):
+    """The result of updating a group: its new notes, and what happened to files.
 
-    ``added`` files are new in the set. ``lost`` files still exist, but are no longer in the set,
-    which uses newer data instead. ``again`` are files that have not changed, and of which the set
-    has other positions than before.
+    ``added`` files are new in the set. ``lost`` files still exist, but the set uses other files
+    instead. ``again`` are unchanged files of which the set now uses other positions.
     """
 
     notes: Notes
@@ -110,17 +109,17 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """How a group of a set is updated.
+    """The options with which a group of a set is updated.
 
-    The files are joined along ``dims``, outermost first; several make a grid. With ``drops``, files
-    that no longer exist are removed from the set. With ``sorts``, new ones are inserted where their
-    coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that several
-    files have, ``window`` what the set keeps, and ``padding`` along which other dimensions the
-    lengths of files may differ.
+    The files are joined along ``dims``, outermost first; several form a grid. With ``drops``, files
+    that no longer exist are removed from the set. With ``sorts``, new files are inserted in the
+    order of a monotonic coordinate. ``overlap`` is what to do about positions that several files
+    have, ``window`` is the part of the set to keep, and ``padding`` has the other dimensions along
+    which the lengths of files may differ.
     """
 
     dims: tuple[str, ...]
-    known: SetFiles
+    known: SetFileReader
     opener: FileOpener
     drops: bool = False
     sorts: bool = True
@@ -140,121 +139,121 @@ class Update:
         return self.overlap in CROPPING_OVERLAPS
 
     def list_opened(self, changes: Changes) -> tuple[Urls, Urls, Urls]:
-        """Return the files to open: those to add, those to replace, and those to add again."""
+        """Return the files to open: new files, changed files, and files to reopen."""
         if self.chooses and len(self.dims) == 1:
-            # a changed file may have other positions than before, so it is added anew
+            # a changed file may have other positions, so it is removed and added again
             return tuple(sorted({*changes.new, *changes.changed})), (), changes.reopened
         return changes.new, changes.changed, changes.reopened
 
     def open(self, changes: Changes) -> set[str]:
-        """Open the files that are new or have changed; return those that cannot be opened."""
+        """Open the files of `list_opened`; return those that cannot be opened."""
         self._open_all(changes)
         return set(self.opener.failed)
 
     def _open_all(self, changes: Changes) -> list[xr.Dataset]:
-        """Return the datasets of the files to open, as far as any of them can be opened."""
+        """Return the datasets of the files of `list_opened` that can be opened."""
         opened = (self.opener.open_layers(urls) for urls in self.list_opened(changes))
         return [dataset for layers in opened for dataset in layers]
 
     def has_new(self, changes: Changes) -> bool:
-        """Return whether any new file can be opened."""
+        """Return whether any file to add can be opened."""
         added, _, again = self.list_opened(changes)
         return any(self.opener.open_layers(urls) for urls in (added, again))
 
     def is_needed(self, changes: Changes, before: KnownFiles | None) -> bool:
-        """Return whether anything is to be changed, once files are opened."""
+        """Return whether the group has to be changed, after opening files."""
         opened = self._open_all(changes)
-        moved = before is not None and before.notes.keep != str(self.window)
-        return moved or bool(self.list_dropped(changes)) or bool(opened)
+        window_changed = before is not None and before.notes.keep != str(self.window)
+        return window_changed or bool(self.list_dropped(changes)) or bool(opened)
 
     def reopen(self, group: ManifestGroup, changes: Changes, before: KnownFiles) -> Changes:
-        """Return the changes, completed by the noted files that must be opened again.
+        """Return the changes with ``reopened`` and ``due``, after opening new and changed files.
 
-        The set may need a noted file now: it may have positions of files that are replaced or
-        removed, the window may begin earlier since its end is removed, or ``overlap`` has changed.
+        The set may need more of a file in its notes, if other files are replaced or removed, if the
+        window begins earlier since its end was removed, or if ``overlap`` has changed.
         """
         self._open_all(changes)
-        # as long as a file cannot be opened, the set keeps what it has of it
+        # the set keeps its references to a changed file that cannot be opened
         changed = {url for url in changes.changed if url not in self.opener.failed}
         lost, notes = {*self.list_dropped(changes), *changed}, before.notes.along(self.dims)
-        wanted = notes.select(DUE)
+        needed = notes.select(DUE)
         if self.chooses and notes.overlap != self.overlap:
-            # even without notes: nothing else tells which files have further positions
-            wanted |= {*before.files.urls}
+            # also without notes, since any file may have further positions
+            needed |= {*before.files.urls}
         elif notes.kinds and (lost or notes.keep != str(self.window)):
-            wanted |= self._find_wanted(group, changes, notes, lost)
-        wanted -= {*changes.new, *changes.changed, *lost}
-        if not wanted:
+            needed |= self._find_needed(group, changes, notes, lost)
+        needed -= {*changes.new, *changes.changed, *lost}
+        if not needed:
             return changes
-        there = {*changes.listing.files.urls} - {*changes.waiting}
-        now, later = (tuple(sorted(some)) for some in (wanted & there, wanted - there))
-        return replace(changes, reopened=now, due=later)
+        available = {*changes.listing.files.urls} - {*changes.waiting}
+        reopened, due = tuple(sorted(needed & available)), tuple(sorted(needed - available))
+        return replace(changes, reopened=reopened, due=due)
 
-    def _find_wanted(
+    def _find_needed(
         self, group: ManifestGroup, changes: Changes, notes: Notes, lost: set[str]
     ) -> set[str]:
-        """Return the noted files that may have positions of ``lost`` files, or in the window."""
-        present, wanted = self._open_set(group, changes), set[str]()
+        """Return files of the notes that may have positions of ``lost`` files, or in the window."""
+        present, needed = self._open_set(group, changes), set[str]()
         if lost and self.dim in present.indexes:
             values = self._find_values(present, lost).values()
             extents = [find_extent(along) for along in values if along]
             # a file outside the window may have positions in it that the set takes from other files
-            wanted |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
-        coming = self._predict_values(present, changes, lost)
-        now = self.window.find_cutoffs(coming)
+            needed |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
+        future_values = self._predict_values(present, changes, lost)
+        cutoffs = self.window.find_cutoffs(future_values)
         for dim, cutoff in notes.cutoffs.items():
-            begin = now.get(dim, -inf)
+            begin = cutoffs.get(dim, -inf)
             if dim != self.dim:
-                # it is not noted along which axis a file is outside
-                wanted |= notes.select(OUTSIDE, CUT, SHADOWED) if begin < cutoff else set()
+                # the notes do not contain along which axis a file is outside the window
+                needed |= notes.select(OUTSIDE, CUT, SHADOWED) if begin < cutoff else set()
                 continue
             if begin == -inf and isinstance(length := self.window.lengths.get(dim), int):
-                begin = notes.find_last(length - count_values(coming[dim], dim))
+                begin = notes.find_last(length - count_values(future_values[dim], dim))
             if begin < cutoff:
-                wanted |= notes.select(OUTSIDE, within=[((begin, inf),)])
+                needed |= notes.select(OUTSIDE, within=[((begin, inf),)])
                 # the files that had the positions of a shadowed file may now be outside the window
-                wanted |= notes.select(CUT, SHADOWED, within=[((begin, cutoff),)])
-        return wanted
+                needed |= notes.select(CUT, SHADOWED, within=[((begin, cutoff),)])
+        return needed
 
     def _predict_values(
         self, present: xr.Dataset, changes: Changes, lost: set[str]
     ) -> dict[str, list[pd.Index[Any]]]:
-        """Return the coordinate values that the set will have along the axes of its window."""
+        """Return the coordinate values of the set after the update, along axes of the window."""
         opened = self._open_all(changes)
-        found: dict[str, list[pd.Index[Any]]] = {}
+        values: dict[str, list[pd.Index[Any]]] = {}
         for dim in self.window.lengths:
             _check_coordinate(dim, present)
             others = urls_of(present) - lost
-            gone = find_positions(present, dim, lost) & ~find_positions(present, dim, others)
-            new = [one.indexes[dim] for one in opened if dim in one.indexes]
-            found[dim] = [present.indexes[dim][~gone], *new]
-        return found
+            is_lost = find_positions(present, dim, lost) & ~find_positions(present, dim, others)
+            new = [layer.indexes[dim] for layer in opened if dim in layer.indexes]
+            values[dim] = [present.indexes[dim][~is_lost], *new]
+        return values
 
     def list_dropped(self, changes: Changes) -> Urls:
-        """Return the files that are to be removed from the set."""
+        """Return the files to remove from the set."""
         return (*(changes.removed if self.drops else ()), *changes.superseded)
 
-    def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Outcome]:
-        """Remove, replace and add files; return the group, and what happened to files."""
+    def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, GroupOutcome]:
+        """Remove, replace and add files; return the new group and the outcome."""
         known, removed = self.known.list_known(group), self.list_dropped(changes)
         renewed = self._list_renewed(changes)
-        if len(removed) + len(renewed) == known.held and (removed or renewed):
+        if len(removed) + len(renewed) == known.used_count and (removed or renewed):
             return self.create(changes, group)
-        lost = dict[str, Extent]()
+        lost = dict[str, CoordinateExtent]()
         if len(self.dims) > 1:
             after = self._apply_to_grid(group, changes, removed, lost)
             return self._finish(group, after, changes, lost)
         added, changed, again = self.list_opened(changes)
         after = self._refresh_static(self._add_options(group), changes)
         if removed or renewed:
-            gone = (*removed, *renewed)
-            found = remove_sources(after, gone, self.dim, self.known.root)
-            after = after if found is after else as_read(found)
+            all_removed = (*removed, *renewed)
+            remaining = remove_sources(after, all_removed, self.dim, self.known.root)
+            after = after if remaining is after else as_read(remaining)
         if (opened := self.opener.open(changed)) is not None:
             with self._name_mismatch(after, changed):
-                whole = self._expand(after, opened)
+                expanded = self._expand(after, opened)
                 after = as_read(
-                    replace_sources(after, whole, self.dim, self.known.root, self.padding)
+                    replace_sources(after, expanded, self.dim, self.known.root, self.padding)
                 )
             self._check_order(group, after, changed)
         for urls in (added, again):
@@ -266,11 +265,11 @@ class Update:
         group: ManifestGroup,
         urls: Urls,
         changes: Changes,
-        lost: dict[str, Extent],
+        lost: dict[str, CoordinateExtent],
         *,
         is_again: bool,
     ) -> ManifestGroup:
-        """Return a group with files where the set has no better ones; add losers to ``lost``."""
+        """Add files to a group, except for positions that other files have; extend ``lost``."""
         if (opened := self.opener.open(urls)) is None:
             return group
         if self.chooses or is_again:
@@ -278,15 +277,19 @@ class Update:
         return self._add(group, opened, urls) if opened.sizes else group
 
     def _list_renewed(self, changes: Changes) -> Urls:
-        """Return the changed files that are removed from the set, and added as they are now."""
+        """Return the changed files that are removed from the set and added again."""
         failed = self.opener.failed
         is_added = self.chooses and len(self.dims) == 1
         return tuple(url for url in changes.changed if is_added and url not in failed)
 
     def _apply_to_grid(
-        self, group: ManifestGroup, changes: Changes, removed: Urls, lost: dict[str, Extent]
+        self,
+        group: ManifestGroup,
+        changes: Changes,
+        removed: Urls,
+        lost: dict[str, CoordinateExtent],
     ) -> ManifestGroup:
-        """Clear cells of files that are gone, fill others, and drop positions that are empty."""
+        """Clear the cells of removed files, write new cells, and drop positions without data."""
         urls = self.list_opened(changes)
         added, changed, again = (self.opener.open_layers(some) for some in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
@@ -343,7 +346,7 @@ class Update:
         contested: list[LostCells],
         replaced: Collection[str] = (),
     ) -> ManifestGroup:
-        """Return a group with files in their cells; add cells that files lose to ``contested``."""
+        """Write files into their cells; add cells that files lose to others to ``contested``."""
         each = [urls_of(layer) for layer in layers] if replaced else [set[str]()] * len(layers)
         chunkless = {*replaced}.difference(*each)
         for layer, own in zip(layers, each, strict=True):
@@ -356,7 +359,7 @@ class Update:
     def _put_shared(
         self, grid: CellGrid, group: ManifestGroup, names: Collection[str], urls: Iterable[str]
     ) -> ManifestGroup:
-        """Return a group with variables along some dimensions from other files."""
+        """Take variables without all dimensions of the grid from the given files."""
         for layer in self.opener.open_layers(tuple(urls)) if names else ():
             group = as_read(grid.put_shared(group, layer, names))
         return group
@@ -367,11 +370,11 @@ class Update:
         group: ManifestGroup,
         changes: Changes,
         contested: Iterable[LostCells],
-        lost: dict[str, Extent],
+        lost: dict[str, CoordinateExtent],
     ) -> ManifestGroup:
-        """Return a group that does not refer to files of which others have all cells.
+        """Return a group without references to files that have lost all cells to others.
 
-        Add to ``lost`` the files of which others have some cells.
+        Files that have lost any cells are added to ``lost``, with the extents of these.
         """
         for url, values in contested:
             lost[url] = join_extents(lost.get(url), find_extent(values))
@@ -384,8 +387,8 @@ class Update:
 
     def create(
         self, changes: Changes, before: ManifestGroup | None = None
-    ) -> tuple[ManifestGroup, Outcome]:
-        """Return a group of the new files, in place of ``before``, and what happened to files."""
+    ) -> tuple[ManifestGroup, GroupOutcome]:
+        """Create a group of the files to add, instead of ``before``; return it and the outcome."""
         added, _, again = self.list_opened(changes)
         urls = added if self.opener.open_layers(added) else again
         if not (layers := self.opener.open_layers(urls)):
@@ -393,7 +396,7 @@ class Update:
                 f"{self.known.root}: none of the files of the set is left, and there is no new "
                 f"one, so nothing has been dropped; check the path, or remove the set"
             )
-        first, lost = layers[0], dict[str, Extent]()
+        first, lost = layers[0], dict[str, CoordinateExtent]()
         if not set(self.dims) <= set(first.dims):
             raise self.opener.make_dimension_error(urls, first)
         before = ManifestGroup() if before is None else before
@@ -413,19 +416,19 @@ class Update:
             group = self._put(group, again, changes, {}, is_again=True)
         return self._finish(before, group, changes, {})
 
-    # ------------------------------------------------------------------ what is noted
+    # ------------------------------------------------------------------ notes
 
     def _finish(
         self,
         before: ManifestGroup,
         group: ManifestGroup,
         changes: Changes,
-        lost: Mapping[str, Extent],
-    ) -> tuple[ManifestGroup, Outcome]:
-        """Leave out what is older than the window, and note which files the set does not use.
+        lost: Mapping[str, CoordinateExtent],
+    ) -> tuple[ManifestGroup, GroupOutcome]:
+        """Apply the window, and write the notes; return the group and the outcome.
 
-        ``lost`` are files of which positions were taken from others, with the extents of these.
-        Return the group, which is ``before`` if nothing has changed, and what happened to files.
+        ``lost`` are files of which positions are taken from other files, with the extents of these.
+        If nothing has changed, the group is ``before`` itself.
         """
         opened = {url for urls in self.list_opened(changes) for url in urls}
         opened -= self.opener.failed.keys()
@@ -441,7 +444,7 @@ class Update:
                 known = [find_extent(some) for some in (whole, there) if some]
                 extents[url] = join_extents(extents.get(url), *known)
                 if url not in met and not whole and not there:
-                    # its values are held in the set, or it has none
+                    # its values are in the set, or it has none
                     kinds[url] = UNUSED
                 elif not left[url]:
                     kinds[url] = OUTSIDE if there else SHADOWED
@@ -449,7 +452,7 @@ class Update:
                     kinds[url] = CUT
         earlier = self.known.list_known(before).notes
         outside = {url for url, kind in kinds.items() if kind == OUTSIDE}
-        # a file without chunks may have positions that look empty
+        # positions of a file without chunks would look empty
         if outside and len(self.dims) > 1 and UNUSED not in {*earlier.kinds, *kinds.values()}:
             grid = self._make_grid()
             touched = grid.find_touched(group, outside)
@@ -458,8 +461,8 @@ class Update:
         kinds |= dict.fromkeys({*changes.due, *changes.reopened} - opened - kinds.keys(), DUE)
         earlier, notes = earlier.along(self.dims), Notes()
         if earlier.kinds or kinds:
-            held = self._list_held(before, changes)
-            notes = earlier.renew(changes.listing.files, held, opened, kinds, extents)
+            used = self._list_remaining(before, changes)
+            notes = earlier.renew(changes.listing.files, used, opened, kinds, extents)
         notes = notes.join(self._note_sidecars(earlier, changes, opened))
         overlap = self.overlap if self.chooses else earlier.overlap
         notes = replace(
@@ -468,27 +471,27 @@ class Update:
         noted, left_out = notes.write(self.known.root), notes.select(SHADOWED, OUTSIDE)
         if trimmed is before:
             after = before if noted == before.notes else replace(before, notes=noted)
-            return after, Outcome(notes)
-        # files that are not in the set are not watched: they may change or disappear at any time
+            return after, GroupOutcome(notes)
+        # files outside the set may change or be removed at any time, so do not refer to them
         trimmed = self._replace_static(trimmed, left_out, left_out)
         unused = earlier.select(SHADOWED, OUTSIDE)
         added = opened & {*changes.new, *(unused & {*changes.reopened})} - left_out
-        # kinds also has files that are not listed any more, and so not noted
+        # kinds also has files that are no longer listed, which are not in the notes
         empty = {url for url, kind in kinds.items() if kind in (SHADOWED, OUTSIDE)}
         gone = (met | {*changes.changed}) & empty - {*changes.new} - unused
         again = opened & {*changes.reopened} - unused - left_out
-        return replace(trimmed, notes=noted), Outcome(notes, added, gone, again)
+        return replace(trimmed, notes=noted), GroupOutcome(notes, added, gone, again)
 
-    def _list_held(self, before: ManifestGroup, changes: Changes) -> FileColumns:
-        """Return the files of a group that are not removed from it."""
+    def _list_remaining(self, before: ManifestGroup, changes: Changes) -> FileColumns:
+        """Return the states of the files of a group that are not removed from it."""
         known = self.known.list_known(before)
-        files = known.files.take(np.arange(len(known.files)) < known.held)
+        files = known.files.take(np.arange(len(known.files)) < known.used_count)
         return files.take(~find_among(files.urls, self.list_dropped(changes)))
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
-        """Return the notes on sidecars, and on files whose state only sidecars know.
+        """Return the notes about sidecars, and about files of which the set has no fingerprint.
 
-        Notes on files that were not opened stay as they are.
+        Notes about files that were not opened are kept.
         """
         listing = changes.listing
         has_one = listing.sidecars.urls != ""
@@ -512,21 +515,21 @@ class Update:
         return reduce(Notes.join, new)
 
     def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, Values]:
-        """Return the coordinate values of opened files; none unless files compete for positions."""
-        found: dict[str, Values] = {}
+        """Return the coordinate values of opened files; empty unless ``overlap`` chooses files."""
+        values: dict[str, Values] = {}
         for dataset in datasets:
             urls = urls_of(dataset)
-            found |= self._find_values(dataset, urls if self.chooses else ())
-            found |= {url: {} for url in urls - found.keys()}
-        return found
+            values |= self._find_values(dataset, urls if self.chooses else ())
+            values |= {url: {} for url in urls - values.keys()}
+        return values
 
     def _open_set(self, group: ManifestGroup, changes: Changes) -> xr.Dataset:
-        """Return a group as a dataset; files that may have changed or be gone are not read."""
+        """Open a group as a dataset, without reading files that may have changed or are gone."""
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
         return open_set(group, None, self.dims, unsound | self.opener.failed.keys())
 
     def _find_values(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
-        """Return the coordinate values that a dataset has from each file; none if it has none."""
+        """Return the coordinate values of a dataset that come from each file."""
         if not set(self.dims) <= dataset.indexes.keys():
             return {url: {} for url in urls}
         along = {dim: find_values(dataset, dim, urls) for dim in self.dims}
@@ -540,40 +543,45 @@ class Update:
     def _trim(
         self, group: ManifestGroup, changes: Changes
     ) -> tuple[ManifestGroup, dict[str, float], set[str]]:
-        """Return a group without what is older than the window, the cutoffs, and the files of that.
+        """Drop positions that are older than the window.
 
-        These files may also have positions in the window, which stay.
+        Return the group, the cutoffs, and the files of dropped positions, which may also have
+        positions in the window.
         """
         if not self.window:
             return group, {}, set()
-        found, urls, present = group, set[str](), self._open_set(group, changes)
+        trimmed, urls, present = group, set[str](), self._open_set(group, changes)
         for dim in self.window.lengths:
             _check_coordinate(dim, present)
         values = {dim: [present.indexes[dim]] for dim in self.window.lengths}
         cutoffs = self.window.find_cutoffs(values)
         for dim, cutoff in cutoffs.items():
-            gone = to_numbers(present.indexes[dim], dim) < cutoff
-            if gone.any():
-                urls |= find_used_at(present, dim, gone)
-                found = self._drop(found, dim, gone, changes)
-        return found, cutoffs, urls
+            is_old = to_numbers(present.indexes[dim], dim) < cutoff
+            if is_old.any():
+                urls |= find_used_at(present, dim, is_old)
+                trimmed = self._drop(trimmed, dim, is_old, changes)
+        return trimmed, cutoffs, urls
 
     def _drop(self, group: ManifestGroup, dim: str, gone: Mask, changes: Changes) -> ManifestGroup:
-        """Return a group without some positions along a dimension."""
+        """Drop the positions of a mask along a dimension."""
         present = self._open_set(group, changes)
         return as_read(to_stored(group, drop_positions(present, dim, gone, self.known.root)))
 
-    # ------------------------------------------------------------------ which file has a position
+    # ------------------------------------------------------------------ overlaps
 
     def _resolve(
-        self, group: ManifestGroup, new: xr.Dataset, changes: Changes, lost: dict[str, Extent]
+        self,
+        group: ManifestGroup,
+        new: xr.Dataset,
+        changes: Changes,
+        lost: dict[str, CoordinateExtent],
     ) -> tuple[ManifestGroup, xr.Dataset]:
-        """Leave out of the new data the positions that the set has from better files.
+        """Decide for each position that both have whether the set or the new data are used.
 
-        Leave out of the set those that the new data have from better files. Add to ``lost``
-        the files of which positions are taken from others.
+        Return the group and the new data without the positions of the other. Files that lose
+        positions are added to ``lost``.
         """
-        if self.dim not in new.indexes or _index_of(group, self.dim) is None:
+        if self.dim not in new.indexes or _get_index(group, self.dim) is None:
             return group, new
         present = self._open_set(group, changes)
         self._check_choice(present, new)
@@ -589,36 +597,36 @@ class Update:
             group = self._drop(group, self.dim, gone, changes)
         if not used.size:
             return group, xr.Dataset()
-        whole = used.size == new.sizes[self.dim] and bool((np.diff(used) == 1).all())
-        return group, new if whole else new.isel({self.dim: used})
+        is_whole = used.size == new.sizes[self.dim] and bool((np.diff(used) == 1).all())
+        return group, new if is_whole else new.isel({self.dim: used})
 
     def _check_choice(self, present: xr.Dataset, new: xr.Dataset) -> None:
-        """Raise an error for new positions that the set has from files that it does not note."""
+        """Raise an error for new positions of which the set has copies from unknown files."""
         if not self.chooses:
             return
         index, urls = present.indexes[self.dim], urls_of(present)
         own = {url for url in urls if is_stored_in_set(url, self.known.root)}
-        held = find_copies(present, self.dim) | find_positions(present, self.dim, own)
-        held = index[
-            held
+        copied = find_copies(present, self.dim) | find_positions(present, self.dim, own)
+        copied = index[
+            copied
             & (list_owners(present, self.dim, self.known.root) == "")
             & index.isin(new.indexes[self.dim])
         ]
-        if held.size:
+        if copied.size:
             raise CombineError(
-                f"{self.known.root}: {held.size} positions along {self.dim!r}, from {held[0]}, "
+                f"{self.known.root}: {copied.size} positions along {self.dim!r}, from {copied[0]}, "
                 f"are in new files and in the set, which holds their values itself and does not "
                 f"note from which file they are, so that overlap={self.overlap!r} cannot choose; "
                 f"write the set anew without inline_threshold=, and with fewer loadable_variables="
             )
 
     def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
-        """Return the positions of new data to use, and a mask of those of the set to replace."""
+        """Return the positions of the new data to use, and a mask of those of the set to drop."""
         used, gone = choose_positions(present, new, self.dim, self.known.root, self.overlap)
         return self._sort(new.indexes[self.dim], used), gone
 
     def _sort(self, index: pd.Index[Any], places: Ints) -> Ints:
-        """Return positions in the order of their values, or unchanged if values have no order."""
+        """Sort positions by their values, or return them unchanged if values have no order."""
         try:
             numbers = to_numbers(index[places], self.dim)
         except CombineError:
@@ -627,31 +635,31 @@ class Update:
         falls = np.count_nonzero(steps < 0) > np.count_nonzero(steps > 0)
         return places[np.argsort(-numbers if falls else numbers, kind="stable")]
 
-    # ------------------------------------------------------------------ adding
+    # ------------------------------------------------------------------ appending
 
     @property
     def _appending(self) -> AppendOptions:
-        """How new files are appended."""
+        """The options for appending new files."""
         return AppendOptions(self.dim, root=self.known.root, padding=self.padding, **REMEDIES)
 
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
         self._check_for_copies(group, new)
         new = self._expand(group, new)
         position = (
-            "coordinate" if self.sorts and _is_monotonic(_index_of(group, self.dim)) else "end"
+            "coordinate" if self.sorts and _is_monotonic(_get_index(group, self.dim)) else "end"
         )
         for on_duplicate, part in self._split(new):
-            how = replace(self._appending, position=position, on_duplicate=on_duplicate)
+            options = replace(self._appending, position=position, on_duplicate=on_duplicate)
             with self._name_mismatch(group, urls, on_duplicate):
-                grown = append_along(group, part, how)
+                grown = append_along(group, part, options)
             group = group if grown is group else as_read(grown)
         return group
 
     def _expand(self, group: ManifestGroup, new: xr.Dataset) -> xr.Dataset:
-        """Add the dimension to variables without it, if the set has it for them.
+        """Add the dimension to variables that have it in the set.
 
-        Joining files adds it to variables that differ between them, and a single file differs from
-        no other. So this is done only for data of one position.
+        Combining files adds it to variables that differ between files, which a single file cannot
+        show. So this is done only for data of one position.
         """
         dims = {name: variable.dims for name, variable in group.variables.items()}
         names = [
@@ -668,7 +676,7 @@ class Update:
     def _name_mismatch(
         self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
     ) -> Iterator[None]:
-        """Name in errors the first file that does not fit the set, trying one of each schema."""
+        """Add to errors the first file that does not fit the set, after trying one per schema."""
         try:
             yield
         except CombineError as error:
@@ -680,17 +688,17 @@ class Update:
 
     def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
-            found = self.opener.open((url,))
-            if found is not None and len(self.dims) > 1:
-                self._make_grid().put(group, found, (url,))
-            elif found is not None:
-                append_along(group, found, replace(self._appending, on_duplicate=on_duplicate))
+            dataset = self.opener.open((url,))
+            if dataset is not None and len(self.dims) > 1:
+                self._make_grid().put(group, dataset, (url,))
+            elif dataset is not None:
+                append_along(group, dataset, replace(self._appending, on_duplicate=on_duplicate))
         except CombineError:
             return True
         return False
 
     def _check_for_copies(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Raise an error for files without a coordinate if the set may have copies of them."""
+        """Raise an error for files without a coordinate of which the set may have copies."""
         if self.dim in new.indexes:
             return
         copies = find_copies(to_virtual_dataset(group), self.dim)
@@ -704,10 +712,10 @@ class Update:
             )
 
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-        """Return the parts to append, each with what to do about positions already in the set.
+        """Split new data into parts to append, each with its option ``on_duplicate``.
 
-        The set does not refer to a file if no chunk is in it. Such a file is opened in every run,
-        and its coordinate shows whether the set already has its data.
+        The set does not refer to a file without chunks. Such a file is opened in each run, and its
+        coordinate shows whether the set has its positions already.
         """
         traced = find_positions(new, self.dim, urls_of(new))
         how = {True: "skip" if self.chooses else "raise", False: "skip"}
@@ -727,8 +735,8 @@ class Update:
         ]
 
     def _check_order(self, before: ManifestGroup, after: ManifestGroup, changed: Urls) -> None:
-        """Raise an error for changed files that no longer follow each other as in the set."""
-        old, new = _index_of(before, self.dim), _index_of(after, self.dim)
+        """Raise an error if changed files are no longer in the order of the coordinate."""
+        old, new = _get_index(before, self.dim), _get_index(after, self.dim)
         if not self.sorts or old is None or new is None or not old.is_unique:
             return
         ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
@@ -747,29 +755,26 @@ class Update:
             f"file out of the pattern"
         )
 
-    # ------------------------------------------------------------------ without the dimension
+    # ------------------------------------------------------------------ static variables
 
     def _add_options(self, group: ManifestGroup) -> ManifestGroup:
-        """Add access options to the files of a group, so that new files can be compared with it."""
+        """Add access options to the files of static variables, so that they can be read."""
         if self.options is None:
             return group
 
-        def lend(file: SourceFile) -> SourceFile:
+        def add_options(file: SourceFile) -> SourceFile:
             is_bare = file.options is None and scheme_of(file.url) != "file"
             return file._replace(options=self.options) if is_bare else file
 
-        lent = {
-            name: replace(v, data=move_files(v.data, lend))
+        opened = {
+            name: replace(v, data=move_files(v.data, add_options))
             for name, v in group.variables.items()
             if not set(self.dims).intersection(v.dims) and isinstance(v.data, ManifestArray)
         }
-        return replace(group, variables={**group.variables, **lent})
+        return replace(group, variables={**group.variables, **opened})
 
     def _refresh_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
-        """Take variables without the dimension from a file that has not changed.
-
-        New files are compared with them, and the file from which they came may no longer exist.
-        """
+        """Take static variables from files that have not changed, since others may be gone."""
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
         # files along one dimension are replaced as a whole, with their variables without it
@@ -784,9 +789,10 @@ class Update:
     def _replace_static(
         self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Sequence[Urls] = ()
     ) -> ManifestGroup:
-        """Take variables without the dimension that lie in ``lost`` files from another file.
+        """Take static variables, those without joined dimensions, of ``lost`` files from others.
 
-        That is a file of the set that is not ``unsound``, or else the first of ``new`` that opens.
+        That is a file of the set that is not ``unsound``, or else the first of ``new`` that can be
+        opened.
         """
         dims = set(self.dims)
         static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}
@@ -824,7 +830,7 @@ class Update:
         return as_read(replace(group, variables={**group.variables, **found_again}))
 
     def _find_longest(self, group: ManifestGroup, urls: Sequence[str]) -> str:
-        """Return the file of a set that reaches furthest along the dimensions that are padded."""
+        """Return the longest file along the padded dimensions."""
         if not self.padding.dims:
             return urls[0]
         present = to_virtual_dataset(group)
@@ -836,14 +842,14 @@ class Update:
 
 
 def _is_monotonic(index: Any) -> bool:
-    """Return whether there is an index, and its values only rise or only fall."""
+    """Return whether an index exists and is monotonic."""
     return index is not None and bool(
         index.is_monotonic_increasing or index.is_monotonic_decreasing
     )
 
 
-def _index_of(group: ManifestGroup, dim: str) -> Any:
-    """Return the index along a dimension of a set, or None if it has none."""
+def _get_index(group: ManifestGroup, dim: str) -> Any:
+    """Return the index of a dimension of a group, or None."""
     if dim not in group.variables:
         return None
     alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
@@ -851,7 +857,7 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
 
 
 def _check_coordinate(dim: str, present: xr.Dataset) -> None:
-    """Raise an error for an axis of a window without a coordinate."""
+    """Raise an error if a dimension of the window has no coordinate."""
     if dim not in present.indexes:
         raise CombineError(
             f"keep: {dim!r} has no coordinate, so that nothing tells which positions are the last "
@@ -867,7 +873,7 @@ def _count_all(values: Values) -> int:
 def _leave_out(
     values: Mapping[str, pd.Index[Any]], datasets: Iterable[xr.Dataset]
 ) -> Mapping[str, pd.Index[Any]]:
-    """Return coordinate values along dimensions, without those of datasets."""
+    """Remove the coordinate values of datasets from values along dimensions."""
     for found in datasets:
         values = {dim: index[~index.isin(found.indexes[dim])] for dim, index in values.items()}
     return values
