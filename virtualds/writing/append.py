@@ -1,8 +1,7 @@
-"""Appending sources to a group of a set, replacing sources in it, and dropping sources from it.
+"""Appending, replacing and removing sources of a group of a set.
 
-Each of these is a concatenation of virtual datasets: lazy slices of the set, with new data between
-them. This module writes nothing; a format compares the result with the set, and writes the
-difference.
+The result is a concatenation of lazy slices of the set and new virtual data. Nothing is written
+here: the writer of the format compares the result with the set, and writes the differences.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ from virtualds.options import get_options
 
 @dataclass(frozen=True)
 class AppendOptions:
-    """How a dataset is appended to a group of a set along a dimension.
+    """Options for appending a dataset to a group of a set along a dimension.
 
     ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are as in
-    ``ds.virtual.to_manifest``. ``root`` is the url of the set, in which values are stored that were
-    in memory when it was written. The other fields are remedies for errors: about positions that
-    the set already has, a dataset that does not fit, and a variable that the set lacks.
+    ``ds.virtual.to_manifest``. ``root`` is the url of the set, in which values that were in memory
+    are stored. ``if_known``, ``if_misfit`` and ``if_extra`` are remedies in errors: for positions
+    that the set already has, a dataset that does not fit, and a variable that the set lacks.
     """
 
     dim: str
@@ -90,10 +89,9 @@ class AppendOptions:
         check_choice("on_duplicate", self.on_duplicate, ("raise", "skip"))
 
     def complete(self, present: xr.Dataset, new: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the set and the new dataset, both completed with the variables that they lack.
+        """Add the variables that the set or the new dataset lacks, as the options say.
 
-        Variables that may not be added remain missing, so that the later comparison of both names
-        them.
+        Variables that may not be added are still lacking, which a later check reports.
         """
         extra = [name for name in new.variables if name not in present.variables]
         if self.new_variables == "drop":
@@ -113,16 +111,16 @@ class AppendOptions:
 def _add_variables(
     dataset: xr.Dataset, model: xr.Dataset, names: list[Hashable], dim: str
 ) -> xr.Dataset:
-    """Add variables of another dataset to a dataset, missing along the dimension."""
+    """Add variables of another dataset, with missing values along the dimension."""
     for name in names:
         variable = model.variables[name]
         if dim in variable.dims:
             variable = make_missing(name, variable, dim, dataset.sizes[dim])
         for other, size in variable.sizes.items():
-            if size != (known := dataset.sizes.get(other, size)):
+            if size != (present := dataset.sizes.get(other, size)):
                 raise CombineError(
                     f"{name}: it has {size} elements along {other!r}, and the other variables have "
-                    f"{known}; select the same elements, or leave it out (ds.drop_vars)"
+                    f"{present}; select the same elements, or leave it out (ds.drop_vars)"
                 )
         assign = dataset.assign_coords if name in model.coords else dataset.assign
         dataset = assign({name: variable})
@@ -130,7 +128,7 @@ def _add_variables(
 
 
 def make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
-    """Return a variable like another one, of another length and without any values."""
+    """Return a variable of missing values like another one, with length ``count`` along ``dim``."""
     dtype = variable.dtype
     if not has_missing_value(dtype) or variable.dims == (name,):
         raise CombineError(
@@ -142,7 +140,7 @@ def make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) ->
     fill = default_fill(dtype)
     if get_virtual_array(variable) is None:
         return xr.Variable(variable.dims, np.full(shape, fill), variable.attrs, variable.encoding)
-    # no fragment, and so no references: formats leave such chunks out
+    # an array without fragments, for which formats store no references
     data = ManifestArray.full(shape, fill, dtype)
     return xr.Variable(variable.dims, data, variable.attrs, variable.encoding)
 
@@ -150,13 +148,13 @@ def make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) ->
 # ---------------------------------------------------------------------- append
 
 TEXT_KINDS = "OUST"
-"""Dtype kinds of text, where the length of the strings may change the dtype."""
+"""Dtype kinds of strings, whose maximum length may be part of the dtype."""
 
 JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Groups of dtype kinds that xarray promotes to a common dtype when it concatenates."""
 
 MAX_TRIED = 64
-"""At how many positions to look for an element in an unchanged file."""
+"""Maximum number of positions at which to look for an element in an unchanged file."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -166,59 +164,59 @@ CODING_ATTRIBUTES = (
     "_FillValue",
     "missing_value",
 )
-"""Attributes that determine how stored numbers encode values."""
+"""Attributes that determine how values are encoded as stored numbers."""
 
 
-def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> ManifestGroup:
-    """Return a group with a dataset appended along a dimension, or unchanged if it has all of it.
+def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) -> ManifestGroup:
+    """Append a dataset to a group along a dimension; return the group itself if it has all data.
 
-    A group without the dimension does not grow: the dataset must be equal to it. Raises
-    `CombineError` for data that do not fit the group, or that it already has.
+    If neither has the dimension, the dataset must be equal to the group. Raises `CombineError` for
+    data that do not fit the group, or that it already has.
     """
-    dim, new = how.dim, restore_references(new)
+    dim, new = options.dim, restore_references(new)
     grows = dim in find_dim_sizes(old) or dim in new.dims
     present = open_set(old, new, (dim,)) if grows else open_set(old, None)
-    padded, new = pad_to_set(present, new, how.padding, (dim,))
+    padded, new = pad_to_set(present, new, options.padding, (dim,))
     is_longer, present = padded is not present, padded
-    present, new = how.complete(present, new)
-    new = _select_comparable(present, _load_index_as_in(present, new, dim), how)
+    present, new = options.complete(present, new)
+    new = _select_comparable(present, _load_index_as_in(present, new, dim), options)
     if not grows:
         is_changed = is_longer or len(present.variables) != len(old.variables)
         return to_stored(old, present) if is_changed else old
-    known = find_present_positions(present, new, dim)
-    if known.any() and how.on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, known, how.if_known)
-    if known.all():
+    is_present = find_present_positions(present, new, dim)
+    if is_present.any() and options.on_duplicate == "raise":
+        raise duplicates_error(present, new, dim, is_present, options.if_known)
+    if is_present.all():
         return old
     check_unchanged(present, new, dim)
-    places = find_places(present, new, np.flatnonzero(~known), dim, how.position)
-    return to_stored(old, _put(present, new, places, dim, how.root))
+    places = find_places(present, new, np.flatnonzero(~is_present), dim, options.position)
+    return to_stored(old, _put(present, new, places, dim, options.root))
 
 
 def pad_to_set(
     present: xr.Dataset, new: xr.Dataset, padding: Padding, joined: Sequence[str]
 ) -> tuple[xr.Dataset, xr.Dataset]:
-    """Return a set and a new dataset that are equally long along the dimensions that are padded.
+    """Pad a set and a new dataset to the same lengths along the dimensions of ``padding``.
 
-    A set that is long enough is returned as it is.
+    A set that is long enough is returned unchanged.
     """
     both = (present, new)
-    padding.check_dims({dim for one in both for dim in one.dims}, joined)
-    variables = [item for one in both for item in one.variables.items()]
+    padding.check_dims({dim for dataset in both for dim in dataset.dims}, joined)
+    variables = [item for dataset in both for item in dataset.variables.items()]
     grows = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
     shared = {name for name, _ in variables} - grows
-    # perhaps no file of the set has values at the end of a shared variable, but a new file has
-    begun = {
+    # shared variables of the set without their empty end, which a new file may fill
+    shortened = {
         name: part
         for name in shared & present.variables.keys()
         if (part := _drop_empty_end(present.variables[name], padding.dims)) is not None
     }
-    own = [xr.Dataset({name: part}) for name, part in begun.items()]
-    names = ["the set", "the new dataset", *["the set"] * len(own)]
-    padded = padding.pad(names, [present.drop_vars(list(begun)), new, *own], shared)
-    if not begun and padded[0].sizes == present.sizes:
+    separate = [xr.Dataset({name: part}) for name, part in shortened.items()]
+    names = ["the set", "the new dataset", *["the set"] * len(separate)]
+    padded = padding.pad(names, [present.drop_vars(list(shortened)), new, *separate], shared)
+    if not shortened and padded[0].sizes == present.sizes:
         return present, padded[1]
-    whole = {name: one.variables[name] for name, one in zip(begun, padded[2:], strict=True)}
+    whole = {name: part.variables[name] for name, part in zip(shortened, padded[2:], strict=True)}
     grown = padded[0].assign(whole)
     data = {name: grown.variables[name] for name in present.data_vars}
     coords = [name for name in whole if name in present.coords]
@@ -228,11 +226,11 @@ def pad_to_set(
 
 
 def _drop_empty_end(variable: xr.Variable, dims: Sequence[str]) -> xr.Variable | None:
-    """Return a virtual variable without its end, if no file has data there, or else None."""
+    """Return a virtual variable without its end if no file has data there, else None."""
     array, stops = get_virtual_array(variable), dict[str, slice]()
     for dim in set(dims).intersection(map(str, variable.dims)) if array is not None else ():
-        there = xr.Dataset({"_": variable})
-        places = np.flatnonzero(find_positions(there, dim, urls_of(there)))
+        dataset = xr.Dataset({"_": variable})
+        places = np.flatnonzero(find_positions(dataset, dim, urls_of(dataset)))
         if places.size and places[-1] + 1 < variable.sizes[dim]:
             stops[dim] = slice(int(places[-1]) + 1)
     return variable.isel(stops) if stops else None
@@ -245,11 +243,11 @@ def replace_sources(
     root: str = "",
     padding: Padding = NO_PADDING,
 ) -> ManifestGroup:
-    """Return a group in which a dataset replaces the data from the same sources.
+    """Replace data of a group by a dataset from the same sources.
 
-    The data to replace come from sources with the same urls, or have the same values of the
-    coordinate. ``dim`` is by default the only dimension along which sources follow each other;
-    ``root`` is the url of the set. Raises `CombineError` for data that do not fit the set.
+    The data to replace have the same source urls, or the same coordinate values. ``dim`` is by
+    default the only dimension along which sources are joined; ``root`` is the url of the set.
+    Raises `CombineError` for data that do not fit the set.
     """
     new = restore_references(new)
     dims = () if dim is None else (dim,)
@@ -258,7 +256,7 @@ def replace_sources(
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
     present, new = pad_to_set(present, new, padding, (dim,))
-    # variables without the dimension may come from one of the changed sources
+    # variables without the dimension may come from a changed source
     static = find_replaced_static(present, new, dim)
     new = _load_index_as_in(present, new.drop_vars(list(static)), dim)
     new = _select_comparable(present, new, AppendOptions(dim))
@@ -269,51 +267,53 @@ def replace_sources(
 def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a group without the data from some sources, or unchanged if no data are removed.
+    """Remove the data of some sources from a group; return the group itself if there are none.
 
-    Positions along the dimension are removed if no chunk of another source is left there. At all
-    other positions the chunks become missing: removing one file of a grid leaves a gap. Coordinates
-    remain there, and so do variables without a dimension of the grid. ``dim`` and ``root`` are as
-    in `replace_sources`. Raises `CombineError` if the set has no such source or no other sources,
-    or if a gap would be left in a variable that has no missing value.
+    Positions along the dimension are dropped if no other source has chunks there. At all other
+    positions, as in a grid of files, the chunks become missing; coordinates, and variables without
+    a dimension of the grid, are kept there. ``dim`` and ``root`` are as in `replace_sources`.
+    Raises `CombineError` if the set has no such source or no other sources, or if a variable
+    without a missing value would have a gap.
     """
-    wanted = set(urls)
-    present = open_set(old, None, () if dim is None else (dim,), wanted)
+    removed = set(urls)
+    present = open_set(old, None, () if dim is None else (dim,), removed)
     listed = urls_of(present)
-    if unknown := sorted(wanted - listed):
+    if unknown := sorted(removed - listed):
         raise CombineError(
             f"{unknown[0]}: the set has no such source; ds.virtual.sources lists them"
         )
     if dim is None:
-        dim = find_only_dimension(present, wanted)
-    met = _find_removed(present, dim, wanted)
-    others = {url for url in listed - wanted if not is_stored_in_set(url, root)}
-    left = met & find_positions(present, dim, others)
-    gone = find_runs(np.flatnonzero(met & ~left))
-    if gone == [(0, met.size)]:
+        dim = find_only_dimension(present, removed)
+    has_removed = _find_removed(present, dim, removed)
+    others = {url for url in listed - removed if not is_stored_in_set(url, root)}
+    is_shared = has_removed & find_positions(present, dim, others)
+    dropped_runs = find_runs(np.flatnonzero(has_removed & ~is_shared))
+    if dropped_runs == [(0, has_removed.size)]:
         raise CombineError(
             f"nothing would be left of the set along {dim!r}; remove the set instead"
         )
-    rest = drop_positions(present, dim, met & ~left, root)
-    if left.any():
-        gapped = _leave_gaps(rest, wanted, _find_grid_dims(present, dim, others, left), root)
-        if gapped is rest and not gone:
+    remaining = drop_positions(present, dim, has_removed & ~is_shared, root)
+    if is_shared.any():
+        gapped = _leave_gaps(
+            remaining, removed, _find_grid_dims(present, dim, others, is_shared), root
+        )
+        if gapped is remaining and not dropped_runs:
             return old
-        rest = gapped
-    return to_stored(old, rest)
+        remaining = gapped
+    return to_stored(old, remaining)
 
 
 def drop_positions(
-    present: xr.Dataset, dim: str, gone: npt.NDArray[np.bool_], root: str
+    present: xr.Dataset, dim: str, mask: npt.NDArray[np.bool_], root: str
 ) -> xr.Dataset:
-    """Return a set without some positions along a dimension."""
-    runs = find_runs(np.flatnonzero(gone))
+    """Drop the positions of a mask along a dimension."""
+    runs = find_runs(np.flatnonzero(mask))
     return _put(present, present, [(run, NOTHING) for run in runs], dim, root)
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Return the mask of positions with data from a source that is to be removed."""
-    met = np.zeros(present.sizes[dim], bool)
+    """Return a mask of the positions with data of the sources to remove."""
+    mask = np.zeros(present.sizes[dim], bool)
     copies, stretches = find_copies(present, dim), find_ranges(present, dim, urls)
     for url in sorted(urls):
         if url not in stretches:
@@ -328,32 +328,32 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
                     f"which does not know where those come from; write the set anew without this "
                     f"source"
                 )
-            met[slice(*run)] = True
-    return met
+            mask[slice(*run)] = True
+    return mask
 
 
 def _find_grid_dims(
-    present: xr.Dataset, dim: str, others: set[str], left: npt.NDArray[np.bool_]
+    present: xr.Dataset, dim: str, others: set[str], is_shared: npt.NDArray[np.bool_]
 ) -> set[str]:
-    """Return ``dim``, and the dimensions along which other sources cover only a part of the rest.
+    """Return ``dim``, and the other dimensions of which other sources cover only a part.
 
-    ``left`` marks the positions along ``dim`` at which a removed source shares the grid with
-    ``others``.
+    ``is_shared`` is a mask of the positions along ``dim`` at which removed sources share the grid
+    with ``others``.
     """
     grid = {dim}
-    for run in find_runs(np.flatnonzero(left)):
+    for run in find_runs(np.flatnonzero(is_shared)):
         part = cut_along(present, dim, run)
         for array, _ in list_arrays_along(part, dim):
-            # all files of one array are arranged in the same way
+            # one file is enough, since all files of an array are arranged in the same way
             if used := others.intersection(file.url for file in array.sources):
                 grid |= set(list_partly_covered_dims(part, {min(used)}))
     return grid
 
 
 def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) -> xr.Dataset:
-    """Return a dataset in which the chunks of some sources are missing.
+    """Make the chunks of some sources missing.
 
-    Variables without a dimension of the grid keep their chunks, which also belong to other sources.
+    Variables without a dimension of the grid are kept, since they also belong to other sources.
     """
     changed: dict[Hashable, ManifestArray] = {}
     for url in sorted(urls):
@@ -370,7 +370,7 @@ def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) 
 
 
 def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> None:
-    """Raise an error for a gap that would read as valid values, or that may contain copies."""
+    """Raise an error if a gap would read as valid values, or if copies would remain."""
     if not has_missing_value(array.dtype):
         raise CombineError(
             f"{url}: other sources have data at its positions, so that it would leave a gap in "
@@ -389,7 +389,7 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
         )
 
 
-# ---------------------------------------------------------------------- check and compare
+# ---------------------------------------------------------------------- comparison with the set
 
 
 def open_set(
@@ -398,10 +398,10 @@ def open_set(
     dims: Sequence[str] = (),
     gone: Collection[str] = (),
 ) -> xr.Dataset:
-    """Return the set as a dataset; check the dimensions and their lengths in both datasets.
+    """Open the set as a dataset, and check that both datasets have the dimensions.
 
-    Nothing is read from the sources of ``new``, which may have changed, nor from those in ``gone``,
-    which may not exist any more.
+    Nothing is read from the sources of ``new``, which may have changed, and from those in ``gone``,
+    which may no longer exist.
     """
     unsound = {*gone} if new is None else {*gone, *urls_of(new)}
     present = decode_group(
@@ -423,10 +423,10 @@ def open_set(
 def _find_readable_dates(
     group: ManifestGroup, dims: Sequence[str], unsound: set[str]
 ) -> dict[str, ManifestArray]:
-    """Return, for variables of dates whose first or last element cannot be read, a readable one.
+    """Replace variables of times whose first or last element is in an unsound file.
 
-    It is looked for along the last of ``dims``, or along the first dimension if there are none, and
-    repeated to the lengths of the group.
+    The result has, for each, another element, repeated to the shape of the variable. It is searched
+    along the last of ``dims``, or along the first dimension if there are none.
     """
     found = dict[str, ManifestArray]()
     dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
@@ -445,7 +445,7 @@ def _find_readable_dates(
         if any(has_chunks_in(one, unsound) for one in elements):
             others = (_take_element(array, axis, place) for place in tried)
             sound = (one for one in others if not has_chunks_in(one, unsound))
-            # without any, a date near that of the units decides how the variable is decoded
+            # without any readable element, the reference date of the units decides the dtype
             usual = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
             found[str(name)] = next(sound, usual).broadcast_to(array.shape)
     return found
@@ -457,29 +457,29 @@ def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
 
 
 def _load_index_as_in(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Load the coordinate of the new dataset along a dimension if that of the set is loaded."""
+    """Load the coordinate of the new dataset if that of the set is loaded."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions) -> xr.Dataset:
-    """Return the variables that grow; raise an error for variables that do not fit the set."""
-    dim = how.dim
+def _select_comparable(present: xr.Dataset, new: xr.Dataset, options: AppendOptions) -> xr.Dataset:
+    """Return the variables with the dimension; raise an error if any variable does not fit."""
+    dim = options.dim
     check_crs_of_set(find_crs_by_variable(present), new)
-    if problems := list_problems(present, new, (dim,), how.if_extra):
-        said = (
+    if problems := list_problems(present, new, (dim,), options.if_extra):
+        message = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; {how.if_misfit}"
+            f"written; {options.if_misfit}"
         )
-        raise CombineError(format_details(said, problems))
+        raise CombineError(format_details(message, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
 def list_problems(
     present: xr.Dataset, new: xr.Dataset, dims: Sequence[str], if_extra: str
 ) -> list[str]:
-    """Return why new data do not continue a set along dimensions, by variable."""
+    """Return messages about variables of new data that do not continue those of a set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
         str(name)
@@ -498,7 +498,7 @@ def list_problems(
 def list_mismatches(
     old: xr.Variable, new: xr.Variable, free: Collection[Hashable]
 ) -> Iterator[str]:
-    """Yield why a variable cannot be a part of one in a set; lengths along ``free`` may differ."""
+    """Yield differences from a variable of the set; lengths along ``free`` may differ."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
     elif old.dims != new.dims:
@@ -515,7 +515,7 @@ def list_mismatches(
 def _find_differences(
     name: str, old: xr.Variable, new: xr.Variable, dims: Sequence[str]
 ) -> Iterator[str]:
-    """Yield why a new variable does not continue the variable of the set along dimensions."""
+    """Yield messages about why a new variable does not continue that of the set."""
     if misfits := list(list_mismatches(old, new, dims)):
         short = [d for d in old.dims if d not in dims and old.sizes[d] != new.sizes.get(d)]
         remedy = f"; pad={short[0]!r} fills what the shorter one lacks" if short else ""
@@ -526,13 +526,13 @@ def _find_differences(
     ):
         yield f"its dtype is {old.dtype} in the set and {new.dtype} in the new dataset"
         return
-    kinds = [_kind_of_elements(variable) for variable in (old, new)]
+    kinds = [_get_element_type(variable) for variable in (old, new)]
     if None not in kinds and kinds[0] != kinds[1]:
         yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
         return
     along = " or ".join(map(repr, dims))
     if not set(dims).intersection(old.dims) and not _is_equal(name, old, new, along):
-        # if it were left out, the values of the set would be used for the new data
+        # omitting it would use the values of the set for the new data
         remedy = (
             "write the dataset to a set of its own"
             if old.dims == (name,)
@@ -542,19 +542,19 @@ def _find_differences(
         yield f"it has no dimension {along}, and other values than in the set; {remedy}"
 
 
-def _kind_of_elements(variable: xr.Variable) -> str | None:
-    """Return the type of the objects in a loaded variable, such as dates, or None."""
+def _get_element_type(variable: xr.Variable) -> str | None:
+    """Return the name of the type of objects in a loaded variable, or None for other dtypes."""
     if variable.dtype.kind in "UT":
         return "str"
     if variable.dtype.kind != "O" or get_virtual_array(variable) is not None or not variable.size:
         return None
     first = variable.values.flat[0]
-    # None and NaN are missing values of any type
+    # None and NaN are missing values for all types
     return None if first is None or isinstance(first, float) else type(first).__name__
 
 
 def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool:
-    """Return whether variables without the dimension are equal; this may have to read them."""
+    """Return whether variables without the dimension are equal, reading values if necessary."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
@@ -570,8 +570,8 @@ def load_as_in(
 ) -> xr.Dataset:
     """Load those variables of the set that are loaded in the new dataset.
 
-    A set stores either values or references of a variable. With ``only_own``, a variable stays
-    virtual if it is large, if some of its chunks are not stored in the set, or if it has none.
+    A set stores either values or references of a variable. With ``only_own``, only small variables
+    are loaded all of whose chunks are stored in the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
@@ -590,18 +590,18 @@ def load_as_in(
     return present.assign(loaded)
 
 
-# ---------------------------------------------------------------------- join
+# ---------------------------------------------------------------------- concatenation
 
 
 def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: str) -> xr.Dataset:
-    """Return the set with pieces of new data in place of ranges of it.
+    """Replace ranges of the set by pieces of new data.
 
-    Variables without the dimension are taken from the set.
+    Variables without the dimension are those of the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:
-            # these values will be stored in the set
+            # values in memory will be stored in the set
             check_loading(str(name), variable)
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
@@ -625,25 +625,25 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
     whole = joined.assign_coords(static.coords).assign(static.data_vars)
     ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
     for name, variable in present.variables.items():
-        # xarray takes attributes and encoding from the first piece, which may be new
+        # xarray takes attributes and encoding from the first piece, which may not be of the set
         ordered[name].attrs = dict(variable.attrs)
         ordered[name].encoding = dict(variable.encoding)
         if ordered[name].dtype.kind in "biufc" and ordered[name].dtype != variable.dtype:
-            # promoted numbers do not fit the stored dtype
+            # the stored dtype cannot represent promoted numbers
             ordered[name].encoding.pop("dtype", None)
     return ordered
 
 
 def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Range]) -> xr.Dataset:
-    """Return the ranges of a dataset along a dimension, concatenated in the given order."""
+    """Concatenate ranges of a dataset along a dimension in the given order."""
     size = dataset.sizes[dim]
     edges = np.unique([0, size, *chain.from_iterable(stretches)])
     order = np.searchsorted(edges, [begin for begin, _ in stretches])
     lengths = np.diff(edges)
     if np.array_equal(order, np.arange(len(lengths))):
         return dataset
-    found = ((n, v, get_virtual_array(v)) for n, v in dataset.variables.items())
-    arrays = {n: (v, array) for n, v, array in found if array is not None}
+    items = ((n, v, get_virtual_array(v)) for n, v in dataset.variables.items())
+    arrays = {n: (v, array) for n, v, array in items if array is not None}
     ids = np.concatenate([np.arange(*stretch) for stretch in stretches])
     ordered = dataset.drop_vars(list(arrays)).isel({dim: ids}, missing_dims="ignore")
     virtual = {}
@@ -657,19 +657,19 @@ def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Range]) -> x
 def to_stored(
     old: ManifestGroup, dataset: xr.Dataset, changed: Collection[Hashable] | None = None
 ) -> ManifestGroup:
-    """Return a changed dataset as a group, in which unchanged variables stay as they are stored.
+    """Encode a changed dataset as a group, keeping the stored form of unchanged variables.
 
     Raises `CombineError` if the encoding of the set cannot represent the values.
     """
-    found = group_from_dataset(dataset)
+    encoded = group_from_dataset(dataset)
     checked = old.variables if changed is None else map(str, changed)
-    variables = found.variables
+    variables = encoded.variables
     for name in checked:
         _check_coding(name, old.variables[name], variables[name])
     if changed is not None:
-        kept = {str(name): variables[str(name)] for name in changed}
-        return replace(old, variables={**old.variables, **kept})
-    attributes = join_coordinates(old.attributes, found.attributes)
+        selected = {str(name): variables[str(name)] for name in changed}
+        return replace(old, variables={**old.variables, **selected})
+    attributes = join_coordinates(old.attributes, encoded.attributes)
     return replace(old, variables=variables, attributes=attributes)
 
 
@@ -679,7 +679,7 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
     before, after = dict(old.attributes), dict(new.attributes)
     differing = [key for key in CODING_ATTRIBUTES if str(before.get(key)) != str(after.get(key))]
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
-    # joining may promote numbers, but times must keep the dtype of the set
+    # concatenation may promote numbers, but times must keep the dtype of the set
     if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
@@ -695,9 +695,9 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
 def _has_free_units(
     before: Mapping[str, Any], after: Mapping[str, Any], differing: Sequence[str]
 ) -> bool:
-    """Return whether times in memory, all of which are stored anew, may get finer units.
+    """Return whether units of times may change, because all of them are in memory.
 
-    Bounds are decoded with the units of their times, so that times with bounds keep them.
+    Bounds are decoded with the units of their times, so times with bounds must keep them.
     """
     units = [str(attributes.get("units")) for attributes in (before, after)]
     is_free = "bounds" not in before and {*differing} <= {"units", "dtype"}
@@ -705,10 +705,9 @@ def _has_free_units(
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Return the attributes of a group, whose ``coordinates`` also name those of another group.
+    """Merge the attribute ``coordinates`` of two groups; return the attributes of the first.
 
-    xarray writes the names of coordinates that belong to no variable to this attribute of the
-    group.
+    xarray stores the names of coordinates that belong to no variable in this attribute.
     """
     names = [str(attributes.get("coordinates", "")).split() for attributes in (old, new)]
     joined = " ".join(dict.fromkeys([*names[0], *names[1]]))

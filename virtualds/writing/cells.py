@@ -1,7 +1,7 @@
-"""Files of a grid in a group of a set: put into their cells, cleared, and dropped.
+"""Writing files into the cells of a grid of files, clearing cells, and dropping empty positions.
 
-A file has a cell of the grid: its coordinates along several dimensions. A cell without a file is
-missing. Like appending, this writes nothing; a format compares the result with the set.
+The coordinates of a file along several dimensions determine its cell in the grid. A cell without a
+file is missing. Nothing is written here: the writer of the format compares the result with the set.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LostCells(NamedTuple):
-    """A file of which other files have some cells, and the coordinate values of these cells."""
+    """A file that has lost cells to other files, and the coordinate values of these cells."""
 
     url: str
     values: Mapping[str, pd.Index[Any]]
 
 
 class ChosenCells(NamedTuple):
-    """The cells of new files that a set takes, those that nobody has, and files that lose cells.
+    """Masks of the cells that new files get, and of cells without chunks; files that lose cells.
 
-    The first two are masks of the new positions along the dimensions of the grid.
+    The masks have the shape of the new data along the dimensions of the grid.
     """
 
     taken: Mask
@@ -91,11 +91,11 @@ class ChosenCells(NamedTuple):
 class CellGrid:
     """The grid of the files of a set: its dimensions, outermost first, and the url of the set.
 
-    With ``sorts``, new coordinate values are inserted where they belong, if those of the set are
-    monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
-    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` says
-    whether a cell that several files have comes from the "first" or the "last" of them, by their
-    urls; without it, that is an error. Files in ``yielding`` are worse than all others.
+    With ``sorts``, new coordinate values are inserted in order if those of the set are monotonic.
+    ``unsound`` are files that have changed or are gone, from which nothing is read. ``if_misfit``,
+    ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` is whether a cell that
+    several files have is taken from the "first" or the "last" of them, by url; if empty, that is an
+    error. Files in ``yielding`` lose their cells to all others.
     """
 
     dims: tuple[str, ...]
@@ -108,7 +108,7 @@ class CellGrid:
     prefers: Literal["", "first", "last"] = ""
     yielding: frozenset[str] = frozenset()
 
-    # ------------------------------------------------------------------ putting
+    # ------------------------------------------------------------------ writing cells
 
     def put(
         self,
@@ -117,13 +117,12 @@ class CellGrid:
         replaced: Collection[str] = (),
         lost: list[LostCells] | None = None,
     ) -> ManifestGroup:
-        """Return a group with the files of a dataset in their cells; the grid grows as needed.
+        """Write the files of a dataset into their cells; the grid grows as needed.
 
-        Only cells that the dataset has are changed. What the set has there of files in ``replaced``
-        is replaced. With ``prefers``, so are cells of files that yield to new ones, and new files
-        yield to better ones of the set; ``lost`` is then completed. Raises `CombineError` for
-        data that do not fit the set, for a dimension without a coordinate, and else for a cell that
-        the set has from another file.
+        Only cells of the dataset are changed. Cells of files in ``replaced`` are overwritten. With
+        ``prefers``, each cell is taken from the preferred file, and cells that files lose are added
+        to ``lost``. Raises `CombineError` for data that do not fit the set, for a dimension without
+        a coordinate, and otherwise for a cell that the set has from another file.
         """
         new = restore_references(new)
         present = self._open(old, new)
@@ -147,10 +146,10 @@ class CellGrid:
     def _expand_coordinates(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset
     ) -> tuple[ManifestGroup, xr.Dataset]:
-        """Return the set and the new data, with coordinates along the same axes of the grid.
+        """Expand coordinates of the set and the new data to the same dimensions of the grid.
 
-        The ``valid_time`` of one run has only its steps. Coordinates get an axis that one side has,
-        and one along which the new data go on with other values, as in `xarray.concat`.
+        For example, ``valid_time`` of a single run has only the dimension of steps. A coordinate
+        gets the dimensions of the other side, and those along which its values differ.
         """
         ours, theirs = dict[Hashable, xr.Variable](), dict[Hashable, xr.Variable]()
         both = new.coords.keys() & present.coords.keys()
@@ -176,10 +175,7 @@ class CellGrid:
         return group, new
 
     def _differs(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
-        """Return whether a coordinate has other values in new data, where both have it.
-
-        Neither has it in cells that lack a file.
-        """
+        """Return whether a coordinate differs between set and new data in cells that both have."""
         known, added = xr.align(present.coords[name], new.coords[name], join="inner")
         differs = (known != added) & known.notnull() & added.notnull()
         return bool(differs.any())
@@ -187,7 +183,7 @@ class CellGrid:
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
     ) -> ManifestGroup:
-        """Return a group in which files replace variables along some dimensions of the grid."""
+        """Replace variables without all dimensions of the grid by those of files."""
         new = restore_references(new)[[*names]]
         present = self._open(old)
         _, new = pad_to_set(present, new, self.padding, self.dims)
@@ -202,14 +198,14 @@ class CellGrid:
         replaced: Collection[str],
         chosen: ChosenCells | None = None,
     ) -> ManifestGroup:
-        """Return a group with the data of files at their coordinates, all of which it has."""
+        """Write data of files at their coordinates, all of which the group has already."""
         present = load_as_in(present, new, self.root, only_own=True)
         places = {
             dim: present.indexes[dim].get_indexer(new.indexes[dim])
             for dim in self.dims
             if dim in new.indexes
         }
-        # what several files have is not compared with files that cannot be read any more
+        # shared variables are not compared with those of files that cannot be read
         taken = {*replaced, *self.unsound}
         changed: dict[Hashable, xr.Variable] = {}
         for name, variable in new.variables.items():
@@ -226,7 +222,7 @@ class CellGrid:
                         f"write the set anew (delete it, and run again)"
                     )
             if not set(self.padding.dims).isdisjoint(variable.dims):
-                # a file that has become shorter would leave its earlier chunks at the end
+                # clear earlier chunks of a file that may have become shorter
                 there = _clear_sources(there, replaced, variable)
             data: Any
             try:
@@ -247,12 +243,11 @@ class CellGrid:
     def _choose(
         self, present: xr.Dataset, new: xr.Dataset, replaced: Collection[str]
     ) -> ChosenCells | None:
-        """Return which cells of new files a set takes: those that it has from no better file.
+        """Choose the cells that new files get; None if all data are in memory.
 
-        A file that has any chunk of a cell has the whole cell, so that its missing chunks are not
-        taken from a worse file. A cell of which it has no chunk at all yields to all others. What
-        the set has of files in ``replaced`` goes in any case. Nothing is chosen between data that
-        are all in memory.
+        A file with any chunk of a cell has the whole cell, so that its missing chunks are not taken
+        from another file. A file without chunks in a cell loses it to all others. Cells of files in
+        ``replaced`` are always overwritten.
         """
         at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
         box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
@@ -268,7 +263,7 @@ class CellGrid:
         taken = (now >= 0) & (now >= before) | old | nobody & (now == OTHER_FILE)
         unknown = np.zeros([there.sizes[dim] for dim in self.dims], bool)
         unknown[inside] = taken & (before == OTHER_FILE)
-        if count := self._count_held(there, unknown):
+        if count := self._count_valid_values(there, unknown):
             raise CombineError(
                 f"the set holds values of {count} cells itself that new files have, too, and does "
                 f"not note from which file they are, so that overlap={self.prefers!r} cannot "
@@ -283,17 +278,17 @@ class CellGrid:
         return ChosenCells(taken, free, lost) if is_virtual else None
 
     def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the last of some files that has any chunk of each cell, for any variable."""
+        """Return for each cell the largest index of a file with a chunk in it, of any variable."""
         numbers = {url: number for number, url in enumerate(urls)}
-        found: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NO_CHUNK)
+        owners: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NO_CHUNK)
         for variable in cells.variables.values():
             if (array := get_virtual_array(variable)) is not None:
                 axes = [variable.dims.index(dim) for dim in self.dims]
-                found = np.maximum(found, map_files(array, axes, numbers))
-        return found
+                owners = np.maximum(owners, map_files(array, axes, numbers))
+        return owners
 
-    def _count_held(self, cells: xr.Dataset, where: Mask) -> int:
-        """Return how many cells, of which no file has a chunk, have values that are not missing."""
+    def _count_valid_values(self, cells: xr.Dataset, where: Mask) -> int:
+        """Return the number of cells in a mask with valid values in memory or in the set."""
         count = 0
         for box in cover_with_boxes(np.argwhere(where)):
             inside = {dim: slice(*ends) for dim, ends in zip(self.dims, box, strict=True)}
@@ -306,7 +301,7 @@ class CellGrid:
         return count
 
     def _find_values(self, new: xr.Dataset, where: Mask) -> dict[str, pd.Index[Any]]:
-        """Return the coordinate values of some cells along each dimension."""
+        """Return the coordinate values of the cells of a mask, along each dimension."""
         axes = range(len(self.dims))
         return {
             dim: new.indexes[dim][where.any(axis=tuple(n for n in axes if n != axis))]
@@ -314,7 +309,7 @@ class CellGrid:
         }
 
     def _open(self, group: ManifestGroup, new: xr.Dataset | None = None) -> xr.Dataset:
-        """Return the set as a dataset; raise an error for dimensions without a coordinate."""
+        """Open the set as a dataset; raise an error if a dimension has no coordinate."""
         present = open_set(group, new, self.dims, self.unsound)
         for what, dataset in (("the set", present), ("the new files", new)):
             if dataset is None:
@@ -330,13 +325,13 @@ class CellGrid:
         return present
 
     def _check_fit(self, present: xr.Dataset, new: xr.Dataset) -> None:
-        """Raise an error for variables that do not continue those of the set."""
+        """Raise an error if variables do not continue those of the set."""
         problems = list_problems(present, new, self.dims, self.if_extra)
         for name, variable in new.variables.items() if not problems else ():
             types = present.variables[name].dtype, variable.dtype
             is_virtual = get_virtual_array(present.variables[name]) is not None
             if is_virtual and np.result_type(*types) != types[0]:
-                # the chunks of other cells stay as they are
+                # chunks of other cells are kept
                 problems.append(
                     f"{name}: its dtype is {types[0]} in the set and {types[1]} in the new files; "
                     f"write the set anew (delete it, and run again), which promotes it"
@@ -351,7 +346,7 @@ class CellGrid:
     def _grow(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset, dim: str
     ) -> ManifestGroup:
-        """Return a group that has the new coordinate values of a dimension, without their data."""
+        """Append new coordinate values along a dimension, without data."""
         index = present.indexes[dim]
         absent = np.flatnonzero(~new.indexes[dim].isin(index))
         if not absent.size:
@@ -373,11 +368,11 @@ class CellGrid:
     def _make_slab(
         self, name: Hashable, variable: xr.Variable, part: xr.Dataset, dim: str, *, is_whole: bool
     ) -> xr.Variable:
-        """Return new positions of a variable of the set, missing where ``part`` is not whole."""
+        """Return a variable at new positions, with missing values unless ``is_whole``."""
         new = part.variables[name]
         along = set(self.dims).intersection(variable.dims)
         array = get_virtual_array(new)
-        # what is in memory, such as coordinates, is the same along the rest of the grid
+        # variables in memory, such as coordinates, are the same along all other dimensions
         if (array is None and along == {dim}) or (is_whole and not has_missing_value(new.dtype)):
             return new
         if not has_missing_value(variable.dtype):
@@ -393,7 +388,7 @@ class CellGrid:
     def list_moved(
         self, old: ManifestGroup, new: xr.Dataset, changed: Collection[str]
     ) -> list[str]:
-        """Return the changed files whose coordinate values are not those that the set has."""
+        """Return the changed files whose coordinate values differ from those in the set."""
         present, moved = self._open(old), set[str]()
         for dim in self.dims:
             before, now = (find_values(dataset, dim, changed) for dataset in (present, new))
@@ -403,11 +398,10 @@ class CellGrid:
     def clear(
         self, old: ManifestGroup, urls: Collection[str], shared: Collection[str]
     ) -> ManifestGroup:
-        """Return a group in which the cells of some files are missing.
+        """Make the cells of some files missing.
 
-        Missing is also what the group has of ``shared`` files in variables along some dimensions,
-        which other files have, too. Raises `CombineError` if no value of a variable means that it
-        is missing.
+        Variables without all dimensions of the grid, which files share, are cleared for ``shared``
+        files. Raises `CombineError` for a variable without a missing value.
         """
         present = self._open(old)
         changed: dict[Hashable, xr.Variable] = {}
@@ -430,10 +424,10 @@ class CellGrid:
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 
     def clear_values(self, old: ManifestGroup, urls: Collection[str]) -> ManifestGroup:
-        """Return a group in which values that it holds are missing in the cells of some files.
+        """Make values that the set itself stores missing in the cells of some files.
 
-        Which files they are of is known from the other variables. Raises `CombineError` if no value
-        of a variable means that it is missing.
+        The cells of the files are those of the other variables. Raises `CombineError` for a
+        variable without a missing value.
         """
         present = self._open(old)
         arrays = {n: get_virtual_array(v) for n, v in self._list_cells(present).variables.items()}
@@ -471,10 +465,10 @@ class CellGrid:
     def find_doubtful(
         self, group: ManifestGroup, touched: Mapping[str, pd.Index[Any]]
     ) -> tuple[str, ...]:
-        """Return the files that may have positions of which the set has no chunks.
+        """Return the files that may cover positions without chunks.
 
-        If positions with values in ``touched`` are empty, these are the files that have the others
-        or the next ones: they may store no chunks where all their values are missing.
+        If positions with values in ``touched`` are empty, these are the files of their other
+        positions, or of adjacent ones, which may have only missing values there.
         """
         found, present = set[str](), self._open(group)
         cells = self._list_cells(present)
@@ -487,15 +481,15 @@ class CellGrid:
         return tuple(sorted(found - self.unsound))
 
     def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
-        """Return the variables along all dimensions of the grid."""
+        """Return the variables with all dimensions of the grid."""
         dims = set(self.dims)
         return present.drop_vars([n for n, v in present.variables.items() if not dims <= {*v.dims}])
 
     def drop_empty(self, old: ManifestGroup, touched: Mapping[str, pd.Index[Any]]) -> ManifestGroup:
-        """Return a group without those positions at which no file is left.
+        """Drop positions without files.
 
-        ``touched`` are the coordinate values of cleared cells, along each dimension; no others are
-        dropped. Raises `CombineError` if nothing would be left.
+        ``touched`` are the coordinate values of cleared cells, along each dimension; only these are
+        dropped. Raises `CombineError` if no position would be left.
         """
         group = old
         for dim, values in touched.items():
@@ -520,12 +514,13 @@ class CellGrid:
         present = self._open(group)
         return {dim: present.indexes[dim][find_positions(present, dim, urls)] for dim in self.dims}
 
-    # ------------------------------------------------------------------ along some dimensions
+    # ------------------------------------------------------------------ shared variables
 
     def find_lost(self, group: ManifestGroup) -> tuple[list[str], list[str]]:
-        """Return variables that are in unsound files for all cells of a row, and other files.
+        """Return shared variables that are in unsound files, and other files that have them.
 
-        Such as the bounds of times, which all members share, and of which the set refers to one.
+        An example are the bounds of times, which all members share, and which the set has from one
+        of them.
         """
         if not self.unsound:
             return [], []
@@ -552,7 +547,7 @@ class CellGrid:
 
 
 def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
-    """Return the mask of positions along a dimension at which no file has a chunk."""
+    """Return a mask of positions along a dimension at which no file has a chunk."""
     return ~find_positions(cells, dim, urls_of(cells))
 
 
@@ -562,7 +557,7 @@ def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
 def _put(
     there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return what a variable of a set holds with new files in their cells, None if it is equal."""
+    """Return the data of a variable with new files in their cells, or None if unchanged."""
     array, added = get_virtual_array(there), get_virtual_array(new)
     at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
@@ -590,10 +585,10 @@ def _put(
 def _put_chosen(
     there: xr.Variable, new: xr.Variable, places: CellPlaces, chosen: ChosenCells
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable of a set with the chosen cells of new files, None if it has them.
+    """Return the data of a variable with the chosen cells of new files, or None if unchanged.
 
-    The cells are replaced as a whole, also where chunks of the new files are missing. In cells that
-    nobody has, values in memory are added to those that are there.
+    Cells are replaced as a whole, including missing chunks. In cells without chunks, values in
+    memory are written where the variable has missing values.
     """
     taken, free, orders = chosen.taken, chosen.free, {d: np.argsort(a) for d, a in places.items()}
     if any((np.diff(order) != 1).any() for order in orders.values()):
@@ -630,7 +625,7 @@ def _put_chosen(
 
 
 def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[int, int, int]]:
-    """Return where adjacent ones of some ascending positions begin, and their range among all.
+    """Return runs of adjacent positions: the first position, and the range of indexes.
 
     >>> _list_runs(np.array([4, 5, 9]), 1, 3)
     [(5, 1, 2), (9, 2, 3)]
@@ -641,9 +636,9 @@ def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[in
 
 
 def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
-    """Return a variable of a set in which files are missing that ``new`` replaces.
+    """Make the chunks of files missing in a variable that ``new`` replaces.
 
-    What is missing is what the gaps of the new data are.
+    They then read as the fill value of the new data.
     """
     array, added = get_virtual_array(there), get_virtual_array(new)
     if array is None or added is None or not added.has_gaps:
@@ -655,7 +650,7 @@ def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) 
 def _put_shared(
     there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable along some dimensions of the grid, with new files where it has none.
+    """Return the data of a shared variable, with new files at positions without files.
 
     At all other positions, new files must have the same values.
     """

@@ -1,7 +1,6 @@
-"""Editing reference sets: names, attributes, what to leave out, and the location of sources.
+"""Changes of reference sets: names, attributes, dropped variables, and the urls of sources.
 
-Also maintenance: joining small files, expiring snapshots, and removing files left by killed
-writers.
+Also maintenance: `compact`, `expire_snapshots` and `clean_up`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from virtualds.writing.write import (
 
 
 def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
-    """Return a group in which values that the set stores itself, below ``own``, are loaded."""
+    """Load the variables whose values are stored in the set itself, below the url ``own``."""
 
     def read(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
@@ -61,7 +60,7 @@ def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
     return group.map_variables(read)
 
 
-# ---------------------------------------------------------------------- what a group becomes
+# ---------------------------------------------------------------------- changes of groups
 
 NAMING_ATTRIBUTES = (
     "coordinates",
@@ -78,83 +77,85 @@ TIME_UNITS = (
     *("days", "hours", "minutes", "seconds"),
     *("milliseconds", "microseconds", "nanoseconds"),
 )
-"""Units with which xarray decodes numbers to durations."""
+"""Units of numbers that xarray decodes to durations."""
 
 Attributes = Mapping[str, Any]
 NewName = Callable[[str], str | None]
-"""A function that returns the new name of a variable, or None if the variable was removed."""
+"""Takes the name of a variable, and returns its new name, or None if it was removed."""
 
 
 def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
-    """Return a group without some variables; raise `ValueError` if one does not exist."""
-    gone = set(names)
-    for name in sorted(gone - group.variables.keys()):
-        raise _unknown_error("drop_variables", name, group.variables)
-    found = make_independent_of_left_out(group.leave_out(gone))
+    """Drop variables of a group; raise `ValueError` if one does not exist."""
+    dropped = set(names)
+    for name in sorted(dropped - group.variables.keys()):
+        raise _make_unknown_name_error("drop_variables", name, group.variables)
+    remaining = make_independent_of_left_out(group.leave_out(dropped))
     return _rename_in_attributes(
-        found, lambda name: None if name in gone else name, ("coordinates",)
+        remaining, lambda name: None if name in dropped else name, ("coordinates",)
     )
 
 
 def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
-    """Return a set without some groups and those below; raise `ValueError` if one is unknown."""
+    """Drop groups, with the groups below them; raise `ValueError` if one does not exist."""
     for path in paths:
         above, _, name = path.rpartition("/")
         holder = find_group(root, above)
         if not name or holder is None or name not in holder.groups:
-            raise _unknown_error("drop_groups", path, [p for p, _ in root.walk() if p])
-        kept = {n: child for n, child in holder.groups.items() if n != name}
-        root = put_group(root, above, replace(holder, groups=kept))
+            raise _make_unknown_name_error("drop_groups", path, [p for p, _ in root.walk() if p])
+        siblings = {n: child for n, child in holder.groups.items() if n != name}
+        root = put_group(root, above, replace(holder, groups=siblings))
     return root
 
 
 def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    """Return a group with renamed variables and dimensions.
+    """Rename variables and dimensions of a group.
 
-    A dimension is also renamed in the groups below, which share it. Attributes that name variables
-    get the new names. Raises `ValueError` if there is no such name, or a new one is taken.
+    A dimension is also renamed in the groups below, which share it, and names of variables in
+    attributes are changed. Raises `ValueError` for an unknown name, or if a new name exists.
     """
     dims = find_dim_sizes(group)
     for name in sorted(names.keys() - group.variables.keys() - dims.keys()):
-        raise _unknown_error("rename", name, {**group.variables, **dims})
-    found = _rename_here(group, names)
+        raise _make_unknown_name_error("rename", name, {**group.variables, **dims})
+    renamed = _rename_here(group, names)
     shared = {old: new for old, new in names.items() if old in dims}
-    return _rename_below(found, shared) if shared else found
+    return _rename_below(renamed, shared) if shared else renamed
 
 
 def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGroup:
-    """Return a group with changed attributes, by ``"name"`` or ``"variable:name"``.
+    """Change attributes, given by ``"name"`` or ``"variable:name"``; None removes one.
 
-    None removes an attribute. Raises `ValueError` if there is no such variable, or if the attribute
-    determines how stored numbers are decoded.
+    Raises `ValueError` for an unknown variable, or for an attribute that determines how stored
+    numbers are decoded.
     """
     for key, value in changes.items():
         of, _, name = key.rpartition(":")
         if of and of not in group.variables:
-            raise _unknown_error("attributes", of, group.variables)
+            raise _make_unknown_name_error("attributes", of, group.variables)
         owner = group.variables[of] if of else group
         if isinstance(owner, ManifestVariable):
             units = [str(text) for text in (value, owner.attributes.get("units"))]
             is_time = any(" since " in text or text in TIME_UNITS for text in units)
             if name in PACKING_ATTRIBUTES or (is_time and name in ("units", "calendar")):
-                # readers would decode other values
+                # readers would decode stored values differently
                 raise ValueError(
                     f"attributes {key!r}: it says how the stored numbers are decoded, and another "
                     f"value would change them; write the variable anew (mode='r+')"
                 )
-        kept = {n: v for n, v in {**owner.attributes, name: value}.items() if v is not None}
-        changed = replace(owner, attributes=kept)
+        new_attributes = {
+            n: v for n, v in {**owner.attributes, name: value}.items() if v is not None
+        }
+        changed = replace(owner, attributes=new_attributes)
         if isinstance(changed, ManifestVariable):
             changed = replace(group, variables={**group.variables, of: changed})
         group = changed
     return group
 
 
-def _unknown_error(argument: str, name: str, known: Iterable[str]) -> ValueError:
-    known = sorted(known)
+def _make_unknown_name_error(argument: str, name: str, names: Iterable[str]) -> ValueError:
+    names = sorted(names)
     return ValueError(
-        f"{argument} {name!r}: the set has no such name, but {', '.join(known) or 'none'}"
-        f"{format_suggestion(name, known)}"
+        f"{argument} {name!r}: the set has no such name, but {', '.join(names) or 'none'}"
+        f"{format_suggestion(name, names)}"
     )
 
 
@@ -185,7 +186,7 @@ def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGrou
 
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
-    """Return a group in which dimensions of the groups below are renamed."""
+    """Rename dimensions in the groups below a group."""
     below = {}
     for name, child in group.groups.items():
         with name_group_in_errors(name):
@@ -196,7 +197,7 @@ def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGrou
 def _rename_in_attributes(
     group: ManifestGroup, change: NewName, attributes: Collection[str]
 ) -> ManifestGroup:
-    """Return a group in whose attributes variables are renamed."""
+    """Rename variables in the values of attributes of a group."""
     variables = {
         name: replace(v, attributes=_rename_in_values(v.attributes, change, attributes))
         for name, v in group.variables.items()
@@ -210,7 +211,7 @@ def _rename_in_values(given: Attributes, change: NewName, names: Collection[str]
     for name in (name for name in names if isinstance(found.get(name), str)):
         words: list[str | None] = []
         for word in found[name].split():
-            # a word with a colon is a key; in grid mappings it is a name
+            # a word with a colon is a key, but in grid_mapping it is a name of a variable
             is_key, is_name = word.endswith(":"), name == "grid_mapping"
             changed = word if is_key and not is_name else change(word.removesuffix(":"))
             words.append(f"{changed}:" if is_key and is_name else changed)
@@ -221,10 +222,10 @@ def _rename_in_values(given: Attributes, change: NewName, names: Collection[str]
     return found
 
 
-# ---------------------------------------------------------------------- the calls
+# ---------------------------------------------------------------------- edit
 
 MAX_OWN_CHUNKS = 64
-"""Maximum number of chunks of values that a set stores itself: one chunk, or a few large ones."""
+"""Maximum number of chunks of a variable whose values may be stored in the set itself."""
 
 
 @check_arguments()
@@ -331,10 +332,10 @@ def edit(
             renamed = {
                 name: v
                 for name, v in found.variables.items()
-                # otherwise the files of other arrays would have to be listed
+                # otherwise the files of arrays with many chunks would have to be listed
                 if name in names and getattr(v.data, "nchunks", 0) <= MAX_OWN_CHUNKS
             }
-            # values that the set stores itself are written under the new name, for plain Zarr
+            # write values that are stored in the set under the new name, for readers of plain Zarr
             alone = replace(found, variables=renamed, groups={})
             loaded = load_own_values(alone, f"{location.url.rstrip('/')}/").variables
             found = replace(found, variables={**found.variables, **loaded})
@@ -360,7 +361,7 @@ REMEDY = (
     "convert the set to zarr-v3, which holds gaps (virtualds.convert), and drop the source there, "
     "or write the set anew without this source"
 )
-"""The remedy for a set whose format cannot store the result."""
+"""Remedy for a set whose format cannot store the result."""
 
 
 @check_arguments()
@@ -451,12 +452,12 @@ def drop_sources(
         return SetChange.of(destination, destination.change(change), sources=tuple(urls))
 
 
-# ---------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------- maintenance
 
 
 Result = TypeVar("Result")
 SAMPLE_SIZE = 20
-"""How many moved files are checked before a set is changed."""
+"""Number of moved files that are checked before a set is changed."""
 
 
 @check_arguments()
@@ -518,7 +519,7 @@ def compact(
         if form.compact is None:
             return False
         base = form.read_version(location.url, location.options)
-        # the same references in fewer files, if that is possible
+        # options with which the format would store the same references in fewer files
         choices = form.compact(base)
         if choices is not None and not dry_run:
             form.write(base.group, location.url, location.options, base=base, **choices)
@@ -599,7 +600,7 @@ def rename_paths(
 
         def follow(file: SourceFile) -> SourceFile:
             if file.url.startswith(f"{url.rstrip('/')}/"):
-                # stored in the set itself, and moved with it
+                # files in the set itself are moved with it
                 return file
             seen.add(file.url)
             other = move_file(file, rename)
@@ -620,7 +621,7 @@ def rename_paths(
                 )
         moved, count = list(found), len(found)
         most = count if sample is None else min(sample, count)
-        # including the first and the last
+        # evenly spaced, including the first and the last
         for place in np.unique(np.linspace(0, count - 1, most).astype(int)).tolist():
             _check_present(moved[place], url)
         return after
@@ -676,18 +677,18 @@ def clean_up(
     """
     location = Location.of_url(url, storage_options)
     form, found = _find_format(location), Removal([], [], 0)
-    # the library of a format maintains its own files
+    # libraries of formats maintain their own files
     if form.expire is not None and form.library is None:
         expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
         expire = partial(form.expire, location.url, location.options, expiry)
         found = _retry_conflicts(location, conflict, expire)
     if scheme_of(location.url) == "file":
         path = os.path.realpath(local_path(location.url))
-        left = list_leftovers(path, older_than.total_seconds())
+        leftovers = list_leftovers(path, older_than.total_seconds())
         if not dry_run:
-            remove_paths(one.path for one in left)
-        urls = [normalise_url(one.path) for one in left]
-        nbytes = found.nbytes + sum(one.nbytes for one in left)
+            remove_paths(leftover.path for leftover in leftovers)
+        urls = [normalise_url(leftover.path) for leftover in leftovers]
+        nbytes = found.nbytes + sum(leftover.nbytes for leftover in leftovers)
         found = Removal([], sorted({*found.files, *urls}), nbytes)
     return found
 
@@ -700,7 +701,7 @@ def _find_format(location: Location) -> Format:
 
 
 def _check_present(file: SourceFile, url: str) -> None:
-    """Raise an error for a file that is not the one to which the set refers."""
+    """Raise an error if a file does not have the size and etag of the reference."""
     try:
         found = find_store(file.url).describe(file.url, file.options)
     except OSError as error:
@@ -819,7 +820,7 @@ def expire_snapshots(
 
 
 def _find_format_with_snapshots(location: Location) -> Format:
-    """Return the format of a set if it has snapshots, or raise an error."""
+    """Return the format of a set; raise an error if it has no snapshots."""
     found = _find_format(location)
     if found.history is None:
         raise UnsupportedError(
@@ -829,7 +830,7 @@ def _find_format_with_snapshots(location: Location) -> Format:
 
 
 def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
-    """Make a change to a set, and resolve conflicts with other writers."""
+    """Call ``change``, and again after conflicts with other writers, if wanted."""
 
     def attempt() -> Result:
         with explain_write_errors(location.target), explain_missing_set(location):

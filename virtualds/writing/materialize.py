@@ -1,10 +1,10 @@
-"""Copying the bytes to which a dataset refers, without decoding them, and converting sets.
+"""Copying the chunks to which a dataset refers, without decoding them, and converting sets.
 
-There are two layouts. ``content`` is a zarr-v3 set in which every chunk is named by its hash. So
-equal chunks are stored once, and an interrupted copy resumes where it stopped. ``chunks`` is a
-plain Zarr v3 store, in which every chunk has the key that any reader of Zarr expects.
+There are two layouts of copies. ``content`` is a zarr-v3 set in which each chunk is a file named by
+its hash, so that equal chunks are stored once, and an interrupted copy can be resumed. ``chunks``
+is a plain Zarr v3 store.
 
-Sets are converted from one format to another without copying chunks.
+Sets are converted between formats without copying chunks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from virtualds.writing.edit import load_own_values
 from virtualds.writing.write import Destination, WriteOptions, estimate_cost
 
 LAYOUTS = ("content", "chunks")
-"""The layouts of copied chunks in their store."""
+"""Layouts of copied chunks in the target store."""
 
 # ---------------------------------------------------------------------- plain Zarr
 
@@ -57,12 +57,12 @@ def _copy_as_plain_zarr(
     options: StorageOptions | None,
     advance: Advance,
 ) -> None:
-    """Create a plain Zarr v3 store with a copy of a group."""
+    """Copy the chunks of a group to a new plain Zarr v3 store."""
     store = find_store(root)
     nodes = plan_writing(group, root).nodes
     _check_plain(root, group, nodes)
     if store.list_files(root, options):
-        raise _exists_error(root)
+        raise _make_existing_store_error(root)
     store.check_conditions(root, options)
     written: list[str] = []
 
@@ -71,8 +71,8 @@ def _copy_as_plain_zarr(
         try:
             store.write_version(url, data, options, None)
         except ChangedError as error:
-            # another writer owns this file, so it must not be removed
-            raise _exists_error(root) from error
+            # the file belongs to another writer, so it must not be removed
+            raise _make_existing_store_error(root) from error
         except BaseException:
             # other files may belong to another writer, so the folder is removed only if empty
             written.append(f"{url.rpartition('/')[0]}/{secrets.token_hex(8)}")
@@ -89,7 +89,7 @@ def _copy_as_plain_zarr(
         raise
 
 
-def _exists_error(root: str) -> FileExistsError:
+def _make_existing_store_error(root: str) -> FileExistsError:
     return FileExistsError(
         f"{root}: exists already, and plain chunks are written only to a new store; remove it, "
         f"or choose another name"
@@ -97,7 +97,7 @@ def _exists_error(root: str) -> FileExistsError:
 
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
-    """Raise an error for arrays that readers of plain Zarr cannot decode; it names all of them."""
+    """Raise an error that names all arrays which readers of plain Zarr cannot decode."""
     variables = dict(group.walk_variables())
     problems = [
         f"{path}: {reason}"
@@ -118,7 +118,7 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
 def _put_chunks(
     path: str, node: PlannedArray, put: Callable[[str, bytes], None], advance: Advance
 ) -> None:
-    """Write the chunks of an array with their keys."""
+    """Write the chunks of an array under their Zarr keys."""
     key = parse_chunk_keys(node.metadata)
     if node.values is not None:
         for place, data in node.values.chunks:
@@ -143,7 +143,7 @@ def _put_chunks(
 
 
 def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -> None:
-    """Write the metadata of all nodes, and last those of the root, which are consolidated."""
+    """Write the metadata of all nodes, and finally the consolidated metadata of the root."""
     below = {
         path: {
             name: value
@@ -170,7 +170,7 @@ def materialize(
     checksums: bool,
     progress: ProgressOption,
 ) -> None:
-    """Copy all bytes to which a group refers; see ``ds.virtual.materialize``."""
+    """Copy all chunks to which a group refers; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
@@ -189,7 +189,7 @@ def materialize(
 
 
 def _count_bytes(group: ManifestGroup) -> int:
-    """Return the total length of all references of a group to files, in bytes."""
+    """Return the total size in bytes of the chunks of a group in files."""
     return sum(
         int(rows.length[rows.file >= 0].sum())
         for array in group.list_arrays()
@@ -198,11 +198,11 @@ def _count_bytes(group: ManifestGroup) -> int:
     )
 
 
-# ---------------------------------------------------------------------- by content
+# ---------------------------------------------------------------------- chunks named by hash
 
 
 class _ContentCopier:
-    """Writes chunks to a set, each named by its hash, and counts the bytes."""
+    """Writes chunks to a set, each named by its hash, and reports progress in bytes."""
 
     def __init__(
         self, root: str, options: StorageOptions | None, checksums: bool, advance: Advance
@@ -212,7 +212,7 @@ class _ContentCopier:
         self._present = _list_present_chunks(root, options)
 
     def copy(self, path: str, variable: ManifestVariable) -> ManifestVariable:
-        """Copy the chunks of a variable, and return the variable with references to the copies."""
+        """Copy the chunks of a variable; return the variable with references to the copies."""
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
@@ -223,7 +223,7 @@ class _ContentCopier:
         return replace(variable, data=replace(array, fragments=fragments))
 
     def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
-        there = chunks.file >= 0
+        is_in_file = chunks.file >= 0
         # shared by many threads
         copied: list[int] = []
 
@@ -233,22 +233,22 @@ class _ContentCopier:
             self._advance(len(data))
             return path, checksum_of(data) if self._checksums else 0
 
-        rows, copies, which = chunks.read_distinct(there, copy_chunk)
-        # equal references are copied only once
-        self._advance(int(chunks.length[there].sum()) - sum(copied))
-        # the files need no fingerprint, since their names are hashes
+        chunk_ids, copies, inverse = chunks.read_distinct(is_in_file, copy_chunk)
+        # report the bytes of equal references, which were copied only once
+        self._advance(int(chunks.length[is_in_file].sum()) - sum(copied))
+        # files named by a hash need no fingerprint
         files = [SourceFile(f"{self._root}/{path}", options=self._options) for path, _ in copies]
-        columns: dict[str, Any] = {"file": which}
+        columns: dict[str, Any] = {"file": inverse}
         if self._checksums:
-            columns["checksum"] = np.array([found for _, found in copies], np.uint64)[which]
+            columns["checksum"] = np.array([checksum for _, checksum in copies], np.uint64)[inverse]
         old = chunks.manifest
-        return replace_chunks(old, rows, files, old.inline, offset=0, **columns)
+        return replace_chunks(old, chunk_ids, files, old.inline, offset=0, **columns)
 
     def _put(self, data: bytes) -> str:
-        """Write bytes to a file named by their hash, unless it exists; return its path."""
+        """Write bytes to a file named by their hash, unless it exists; return the path."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
-        # in some stores, a killed writer leaves an incomplete file
+        # compare sizes, since a killed writer may leave an incomplete file in some stores
         if self._present.get(path) != len(data):
             url = f"{self._root}/{path}"
             find_store(url).write_file(url, data, self._options)
@@ -259,8 +259,8 @@ class _ContentCopier:
 def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
     """Return the sizes of the chunks in a set, by path.
 
-    Old chunks that the newest snapshot does not need are left out: another process that expires
-    snapshots may be about to remove them.
+    Old chunks that the newest snapshot does not need are omitted, since another process that
+    expires snapshots may be about to remove them.
     """
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
     found = {f"{CHUNKS}/{one.path}": one for one in listed}
@@ -367,7 +367,7 @@ def estimate_conversion(
     main_encoding: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> pd.DataFrame:
-    """Return what `convert` would rewrite with ``on_unsupported="rewrite"``: a row per variable.
+    """Return the `CostTable` of `convert` with ``on_unsupported="rewrite"``.
 
     Parameters are those of `convert`; nothing is written.
     """
@@ -377,7 +377,7 @@ def estimate_conversion(
 
 
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
-    """Read the group of a source or a set; values that the set stores itself are loaded."""
+    """Read the group of a source or a set, loading values that are stored in the set itself."""
     with explain_open_errors(origin.url), origin.cache_scan():
         found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)

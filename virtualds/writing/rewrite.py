@@ -1,7 +1,7 @@
-"""Rewriting: reading the values of chunks that a format cannot store, and encoding them anew.
+"""Rewriting of chunks that a format cannot store: reading their values, and encoding them anew.
 
-Blocks of chunks are read, encoded and written one after the other, on all cores, so that only a few
-blocks are in memory, however large the archive is.
+Blocks of chunks are read, encoded and written on all cores, so that only a few blocks are in memory
+at a time.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from virtualds.writing.rewrite_plan import (
     Mask,
     Obstacles,
     VariablePlan,
-    grid_of,
+    compute_grid_shape,
     plan_rewriting,
 )
 
-# ---------------------------------------------------------------------- what a user asks for
+# ---------------------------------------------------------------------- options
 
 
 @dataclass(frozen=True)
 class Rewriting:
     """Options for rewriting chunks that a format cannot store.
 
-    ``main_encoding`` is by variable, ``rewrite_limit`` is the most bytes to rewrite, before codecs,
-    and ``progress`` is as in ``ds.virtual.to_manifest``. Raises `ValueError` for options that
-    exclude each other.
+    ``main_encoding`` is by variable, ``rewrite_limit`` the maximum number of bytes to rewrite
+    (before codecs), and ``progress`` as in ``ds.virtual.to_manifest``. Raises `ValueError` for
+    options that exclude each other.
     """
 
     on_unsupported: str = "error"
@@ -88,7 +88,7 @@ class Rewriting:
         return self.on_unsupported == "rewrite"
 
     def check_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
-        """Raise an error if there is more to rewrite than the user allows."""
+        """Raise an error if the plans rewrite more bytes than ``rewrite_limit``."""
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
             return
@@ -109,7 +109,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """Where the rewritten chunks of a set are written, and which chunks its format cannot store."""
+    """Writes the rewritten chunks of a set, which its format cannot store as they are."""
 
     location: Location
     format: Format
@@ -118,7 +118,7 @@ class RewriteTarget:
 
     @property
     def is_needed(self) -> bool:
-        """Whether chunks may have to be rewritten: for the format, or because the user wants it."""
+        """Whether chunks may have to be rewritten, for the format or for ``main_encoding``."""
         is_limited = self.format.obstacles is not None
         return self.rewriting.rewrites and (is_limited or bool(self.rewriting.main_encoding))
 
@@ -131,13 +131,13 @@ class RewriteTarget:
 
     @property
     def options(self) -> StorageOptions | None:
-        """The access options of the folder."""
+        """The access options of the folder of rewritten chunks."""
         same = scheme_of(self.root) == scheme_of(self.location.url)
         return self.location.options if same else None
 
     @property
     def for_writer(self) -> dict[str, Any]:
-        """Arguments for the writer of the format: the folder whose chunks it moves into the set."""
+        """Arguments for the writer of the format, which moves the rewritten chunks into the set."""
         return (
             {"staging_folder": self.root}
             if self.is_needed and self.format.has_staging_folder
@@ -145,10 +145,10 @@ class RewriteTarget:
         )
 
     def fit(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group that the format can store, after writing the chunks that this requires.
+        """Rewrite the chunks that the format cannot store, and return the group with the new ones.
 
-        Raises `UnsupportedError`, before anything is written, if a variable cannot be rewritten, or
-        if there is more to rewrite than the user allows.
+        Raises `UnsupportedError` before anything is written if a variable cannot be rewritten, or
+        if ``rewrite_limit`` would be exceeded.
         """
         if not self.is_needed:
             return group
@@ -171,7 +171,7 @@ class RewriteTarget:
         return group.map_variables(lambda path, variable: done.get(path, variable))
 
     def _rewrite(self, plan: VariablePlan, advance: Advance) -> ManifestVariable:
-        """Return a variable with all chunks in its main encoding, reusing rewritten ones."""
+        """Rewrite chunks of a variable to its main encoding, reusing those of an earlier run."""
         identity = hashlib.sha256()
         for part in _list_identity(plan.array, plan.main):
             identity.update(part)
@@ -180,7 +180,7 @@ class RewriteTarget:
         writer = _ChunkWriter(plan, folder, self.options, advance)
         found = plan.finish(writer.write_all())
         if writer.has_files and not self.format.has_staging_folder:
-            # the chunks remain there, and `verify` needs the references from which they were made
+            # `verify` needs the original references of rewritten chunks
             write_original(plan, folder, self.options)
         return found
 
@@ -195,37 +195,36 @@ class RewriteTarget:
             if file.url.startswith(f"{self.root}/")
         ]
         if waiting:
-            # also folders that become empty, below the folder with all names
+            # a file that does not exist next to the folder makes remove() remove empty folders, too
             beside = f"{self.root}.{secrets.token_hex(8)}"
             find_store(self.root).remove([*waiting, beside], self.options)
 
 
 def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
-    """Return the function that lists why a format, with some choices, cannot store a variable."""
+    """Return a function that lists why a format, with its options, cannot store a variable."""
     if form.obstacles is None:
         return lambda variable: []
     return partial(form.obstacles, **choices)
 
 
 # ---------------------------------------------------------------------- files of chunks
-# The files of rewritten chunks: a folder beside the set, named after what they were made of. A file
-# has the chunks of one block. Its name consists of the variable, a hash of references and encoding,
-# and the position. A killed rewrite thus resumes where it stopped, and never uses chunks of another
-# version of the sources.
+# Files of rewritten chunks are in a folder next to the set. A file has the chunks of one block. Its
+# name consists of the variable, a hash of references and encoding, and the position, so that an
+# interrupted rewrite can be resumed, and never uses chunks of another version of the sources.
 
 
 MAGIC = b"VDSCHNK1"
-"""The last bytes of a file of chunks."""
+"""Last bytes of a file of rewritten chunks."""
 ROW, TAIL = 16, 16
-"""The size of a row, and of the trailer after the rows, in bytes."""
+"""Size in bytes of a row, and of the trailer after the rows."""
 
 
 Rows = list[tuple[int, int]]
-"""The chunks of a file, one after the other: the number of the cell in C order, and the length."""
+"""The chunks of a file, in order: the flat id of the cell, and the length in bytes."""
 
 
 def read_rows(file: SourceFile) -> Rows | None:
-    """Return the rows of a file of chunks, or None if it was not written by us, or is damaged."""
+    """Read the rows of a file of rewritten chunks; None if it is damaged or another file."""
     store, size = find_store(file.url), file.size or 0
     if size < TAIL:
         return None
@@ -241,7 +240,7 @@ def read_rows(file: SourceFile) -> Rows | None:
 
 
 def make_chunk_folder_url(target: Any) -> str:
-    """Return the url of the folder of all rewritten chunks next to a set."""
+    """Return the url of the folder of rewritten chunks next to a set."""
     return f"{str(target).rstrip('/')}{SUFFIX}"
 
 
@@ -264,7 +263,7 @@ def choose_staging_folder(target: Any) -> str:
 
 
 def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
-    """Yield everything that determines the bytes of rewritten chunks."""
+    """Yield all properties that determine the bytes of rewritten chunks."""
     packings = [p.packing for p in (*array.pipelines, main.pipeline)]
     yield repr((array.shape, array.dtype.str, repr(array.fill_value), main)).encode()
     yield repr([dict(packing.attributes) if packing else None for packing in packings]).encode()
@@ -280,13 +279,13 @@ def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
 
 
 # ---------------------------------------------------------------------- originals
-# The original references of a rewritten variable, stored with its chunks for `verify`.
+# The original references of a rewritten variable are stored with its chunks for `verify`.
 
 
 NAME = "original.zarr"
-"""The set with the original references, in the folder of the rewritten chunks."""
+"""Name of the set with the original references, in the folder of the rewritten chunks."""
 VARIABLE = "values"
-"""The name of the variable in that set."""
+"""Name of the variable in that set."""
 
 
 @dataclass(frozen=True)
@@ -303,17 +302,17 @@ class Original:
     is_decoded: bool
 
     def read(self, cell: int) -> npt.NDArray[Any]:
-        """Return the values of a cell."""
+        """Read the original values of a cell."""
         return self.array.read(self._find_box(cell))
 
     def show(self, stored: npt.NDArray[Any], cell: int) -> npt.NDArray[Any]:
-        """Return the elements of a stored chunk that are visible in the array."""
+        """Return the elements of a stored chunk that are inside the array, with its axes."""
         whole = stored.reshape([self.chunks[axis] for axis in self.order])
         box = self._find_box(cell)
         return whole.transpose(np.argsort(self.order))[tuple(slice(b.stop - b.start) for b in box)]
 
     def _find_box(self, cell: int) -> tuple[slice, ...]:
-        grid = grid_of(self.array.shape, self.chunks)
+        grid = compute_grid_shape(self.array.shape, self.chunks)
         place = np.unravel_index(cell, grid) if grid else ()
         sizes = zip(place, self.chunks, self.array.shape, strict=True)
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in sizes)
@@ -322,19 +321,19 @@ class Original:
 def write_original(plan: VariablePlan, folder: str, options: StorageOptions | None) -> None:
     """Write the original references of a variable next to its rewritten chunks."""
     main = plan.main
-    noted = {
+    attributes = {
         "chunks": list(main.chunks),
         "order": list(main.order),
         "is_decoded": int(main.pipeline.packing is not None),
     }
-    group = ManifestGroup({VARIABLE: plan.variable}, noted)
-    # a store without conditional writes cannot have such a set; verify reports that
+    group = ManifestGroup({VARIABLE: plan.variable}, attributes)
+    # impossible in a store without conditional writes, which verify reports
     with suppress(UnsupportedError):
         ZARR_V3.write(group, f"{folder}/{NAME}", options, replace=True)
 
 
 def find_original(file: SourceFile) -> Original | None:
-    """Return the variable from which the chunks of a file were made, or None for other files."""
+    """Return the original variable of a file of rewritten chunks, or None for other files."""
     folder = find_copy_folder(file.url)
     if folder is None:
         return None
@@ -343,31 +342,30 @@ def find_original(file: SourceFile) -> Original | None:
         group = ZARR_V3.read(place, ReadOptions(allow=AccessPolicy.of(None)))
     except FileNotFoundError:
         return None
-    array, noted = group.variables[VARIABLE].data, group.attributes
+    array, attributes = group.variables[VARIABLE].data, group.attributes
     if not isinstance(array, ManifestArray):
         return None
-    chunks, order = (tuple(np.atleast_1d(noted[n]).tolist()) for n in ("chunks", "order"))
-    return Original(array, chunks, order, bool(noted["is_decoded"]))
+    chunks, order = (tuple(np.atleast_1d(attributes[n]).tolist()) for n in ("chunks", "order"))
+    return Original(array, chunks, order, bool(attributes["is_decoded"]))
 
 
 # ---------------------------------------------------------------------- blocks
-# Boxes of cells that are read together: none cuts a stored chunk, and each fits in memory.
+# Blocks are boxes of cells that are read together, do not cut stored chunks, and fit in memory.
 
 
 BLOCK = 8 * MIB
-"""How many bytes are read at a time, unless chunks are larger: an interrupt waits no longer."""
+"""Number of bytes that are read at a time, unless a chunk is larger."""
 MAX_BLOCK = 64 * MIB
-"""The size of a block in bytes above which chunks are decoded more than once."""
+"""Maximum size in bytes of a block; chunks of larger ones are decoded more than once."""
 
 Box = tuple[slice, ...]
-"""A range of elements along each axis of an array."""
+"""A rectangular region of an array: a slice for each axis."""
 
 
 def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> list[Box]:
     """Return boxes of whole cells that cover all wanted cells of a grid, in C order.
 
-    A box is split, along the first axes first, as long as it is too large, or has cells that are
-    not wanted.
+    A box is split, along its first axes first, as long as it is too large or has unwanted cells.
     """
     pairs = zip(array.shape, chunks, strict=True)
     cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
@@ -413,11 +411,11 @@ def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> li
     return []
 
 
-# ---------------------------------------------------------------------- runs
+# ---------------------------------------------------------------------- writing
 
 
 MAX_INLINE_BYTES = 512
-"""The size in bytes up to which chunks are stored inline."""
+"""Maximum size in bytes of a rewritten chunk that is stored inline."""
 
 
 @dataclass
@@ -432,8 +430,8 @@ class _ChunkWriter:
     checked: bool = False
     has_files: bool = False
     written: list[tuple[Ints, Ints, SourceFile | list[bytes]]] = field(default_factory=list)
-    """The cells, the lengths of their chunks, and the chunks or the file in which they follow in
-    order."""
+    """Cells, lengths of their chunks, and either the chunks or the file in which they are
+    concatenated."""
 
     def write_all(self) -> ChunkManifest:
         """Write all chunks, and return the manifest of the variable."""
@@ -471,12 +469,12 @@ class _ChunkWriter:
                 np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place
             )
         except BaseException:
-            # an interrupt reaches only one thread
+            # an interrupt is raised in one thread, so tell the others
             self.stopping.set()
             raise
 
     def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
-        """Yield the flat index and the encoded chunk of each cell in a block that is rewritten."""
+        """Yield the flat id and the encoded chunk of each cell of a block that is rewritten."""
         main, wanted = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
         along = list(zip(box, main.chunks, strict=True))
@@ -503,7 +501,7 @@ class _ChunkWriter:
         self._record(np.flatnonzero(where), [data], place)
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
-        """Write chunks to a file, which exists either completely or not at all."""
+        """Write chunks to a file, atomically."""
         url, rows = f"{self.folder}/{name}", [(cell, len(data)) for cell, data in chunks]
         # the chunks, their rows, and the number of rows
         tail = np.array(rows, "<i8").tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
@@ -515,7 +513,7 @@ class _ChunkWriter:
         self.written.append((cells, np.array([*map(len, chunks)]), place or chunks))
 
     def _build_manifest(self) -> ChunkManifest:
-        """Return the references that remain, and those to the written chunks."""
+        """Return the manifest of kept references and written chunks."""
         kept = self.plan.cells.kept
         files, inline = list(kept.files), list(kept.inline)
         rows: list[Any] = [np.zeros((4, 0), np.int64)]

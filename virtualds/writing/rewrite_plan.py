@@ -1,4 +1,4 @@
-"""Planning a rewrite: the main encoding of each variable, the chunks to rewrite, and why."""
+"""Plans of rewriting: the main encoding of each variable, the chunks to rewrite, and reasons."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 from virtualds.streams import Buffer
 
-# ---------------------------------------------------------------------- what is rewritten
-# Choosing the main encoding of a variable: the one with the fewest bytes to rewrite.
+# ---------------------------------------------------------------------- choosing encodings
+# The main encoding of a variable is the one with the fewest bytes to rewrite.
 
 
 Obstacles = Callable[[ManifestVariable], list[str]]
-"""A function that lists why a format cannot store a virtual variable; empty if it can."""
+"""Takes a virtual variable, and returns the reasons why a format cannot store it."""
 MAX_CANDIDATES = 48
-"""How many encodings of a variable are compared: those of most of its elements."""
+"""Maximum number of encodings of a variable that are compared."""
 MAX_ELEMENTS = 2**20
 """Maximum number of elements in new chunks of a variable, unless a single row is longer."""
 COMPRESSION_LEVEL = 4
-"""The compression level of encodings whose own codecs have no encoder."""
+"""Compression level for encodings whose own codecs have no encoder."""
 
 
 CHOICES = ("chunks", "codecs", "dtype")
-"""The keys of a user's choices for the main encoding of a variable."""
+"""Keys of ``main_encoding`` of a variable."""
 Choices = Mapping[str, Any]
-"""A user's choices for the main encoding; whatever is not given is chosen automatically."""
+"""``main_encoding`` of a variable; missing keys are chosen automatically."""
 
 
 def _apply_choices(
     choices: Choices, main: MainEncoding, dims: tuple[str, ...]
 ) -> Iterator[MainEncoding]:
-    """Yield an encoding with the wanted codecs and chunks, if it has the wanted dtype."""
+    """Yield an encoding with the chosen codecs and chunks, if it has the chosen dtype."""
     dtype, codecs, chunks = (choices.get(name) for name in ("dtype", "codecs", "chunks"))
     pipeline = main.pipeline
     if dtype is not None and np.dtype(dtype) != pipeline.dtype:
@@ -82,15 +82,15 @@ def _apply_choices(
 
 
 def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: Choices) -> Cells:
-    """Return the cells of the main encoding of a variable.
+    """Choose the main encoding of a variable, and return its cells.
 
-    Raises `UnsupportedError` if the format can store none, or none that the user allows.
+    Raises `UnsupportedError` if the format can store no encoding that the user allows.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
     costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, choices)}
     why = "there is no encoding that it could hold"
     for main in sorted(costs, key=lambda one: costs[one]):
-        reason = _find_objection(variable, main, costs[main], obstacles)
+        reason = _find_unsuitable_reason(variable, main, costs[main], obstacles)
         if reason is None:
             return Cells(array, main)
         why = reason
@@ -98,12 +98,12 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
 
 
 def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
-    """Yield the encodings that chunks have, then, for each, one that can represent all values."""
+    """Yield the encodings of chunks, then, for each, a plain one that can represent all values."""
     found = list(islice(_list_present(variable), MAX_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if not found:
-        # the variable has no chunks at all: choose chunks of whole rows
+        # without chunks, choose chunks of whole rows
         shape = array.shape
         rows = max(1, min(shape[0], MAX_ELEMENTS // prod(shape[1:]))) if shape else 1
         found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
@@ -112,20 +112,20 @@ def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[M
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
-    """Yield the encodings that chunks have; those that encode the most elements come first."""
+    """Yield the encodings of chunks, those of the most elements first."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     sizes: dict[MainEncoding, int] = {}
     for fragment in array.fragments:
         chunks: tuple[int, ...] = ()
         for axis in fragment.axes:
-            # the stored chunk length that covers most of the axis
+            # the chunk length that covers most of the axis
             lengths, counts = np.unique(axis.slabs().encoded, return_counts=True)
             chunks += (int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1,)
         if 0 in fragment.shape:
             continue
         for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
-            pipeline = strip_flat_axes(array.pipelines[number], chunks)
-            # what is encoded anew is stored in the order in which it is shown
+            pipeline = drop_axes_of_length_one(array.pipelines[number], chunks)
+            # rewritten chunks are not flipped
             main = MainEncoding(replace(pipeline, flipped=()), chunks)
             sizes[main] = sizes.get(main, 0) + int(np.prod(fragment.shape))
     yield from sorted(sizes, key=lambda main: -sizes[main])
@@ -141,7 +141,7 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     # shuffle for another element size, and other codecs if one has no encoder
     shuffle: tuple[Codec, ...] = (Shuffle(size),) if size > 1 else ()
     if all(map(is_lossless, codecs)):
-        pairs = (shuffle if name_of(codec) == "shuffle" else (codec,) for codec in codecs)
+        pairs = (shuffle if get_codec_id(codec) == "shuffle" else (codec,) for codec in codecs)
         codecs = tuple(chain.from_iterable(pairs))
     else:
         codecs = (*shuffle, Zlib(COMPRESSION_LEVEL))
@@ -149,10 +149,10 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     return MainEncoding(make_plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
 
 
-def _find_objection(
+def _find_unsuitable_reason(
     variable: ManifestVariable, main: MainEncoding, nbytes: int, obstacles: Obstacles
 ) -> str | None:
-    """Return why an encoding cannot be the main one, or None if it can."""
+    """Return the reason why an encoding cannot be the main one, or None."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if main.pipeline.decoded_dtype != array.dtype.newbyteorder("=") and not array.dtype.names:
         return f"its values are {array.dtype}, {main.describe()} has others"
@@ -179,7 +179,7 @@ def apply_main_encoding(
     manifest: ChunkManifest,
     shape: tuple[int, ...] | None = None,
 ) -> ManifestVariable:
-    """Return a variable as it is stored when all its chunks have the main encoding."""
+    """Return the stored variable with the chunks of a manifest, all in the main encoding."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     shape = main.chunks if shape is None else shape
     fragment = Fragment.whole(make_regular_axes(shape, main.chunks), manifest)
@@ -196,12 +196,12 @@ def apply_main_encoding(
 
 
 # ---------------------------------------------------------------------- costs
-# The table of the cost of rewriting: a pandas table that is readable on 80 columns.
+# The table of the cost of rewriting, a pandas table that fits in 80 columns.
 
 
 HEADINGS = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
 WIDTH = 80
-"""The length of lines in characters, unless a word is longer."""
+"""Maximum length of lines in characters, unless a word is longer."""
 
 
 class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
@@ -241,16 +241,16 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 
 PLACEHOLDER = SourceFile("file:///rewritten")
-"""The file of chunks that are not written yet, for asking a format about the result."""
+"""The file of chunks that are not written yet, for checking the result with a format."""
 
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """How one variable is written that the format cannot store as it is.
+    """The plan of rewriting a variable that the format cannot store as it is.
 
-    ``cells`` are those of its main encoding, and ``reasons`` are why the format cannot store it.
-    ``filled`` are missing chunks that must be written, because the format cannot store their fill
-    value.
+    ``cells`` are those of its main encoding, and ``reasons`` why the format cannot store it.
+    ``filled`` is a mask of missing chunks that must be written, because the format cannot store
+    their fill value.
     """
 
     path: str
@@ -297,7 +297,7 @@ class VariablePlan:
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks to write; equal ones are written once, but each is counted."""
+        """The number of chunks to write, counting equal ones, which are written once."""
         return int(np.count_nonzero(self.to_write))
 
     @property
@@ -306,14 +306,14 @@ class VariablePlan:
         return self.nchunks * self.main.nbytes
 
     def finish(self, manifest: ChunkManifest) -> ManifestVariable:
-        """Return the variable with its chunks in the main encoding."""
+        """Return the rewritten variable, with the manifest of its chunks in the main encoding."""
         return apply_main_encoding(self.variable, self.main, manifest, self.array.shape)
 
 
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Return the plans of all variables that must be rewritten, by path."""
+    """Plan the rewriting of all variables that the format cannot store, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
@@ -338,7 +338,7 @@ def plan_rewriting(
 
 
 def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
-    """Return a table with one row per virtual variable: what rewriting it costs, and why."""
+    """Return the cost of rewriting and its reasons, one row per virtual variable."""
     rows: list[tuple[Any, ...]] = []
     for path, variable in group.walk_variables():
         if (plan := plans.get(path)) is not None:
@@ -359,15 +359,12 @@ LOSSLESS = {
     *("blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"),
     *("adler32", "crc32", "fletcher32"),
 }
-"""Ids of numcodecs codecs that encode without loss what our codecs decode."""
+"""Ids of codecs that numcodecs encodes without loss, compatibly with our codecs."""
 
 
 @dataclass(frozen=True)
 class MainEncoding:
-    """The main encoding of a variable, or a candidate for it.
-
-    All chunks of the variable could be rewritten in this encoding and this chunk shape.
-    """
+    """The main encoding of a variable, or a candidate: a pipeline and a chunk shape."""
 
     pipeline: CodecPipeline
     chunks: tuple[int, ...]
@@ -386,14 +383,14 @@ class MainEncoding:
         return whole and stored and all(map(is_lossless, self.pipeline.codecs))
 
     def describe(self) -> str:
-        """Describe the encoding in a few words, for tables."""
-        codecs = [name_of(codec) for codec in self.pipeline.codecs] or ["uncompressed"]
+        """Return a short description of the encoding, for tables and errors."""
+        codecs = [get_codec_id(codec) for codec in self.pipeline.codecs] or ["uncompressed"]
         packing = self.pipeline.packing
         packed = ", packed" if packing and not packing.is_identity else ""
         return f"{self.pipeline.dtype}{packed}, {' '.join(codecs)}, chunks {self.chunks}"
 
     def encode(self, values: Array) -> bytes:
-        """Encode values as a chunk; the rest of the chunk is filled if there are fewer values.
+        """Encode values as a chunk, padded with the fill value.
 
         Raises `UnsupportedError` if the packing cannot represent the values exactly.
         """
@@ -405,7 +402,7 @@ class MainEncoding:
         return self._encode_stored(stored)
 
     def encode_fill(self) -> bytes:
-        """Encode a chunk that is full of the value of missing chunks."""
+        """Encode a chunk of fill values."""
         fill = np.full(self.chunks, self.pipeline.fill_value, self.pipeline.dtype)
         return self._encode_stored(fill)
 
@@ -416,7 +413,7 @@ class MainEncoding:
         return bytes(data)
 
     def check_exact(self, data: bytes, values: Array) -> None:
-        """Check that a chunk decodes to its values."""
+        """Raise an error if an encoded chunk does not decode to its values."""
         found: Buffer = data
         for codec in reversed(self.pipeline.codecs):
             found = codec.decode(found, None)
@@ -443,12 +440,12 @@ class MainEncoding:
 
 
 def is_lossless(codec: Codec) -> bool:
-    """Return whether the codec in numcodecs encodes without loss what ours decodes."""
-    return not codec.maps_arrays and name_of(codec) in LOSSLESS
+    """Return whether numcodecs has a lossless encoder that is compatible with our codec."""
+    return not codec.maps_arrays and get_codec_id(codec) in LOSSLESS
 
 
-def name_of(codec: Codec) -> str:
-    """Return the id of a codec in Zarr v2."""
+def get_codec_id(codec: Codec) -> str:
+    """Return the Zarr v2 id of a codec."""
     return str(getattr(codec, "id", codec.zarr_v2_id))
 
 
@@ -456,7 +453,7 @@ def name_of(codec: Codec) -> str:
 
 
 def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
-    """Return whether a packing can represent the values of another one, as far as is known."""
+    """Return whether a pipeline can represent the values of another one, judging by the packing."""
     ours, theirs = main.packing, other.packing
     if ours is None or (ours.is_identity and main.dtype == ours.dtype):
         return True
@@ -477,7 +474,7 @@ def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
 
 
 def pack(values: Array, pipeline: CodecPipeline) -> Array:
-    """Return the stored numbers for values."""
+    """Pack values to stored numbers."""
     packing = pipeline.packing
     if packing is None:
         return values.astype(pipeline.dtype, copy=False)
@@ -524,13 +521,13 @@ def _pack_times(values: Array, pipeline: CodecPipeline, packing: TimePacking) ->
 
 
 def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
-    """Return the values of stored numbers."""
+    """Unpack stored numbers to values."""
     native = stored.astype(stored.dtype.newbyteorder("="))
     return pipeline.packing.decode(native) if pipeline.packing else native
 
 
 def are_bit_identical(one: Array, other: Array) -> bool:
-    """Return whether values are bit-identical; all NaN are considered equal."""
+    """Return whether values are bit-identical, except that all NaN are equal."""
     native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
     if other.dtype.names:
         # padding between the members of compound types is undefined
@@ -544,7 +541,7 @@ def are_bit_identical(one: Array, other: Array) -> bool:
 
 
 def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the attributes of dates or durations that are stored as in numpy."""
+    """Return the attributes of times or durations that are stored as numpy's integers."""
     names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
     if dtype.kind not in "mM":
         return {"units": None}
@@ -563,8 +560,8 @@ def make_plain_pipeline(
 ) -> CodecPipeline:
     """Return a pipeline that can represent any value of a dtype.
 
-    With ``bare``, the variable has no packing attributes, so that some may be added: the fill value
-    of floats, and the epoch of dates.
+    With ``bare``, the variable has no packing attributes, so that the pipeline may add some: the
+    fill value of floats, and the units of times.
     """
     kind = dtype.newbyteorder("=")
     layout = tuple(range(ndim))
@@ -579,8 +576,8 @@ def make_plain_pipeline(
     return CodecPipeline(kind, codecs, fill, layout, packing)
 
 
-def strip_flat_axes(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPipeline:
-    """Return a pipeline without the stored axes along which chunks have length 1."""
+def drop_axes_of_length_one(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPipeline:
+    """Remove the stored axes along which chunks have length 1 from a pipeline."""
     layout = tuple(
         entry
         for entry in pipeline.layout
@@ -590,7 +587,7 @@ def strip_flat_axes(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPi
 
 
 # ---------------------------------------------------------------------- cells
-# Which chunks of an array stay references on the grid of its main encoding: integer arithmetic.
+# Which chunks of an array can be kept as references on the grid of its main encoding.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -598,53 +595,55 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the grid of a main encoding, and which of them stay references."""
+    """The cells of the chunk grid of a main encoding, and which of them are kept as references."""
 
     array: ManifestArray
     main: MainEncoding
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks per axis."""
-        return grid_of(self.array.shape, self.main.chunks)
+        """Number of cells along each axis."""
+        return compute_grid_shape(self.array.shape, self.main.chunks)
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes, before codecs, of the cells that do not stay references."""
+        """Size in bytes, before codecs, of the cells that are not kept as references."""
         count = prod(self.grid) if self._fills_gaps else int(np.count_nonzero(self._covered))
-        kept = sum(int(np.count_nonzero(mask)) for _, mask in self._known)
+        kept = sum(int(np.count_nonzero(mask)) for _, mask in self._kept_chunks)
         return (count - kept) * self.main.nbytes
 
     @cached_property
     def rewritten(self) -> Mask:
-        """The cells whose values must be encoded."""
+        """Mask of the cells whose values must be encoded."""
         references = sum(f.manifest.size for f in self.array.fragments)
         check_table(self.grid, references, f"{self.array.name!r}")
         found = np.array(self._covered)
-        for fragment, mask in self._known:
+        for fragment, mask in self._kept_chunks:
             found.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False
         return found
 
     @property
     def gaps(self) -> Mask:
-        """Cells without any stored chunk, if their value differs from that of missing chunks."""
+        """Mask of cells in gaps, if the fill value of gaps differs from that of missing chunks."""
         return ~self._covered if self._fills_gaps else np.zeros(self.grid, bool)
 
     @property
     def missing(self) -> Mask:
-        """The cells that are missing chunks in the set."""
+        """Mask of the cells that are missing chunks in the set."""
         return np.asarray((self.kept.file == MISSING) & ~self.rewritten & ~self.gaps)
 
     @cached_property
     def kept(self) -> ChunkManifest:
-        """The references that stay, on the grid; all other cells are missing."""
-        flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._known]
-        rows = [np.flatnonzero(mask) for _, mask in self._known]
+        """The kept references, as a manifest of the grid; all other cells are missing."""
+        flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._kept_chunks]
+        rows = [np.flatnonzero(mask) for _, mask in self._kept_chunks]
         joined = ChunkManifest.concatenate(
             [ChunkManifest.missing((0,)), *(m.at(one) for m, one in zip(flat, rows, strict=True))],
             0,
         )
-        cells = [self._find_cells(f, one) for (f, _), one in zip(self._known, rows, strict=True)]
+        cells = [
+            self._find_cells(f, one) for (f, _), one in zip(self._kept_chunks, rows, strict=True)
+        ]
         where = np.concatenate([np.zeros(0, np.int64), *cells])
         columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
         empty = ChunkManifest.missing(self.grid)
@@ -652,12 +651,12 @@ class Cells:
 
     @property
     def _fills_gaps(self) -> bool:
-        """Whether gaps need chunks because missing chunks have another value."""
+        """Whether gaps must be written as chunks, since missing chunks read as another value."""
         return self.array.has_gaps and not fills_with(self.main.pipeline, self.array.fill_value)
 
     @cached_property
     def _covered(self) -> Mask:
-        """The cells that fragments overlap."""
+        """Mask of the cells that fragments overlap."""
         if not self.array.has_gaps:
             return np.broadcast_to(True, self.grid)
         found = np.zeros(self.grid, bool)
@@ -668,14 +667,11 @@ class Cells:
         return found
 
     @cached_property
-    def _known(self) -> list[tuple[Fragment, Mask]]:
-        """Fragments, each with a mask of the chunks that stay references.
-
-        These are cells of the grid, in the main encoding.
-        """
+    def _kept_chunks(self) -> list[tuple[Fragment, Mask]]:
+        """Fragments, each with a mask of the chunks that are cells in the main encoding."""
         array, chunks = self.array, self.main.chunks
-        wanted = strip_flat_axes(self.main.pipeline, chunks)
-        stripped = [strip_flat_axes(p, chunks) for p in array.pipelines]
+        wanted = drop_axes_of_length_one(self.main.pipeline, chunks)
+        stripped = [drop_axes_of_length_one(p, chunks) for p in array.pipelines]
         # chunks that exist may have another fill value
         same = [replace(p, fill=None) == replace(wanted, fill=None) for p in stripped]
         alike, fills = (
@@ -699,7 +695,7 @@ class Cells:
         return found
 
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
-        """Return the flat indexes in C order of the cells in which chunks begin."""
+        """Return the flat ids of the cells in which chunks begin."""
         cells, grid = np.zeros(rows.size, np.int64), self.grid
         places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
         for axis, place in enumerate(places):
@@ -708,6 +704,6 @@ class Cells:
         return cells
 
 
-def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of chunks per axis."""
+def compute_grid_shape(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the number of chunks along each axis of a regular grid."""
     return tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))

@@ -1,4 +1,4 @@
-"""The report of a change of a set: what was dropped, renamed and changed, and what stays."""
+"""`SetChange`, the report of what was dropped, renamed and changed in a set, and what was kept."""
 
 from __future__ import annotations
 
@@ -68,30 +68,34 @@ class SetChange(Report):
     def of(
         cls,
         destination: Destination,
-        done: CommitResult,
+        result: CommitResult,
         *,
         variables: tuple[str, ...] = (),
         **facts: Any,
     ) -> SetChange:
-        """Compare a set before and after a change.
+        """Create the report from the set before and after a change.
 
-        ``variables`` are those that were dropped from groups that stay, and ``facts`` the other
-        fields that both versions do not show.
+        ``variables`` are those that were dropped from remaining groups, and ``facts`` other fields,
+        which a comparison of both versions cannot show.
         """
-        before, after = done.before or EMPTY, done.after
-        there = dict(after.walk())
-        lost = {path: group for path, group in before.walk() if path not in there}
+        before, after = result.before or EMPTY, result.after
+        remaining_groups = dict(after.walk())
+        dropped_groups = {
+            path: group for path, group in before.walk() if path not in remaining_groups
+        }
         sizes = [
             SizeChange(_join(path, dim), size, now[dim])
             for path, group in before.walk()
-            for now in [find_dim_sizes(there.get(path, EMPTY))]
+            for now in [find_dim_sizes(remaining_groups.get(path, EMPTY))]
             for dim, size in find_dim_sizes(group).items()
             if now.get(dim, size) != size
         ]
-        below = [_join(path, name) for path, group in lost.items() for name in group.variables]
+        below = [
+            _join(path, name) for path, group in dropped_groups.items() for name in group.variables
+        ]
         return cls(
             without_secrets(destination.location.url),
-            groups=tuple(_join(path) for path in lost),
+            groups=tuple(_join(path) for path in dropped_groups),
             variables=(*variables, *below),
             sizes=tuple(sizes),
             kept=tuple(_join(path) for path, _ in after.walk_variables()),

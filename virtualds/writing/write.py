@@ -1,9 +1,8 @@
-"""Writing reference sets: creating, replacing and changing them.
+"""Creating, replacing and changing reference sets.
 
-All callers take the same steps. `WriteOptions` checks that the options are consistent.
-`Destination.of` chooses the format and checks the choices for it. `Destination.create` and
-`Destination.change` reject groups that a set may not contain, write all or nothing, and resolve
-conflicts with other writers.
+`WriteOptions` checks that options are consistent. `Destination.of` chooses the format and checks
+its options. `Destination.create` and `Destination.change` reject groups that a set may not contain,
+write atomically, and resolve conflicts with other writers.
 """
 
 from __future__ import annotations
@@ -68,20 +67,20 @@ from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rew
 Result = TypeVar("Result")
 
 ATTEMPTS = 30
-"""How often a change is repeated because another writer was faster."""
+"""Maximum number of attempts of a change if other writers are faster."""
 
 
 PAUSE = 0.05
-"""The average pause after the first attempt, in seconds; it doubles after every attempt."""
+"""Average seconds of the pause after the first attempt, doubled after each attempt."""
 
 
 @contextmanager
 def explain_missing_set(location: Location) -> Iterator[None]:
-    """Explain in the error for a set that does not exist what to do."""
+    """Add the remedy to the error for a set that does not exist."""
     try:
         yield
     except FileNotFoundError as error:
-        # the system's error has no more details
+        # an error of the operating system has no further details
         said = f" ({error})" if error.errno is None and f"{error}" else ""
         raise FileNotFoundError(
             f"{location.target}: there is no reference set{said}; check the path, or write one "
@@ -91,7 +90,7 @@ def explain_missing_set(location: Location) -> Iterator[None]:
 
 
 def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
-    """Make a change to a set; if wanted, repeat it when another writer was faster."""
+    """Call ``attempt``, and again after a conflict if ``conflict`` is "retry"."""
     check_choice("conflict", conflict, ("raise", "retry"))
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
@@ -102,7 +101,7 @@ def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
             left -= 1
             if not left:
                 raise
-        # if all writers waited equally long, the same one would lose again
+        # a random pause, since the same writer could otherwise lose again
         time.sleep(random.uniform(0, 2 * pause))
         pause = min(2 * pause, 5.0)
 
@@ -113,7 +112,7 @@ EMPTY = ManifestGroup()
 
 
 def normalise_path(path: str | None) -> str:
-    """Return the path of a group without superfluous slashes; that of the root is ``""``.
+    """Return the path of a group without leading, trailing and double slashes; "" for the root.
 
     >>> normalise_path("/a//b/"), normalise_path("/"), normalise_path(None)
     ('a/b', '', '')
@@ -128,7 +127,7 @@ def normalise_path(path: str | None) -> str:
 
 @contextmanager
 def name_group_in_errors(path: str) -> Iterator[None]:
-    """Name a group, unless it is the root, in errors of the block."""
+    """Add the path of a group, unless it is the root, to errors of the block."""
     try:
         yield
     except (VirtualdsError, ValueError) as error:
@@ -147,7 +146,7 @@ def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with a group at a path, in place of the previous one.
+    """Replace the group at a path.
 
     Raises `CombineError` if a variable has the name of the group, or of a group above it.
     """
@@ -164,10 +163,10 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return the set with a group, and the groups below it, added at ``path``.
+    """Add a group, and the groups below it, at a path.
 
-    Existing groups there must have no variables, which would be lost, unless the new content has
-    neither variables nor attributes. Callers check this.
+    Callers check that no existing group with variables would be replaced by one with variables or
+    attributes.
     """
     for below, part in group.walk(path):
         there = find_group(root, below)
@@ -177,12 +176,12 @@ def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with the variables of a group at a path; the groups below stay unchanged."""
+    """Replace the group at a path, but keep the groups below it."""
     there = find_group(root, path)
     return put_group(root, path, replace(group, groups=there.groups if there else {}))
 
 
-# ---------------------------------------------------------------------- coordinates of groups above
+# ---------------------------------------------------------------------- inherited coordinates
 
 
 def list_inherited(
@@ -201,7 +200,7 @@ def list_inherited(
 
 
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
-    """Raise an error if a dimension that groups share changes its length in only some of them."""
+    """Raise an error if a change makes a group disagree with an inherited dimension."""
     known = {misfit[:2] for misfit in _find_mismatches(before)}
     for path, dim, size, above in _find_mismatches(after):
         if find_group(before, path) is not None and (path, dim) not in known:
@@ -214,7 +213,7 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
 
 
 def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
-    """Yield group, dimension and both lengths where a group does not fit an inherited dimension."""
+    """Yield group, dimension and both lengths for dimensions that disagree with inherited ones."""
     for path, group in root.walk():
         sizes = find_dim_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
@@ -222,7 +221,7 @@ def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]
                 yield path, dim, sizes[dim], above
 
 
-# ---------------------------------------------------------------------- how a set is written
+# ---------------------------------------------------------------------- options
 
 MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
@@ -230,15 +229,16 @@ NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
 REWRITING = tuple(one.name for one in fields(Rewriting))
 COMMON_CHOICES = (KEEP_QUERY, *REWRITING)
-"""Choices that every format has."""
+"""Names of options that all formats have."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a set is written, as in ``ds.virtual.to_manifest``; the options are consistent.
+    """Options of ``ds.virtual.to_manifest``.
 
-    ``choices`` are the options of the format, and those of every format: ``keep_query``, and the
-    fields of `Rewriting`. Raises `ValueError` for options that are unknown or exclude each other.
+    ``choices`` are options of the format, and those of all formats: ``keep_query``, and the fields
+    of `Rewriting` and `ReferenceChanges`. Raises `ValueError` for options that are unknown or
+    exclude each other.
     """
 
     format: str | None = None
@@ -269,7 +269,7 @@ class WriteOptions:
         _ = self.rewriting
 
     def _check_mode(self) -> None:
-        """Raise an error for an unknown mode, and for options that it does not have."""
+        """Raise an error for an unknown mode, and for options that the mode does not have."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -314,7 +314,7 @@ class WriteOptions:
 
     @property
     def creates_set(self) -> bool:
-        """Whether the data become the whole set."""
+        """Whether the data are the content of the whole set."""
         return self.mode in CREATING and not self.path
 
     @property
@@ -324,7 +324,7 @@ class WriteOptions:
 
     @property
     def rewriting(self) -> Rewriting:
-        """What to do about chunks that the format cannot store."""
+        """The options for chunks that the format cannot store."""
         return select_fields(Rewriting, self.choices)
 
     @property
@@ -334,35 +334,35 @@ class WriteOptions:
 
     @property
     def changes(self) -> ReferenceChanges:
-        """How chunks are split or stored inline before the format receives them."""
+        """The options for splitting chunks and storing them inline."""
         return select_fields(ReferenceChanges, self.choices)
 
     @property
     def format_choices(self) -> dict[str, Any]:
-        """The choices that are specific to the format."""
+        """The options that only this format has."""
         shared = (*COMMON_CHOICES, *CHANGES)
         return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
-        """Raise an error for choices that a format does not have; ``call`` is used by the error."""
+        """Raise an error for options that a format does not have; it names ``call``."""
         known = [*target.choices, *COMMON_CHOICES]
         others = find_arguments(WriteOptions if call is None else call)
         listed = ", ".join(known)
         for name in sorted(self.choices.keys() - set(known)):
             remedy = format_suggestion(name, {*known, *others} - {name})
-            if name in {one.name for one in fields(self)}:
+            if name in {option.name for option in fields(self)}:
                 remedy = "; ds.virtual.to_manifest has it, and this call does not"
             raise TypeError(f"{target.name} has no option {name!r}{remedy or f'; it has {listed}'}")
         check_types(self.choices)
         _ = self.changes
 
 
-# ---------------------------------------------------------------------- where a set is written
+# ---------------------------------------------------------------------- destination
 
 MakeGroup = Callable[[], ManifestGroup]
-"""A function that returns the group of a new set."""
+"""Returns the group of a new set."""
 ChangeGroup = Callable[[ManifestGroup], ManifestGroup]
-"""A function that returns the new group of a set, given the present one."""
+"""Takes the present group of a set, and returns the new one."""
 
 
 class CommitResult(NamedTuple):
@@ -374,10 +374,10 @@ class CommitResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where to write a set, in which format, and with which options.
+    """The location, the format and the options of a set to write.
 
-    ``place`` is where workers write parts of the set, as returned by `virtualds.formats.Parts`. In
-    a ``dry_run`` a change is computed and checked, and nothing is written.
+    ``place`` is where workers write parts of the set, see `virtualds.formats.Parts`. In a
+    ``dry_run``, a change is computed and checked, but not written.
     """
 
     location: Location
@@ -390,13 +390,13 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and check its choices; ``call`` is what the user called."""
+        """Choose the format, and check its options; ``call`` is the public function."""
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def check_not_existing(self) -> Destination:
-        """Raise an error before long work if the set would be created but exists already."""
+        """Raise an error if the set would be created but exists already; return the destination."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
@@ -412,13 +412,13 @@ class Destination:
 
     @property
     def rewrite(self) -> RewriteTarget:
-        """Where chunks are rewritten that the format cannot store as they are."""
+        """The target of rewritten chunks."""
         options = self.options
         return RewriteTarget(self.location, self.format, options.rewriting, options.format_choices)
 
     @property
     def parts(self) -> Parts:
-        """The functions with which several processes write one set, if the format supports it."""
+        """The functions for writing a set by several processes; raise if the format has none."""
         if self.format.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
@@ -430,18 +430,18 @@ class Destination:
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Check that several processes can write the set, and return where they write its parts."""
+        """Prepare writing by several processes; return the destination of the parts."""
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
         with explain_write_errors(where):
             return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
 
     def create(self, whole: MakeGroup) -> CommitResult:
-        """Write a set with the group that ``whole`` returns, completely or not at all."""
+        """Write a new set with the group that ``whole`` returns, atomically."""
         return self._write(partial(self._create, whole))
 
     def change(self, change: ChangeGroup, whole: MakeGroup | None = None) -> CommitResult:
-        """Change a set; if there is none, create one with the group that ``whole`` returns."""
+        """Change a set atomically; if there is none, create one with the group of ``whole``."""
         if self.dry_run:
             return self._try_change(change, whole)
         return self._write(partial(self._change, change, whole))
@@ -456,9 +456,9 @@ class Destination:
 
     def _create(self, whole: MakeGroup) -> CommitResult:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
-            # chunks are read only for a set that one process can write
+            # check now, before chunks are read
             self.check_not_existing()
-        # workers check the parts that they write
+        # workers have already checked the parts that they wrote
         is_known: IsKnown = (
             knows_no_table
             if self.place is None
@@ -467,7 +467,7 @@ class Destination:
         group = self.options.changes.apply(whole(), is_known)
         group = self._fit(group, is_known)
         where, replaces = self.location.target, self.options.replaces_set
-        # not around ``whole``, which reads sources: their errors are not errors of the set
+        # without ``whole``, which reads sources, whose errors are not those of the set
         with explain_write_errors(where):
             if self.place is not None:
                 self.parts.commit(group, self.place, replace=replaces)
@@ -486,7 +486,7 @@ class Destination:
         def prepared(before: ManifestGroup) -> ManifestGroup:
             found[:] = [CommitResult(before, self._prepare_change(before, change))]
             if found[0].after is not before:
-                # only now is it known what has to be written
+                # the number of references to write is only known now
                 counting.enter_context(self._count_writing(found[0].after))
             return found[0].after
 
@@ -513,7 +513,7 @@ class Destination:
             ) from error
 
     def _try_change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
-        """Return what a change of a set would write, and write nothing."""
+        """Compute and check a change of a set without writing."""
         how = OpenOptions(
             parser=self.format.name,
             allow=self.options.allow,
@@ -530,14 +530,14 @@ class Destination:
         return CommitResult(before, after)
 
     def _check_storable(self, before: ManifestGroup, after: ManifestGroup) -> None:
-        """Raise the error for changed variables that the format cannot store, as a writer would."""
+        """Raise the error of the writer for changed variables that the format cannot store."""
         obstacles = bind_obstacles(self.format, self.options.format_choices)
         known = dict(before.walk_variables())
         problems = [
             f"{path}: {reason}"
             for path, variable in after.walk_variables()
             if isinstance(variable.data, ManifestArray) and variable is not known.get(path)
-            # variables already in the set may depend on the choices with which it was written
+            # variables of the set may have been written with other options
             if path not in known or not _list_reasons(known[path], obstacles)
             for reason in obstacles(variable)
         ]
@@ -546,9 +546,9 @@ class Destination:
             raise make_unsupported_error(self.location.url, name, problems, LOAD_OR_LEAVE_OUT)
 
     def _prepare_change(self, before: ManifestGroup, change: ChangeGroup) -> ManifestGroup:
-        """Return the new content of a set, in a form that the format can write."""
+        """Apply a change to the group of a set, and prepare the result for the format."""
         if problems := before.all_problems():
-            # parts of the set that cannot be read would be lost
+            # unreadable parts of the set would be lost
             ON_ERROR["raise"](before, problems)
         if (after := change(before)) is before:
             return before
@@ -561,7 +561,7 @@ class Destination:
         return count_writing(self.options.rewriting.progress, total)
 
     def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Return a group in a form that the format can write; check that a set may contain it."""
+        """Prepare a group for the format, and check that a set may contain it."""
         target, keep = str(self.location.target), self.options.keep_query
         check_admissible(group, target, keep_query=keep, is_known=is_known)
         group = self.rewrite.fit(group)
@@ -581,27 +581,25 @@ def _list_reasons(variable: ManifestVariable, obstacles: Obstacles) -> list[str]
 
 
 def prepare_write(
-    url: Any, *, storage_options: Mapping[str, Any] | None = None, **given: Any
+    url: Any, *, storage_options: Mapping[str, Any] | None = None, **arguments: Any
 ) -> Destination:
-    """Check the arguments of ``ds.virtual.to_manifest`` before the dataset exists.
-
-    A scan of several hours should not end with an error that could be raised before it began.
+    """Check the arguments of ``ds.virtual.to_manifest`` before a long scan begins.
 
     Examples
     --------
     >>> prepare_write("refs.parquet").format.name
     'kerchunk-parquet'
     """
-    names = {one.name for one in fields(WriteOptions)}
-    choices = {name: value for name, value in given.items() if name not in names}
-    options = select_fields(WriteOptions, given | {"choices": choices})
+    names = {option.name for option in fields(WriteOptions)}
+    choices = {name: value for name, value in arguments.items() if name not in names}
+    options = select_fields(WriteOptions, arguments | {"choices": choices})
     return Destination.of(Location.of(url, storage_options), options).check_not_existing()
 
 
 # ---------------------------------------------------------------------- sets that stay in memory
 
 DICT_TARGET = "a dict of references"
-"""The name of the target in errors."""
+"""Name of the target in error messages."""
 
 
 def make_dict(
@@ -610,7 +608,7 @@ def make_dict(
     storage_options: Mapping[str, Any] | None,
     call: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return a group as a dict of references, as the format of ``options`` would write it."""
+    """Return a group as a dict of references in the format of ``options``."""
     forms = {form.name: form for form in FORMATS if form.to_dict is not None}
     form = forms.get(options.format or next(iter(forms)))
     if form is None or form.to_dict is None:
@@ -628,7 +626,7 @@ def make_dict(
 
 
 def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
-    """Raise an error for options that only make sense for files."""
+    """Raise an error for options that have no meaning for a dict."""
     if options.rewriting.rewrites:
         raise UnsupportedError(
             "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
@@ -649,22 +647,21 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
 
 
 # ---------------------------------------------------------------------- changes of references
-# ``subchunk`` and ``inline_threshold`` change the group before a format receives it, so that
-# formats need not implement them. Tables of references that are already in the target set, and are
-# read on demand, stay unchanged. In small sets, which are read completely, old chunks are split and
-# stored inline like new ones.
+# ``subchunk`` and ``inline_threshold`` change the group before a format writes it. Reference tables
+# of the target set are not changed. In small sets, whose references are in memory, old chunks are
+# split and stored inline like new ones.
 
 
-# ---------------------------------------------------------------------- what a user asks for
+# ---------------------------------------------------------------------- options of references
 
 Subchunk = Mapping[str, int | Mapping[str, int]]
 ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
-"""A function of the path of a variable, the variable and its array, which returns another array."""
+"""Takes the path of a variable, the variable and its array, and returns the new array."""
 
 
 @dataclass(frozen=True)
 class ReferenceChanges:
-    """How chunks are split, and which are stored inline, as in ``ds.virtual.to_manifest``.
+    """Options for splitting chunks and storing them inline, as in ``ds.virtual.to_manifest``.
 
     Raises `TypeError` or `ValueError` for values that are not a mapping or number.
     """
@@ -680,7 +677,7 @@ class ReferenceChanges:
             _check_subchunk(self.subchunk)
 
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Return a group with its chunks split or stored inline; tables of the set stay unchanged.
+        """Split chunks, and store them inline, except for reference tables of the target set.
 
         Raises `UnsupportedError` for chunks that cannot be split, and `ReadError` for chunks that
         cannot be read.
@@ -715,7 +712,7 @@ def _check_subchunk(given: Any) -> None:
 
 
 def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
-    """Return a group, and those below it, with changed virtual arrays."""
+    """Apply a function to the virtual arrays of a group and of the groups below it."""
 
     def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
         if not isinstance(variable.data, ManifestArray):
@@ -727,19 +724,19 @@ def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
     return group.map_variables(changed)
 
 
-# ---------------------------------------------------------------------- cutting
+# ---------------------------------------------------------------------- splitting chunks
 
 
 @dataclass
 class _ChunkSplitter:
-    """Splits the chunks of arrays that a user names by dimension or variable."""
+    """Splits chunks as the option ``subchunk`` says."""
 
     subchunk: Subchunk
     is_known: IsKnown
     is_done: bool = False
 
     def cut(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
-        """Return an array with its chunks split, or unchanged if it is compressed."""
+        """Split the chunks of an array; return it unchanged if it is compressed."""
         names = (path, path.rpartition("/")[2])
         of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
         named = next((one for one in of_variables if isinstance(one, Mapping)), None)
@@ -752,7 +749,7 @@ class _ChunkSplitter:
         if not lengths:
             return array
         known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
-        # chunks that are already in the set were split when it was written
+        # chunks of the set were split when they were written
         self.is_done |= bool(known) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
             for f in array.fragments
@@ -766,7 +763,7 @@ class _ChunkSplitter:
         return replace(array, fragments=(*known, *found.fragments))
 
     def check_done(self, group: ManifestGroup) -> None:
-        """Raise an error for a request without effect: unknown names, or compressed chunks."""
+        """Raise an error if ``subchunk`` had no effect: unknown names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
         for name in self.subchunk:
@@ -783,20 +780,19 @@ class _ChunkSplitter:
 
 
 def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
-    """Return whether references are in a table of the target set."""
+    """Return whether a manifest is a view of a table of the target set."""
     return manifest.table is not None and is_known(manifest.table)
 
 
-# ---------------------------------------------------------------------- holding
+# ---------------------------------------------------------------------- inline chunks
 
 
 def _inline_small_chunks(
     array: ManifestArray, path: str, limit: int, is_known: IsKnown
 ) -> ManifestArray:
-    """Return an array with chunks of at most ``limit`` bytes in memory, or unchanged without any.
+    """Make chunks of at most ``limit`` bytes inline chunks.
 
-    Chunks are read as usual: adjacent ones in one request, many files at a time, and verified by
-    their checksums. Equal ranges are read once.
+    Equal ranges are read once, and checksums are verified.
     """
     fragments = list(array.fragments)
     for number, fragment in enumerate(array.fragments):
@@ -823,12 +819,12 @@ def estimate_cost(
     main_encoding: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> pd.DataFrame:
-    """Return the table of the cost of ``on_unsupported="rewrite"``; see ``ds.virtual.cost``."""
+    """Return the cost table of ``on_unsupported="rewrite"``; see ``ds.virtual.cost``."""
     form = format_for(Location(""), format)
     if unknown := sorted(choices.keys() - set(form.choices)):
         known = ", ".join(["main_encoding", *form.choices])
         raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
-    # rewriting follows the splitting of chunks; which are stored inline does not change the cost
+    # chunks are split before they are rewritten; inline chunks do not change the cost
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, knows_no_table)
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)

@@ -1,8 +1,7 @@
-"""What each write mode does to a set, given a dataset or tree to write.
+"""Write modes: how a dataset or tree changes a set; and templates, whose regions are filled later.
 
-Also templates, whose regions are filled in any order, by several writers, with the keywords of
-`xarray.Dataset.to_zarr`. This module writes nothing; a format compares the result with the set, and
-writes the difference.
+Nothing is written here: the writer of the format compares the result with the set, and writes the
+differences.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ from virtualds.writing.write import (
 def write_variables(
     old: ManifestGroup, new: xr.Dataset, on_duplicate: str = "raise", *, adds: bool
 ) -> ManifestGroup:
-    """Return a group with the variables of a dataset, or unchanged if it already has them.
+    """Write the variables of a dataset to a group; return the group itself if it has them already.
 
-    With ``adds``, they are added, and must have the lengths and coordinates of the group;
-    ``on_duplicate`` is what to do about variables that it already has. Otherwise they replace
-    variables of the same names and shapes. Equal coordinates are shared. Raises `CombineError` for
-    variables that do not fit the group.
+    With ``adds``, they are new variables with the lengths and coordinates of the group;
+    ``on_duplicate`` is what to do about existing ones. Otherwise they replace variables of the same
+    names and shapes. Equal coordinates are kept. Raises `CombineError` for variables that do not
+    fit the group.
     """
     sizes = find_dim_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
@@ -90,7 +89,7 @@ def write_variables(
     if adds:
         duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
         if unequal := [name for name in duplicates if stored.variables[name].dims == (name,)]:
-            raise _other_values_error(old, new, unequal[0])
+            raise _make_other_values_error(old, new, unequal[0])
         if duplicates and on_duplicate == "raise":
             raise CombineError(
                 f"{', '.join(map(repr, duplicates))}: the set has variables of these names "
@@ -105,7 +104,7 @@ def write_variables(
     if not changed:
         return old
     result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
-    # keep the grid mapping of the variables that stay
+    # keep the grid mapping of other variables
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
     known_crs, found = (_find_crs_besides(group, differing) for group in (old, result))
     check_crs_of_set(known_crs, new, found)
@@ -113,7 +112,7 @@ def write_variables(
 
 
 def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
-    """Raise an error for variables that a group does not have, or has with another shape."""
+    """Raise an error if a group lacks a variable, or has it with another shape."""
     problems = list[str]()
     for name, variable in stored.variables.items():
         known = old.variables.get(name)
@@ -133,22 +132,22 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
 
 
 def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
-    """Return the CRSs of a group, except for those of variables to be replaced."""
+    """Return the CRSs of the variables of a group that are not replaced."""
     found = find_crs({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
 
 
-# ---------------------------------------------------------------------- coordinates that are shared
+# ---------------------------------------------------------------------- shared coordinates
 
 
 def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
-    """Return some variables of a group as a dataset, without decoding the others."""
+    """Decode some variables of a group as a dataset."""
     some = group.leave_out(group.variables.keys() - set(names))
     return decode_group(some, "raise", to_virtual_dataset)
 
 
-def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:
-    """Return the error for a dimension whose coordinate values differ from those in the set."""
+def _make_other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:
+    """Return the error for a dimension whose coordinate differs from that in the set."""
     known = _decode_some(old, [name]).variables[name].values
     values = new.variables[name].values
     same = (known == values) | ((known != known) & (values != values))
@@ -164,9 +163,9 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
 
 
 class AddedCounts(NamedTuple):
-    """What was added to a set: positions along the growing dimension, and references.
+    """The numbers of positions along the appended dimension, and of references, that were added.
 
-    ``sizes`` are those of the set now.
+    ``sizes`` are the dimension sizes of the set after the write.
     """
 
     positions: int
@@ -175,10 +174,7 @@ class AddedCounts(NamedTuple):
 
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
-    """Write the references of a dataset; return how much was added, which may be nothing.
-
-    See ``ds.virtual.to_manifest``.
-    """
+    """Write a dataset, see ``ds.virtual.to_manifest``; return how much was added."""
     path, dim = destination.options.path, str(destination.options.append_dim)
     make = partial(group_from_dataset, dataset)
     written = _ModeWriter(destination, {path: dataset}, make).write()
@@ -194,7 +190,7 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
         }
         for g in (before, after)
     )
-    # once changed, coordinates that the set stores itself are values in memory
+    # changed coordinates that are stored in the set itself are values in memory
     references = sum(count - begun.get(name, 0) for name, count in grown.items())
     sizes = find_dim_sizes(after)
     return AddedCounts(sizes.get(dim, 0) - find_dim_sizes(before).get(dim, 0), references, sizes)
@@ -208,7 +204,7 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
             f"{destination.location.target}: mode 'replace-source' is for datasets; replace the "
             f"sources of one group after the other, with ds.virtual.to_manifest(..., group=)"
         )
-    # an append compares groups together with the coordinates that they inherit
+    # an append compares groups including inherited coordinates
     whole = inherited or options.is_append
     nodes = {
         normalise_path(f"{options.path}/{'' if path == '.' else path}"): node.to_dataset(
@@ -223,10 +219,9 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
 class _ModeWriter:
     """Writes datasets to groups of a set, according to the mode.
 
-    In a tree, groups share the coordinates of the groups above them. So a group is compared and
-    changed together with the coordinates that it inherits but does not store. ``datasets`` are by
-    the path of their group, and include inherited coordinates; ``make`` returns the top group, with
-    those below it, in its stored form. A tree must have all groups that grow.
+    In a tree, groups inherit coordinates, which are included when a group is compared and changed.
+    ``datasets`` are by the path of their group, with inherited coordinates; ``make`` returns the
+    top group, with those below it, in stored form. A tree must have all groups that grow.
     """
 
     destination: Destination
@@ -250,7 +245,7 @@ class _ModeWriter:
         )
 
     def _begin(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
-        """Return a set with the initial content of a group."""
+        """Add the new group to a set."""
         dim, dims = self.options.append_dim, {d for ds in self.datasets.values() for d in ds.dims}
         if dim is not None and dim not in dims:
             raise ValueError(
@@ -261,13 +256,13 @@ class _ModeWriter:
         return add_group(old, self.options.path, self.make())
 
     def _create_group(self, old: ManifestGroup) -> ManifestGroup:
-        """Return a set with a new group, which replaces an existing one in mode ``"w"``."""
+        """Add the new group to a set, or replace an existing one in mode ``"w"``."""
         path, new = self.options.path, self.make()
         if self.options.mode == "w":
             return check_aligned(old, put_group(old, path, new))
         for below, part in new.walk(path):
             there = find_group(old, below)
-            # attributes alone would replace the group, too
+            # a group with only attributes would replace the existing one as well
             if there is not None and there.variables and (part.variables or part.attributes):
                 raise FileExistsError(
                     f"{self.destination.location.target}: group /{below} exists already; mode='w' "
@@ -278,7 +273,7 @@ class _ModeWriter:
     # ------------------------------------------------------------------ changing groups
 
     def _change_groups(self, old: ManifestGroup) -> ManifestGroup:
-        """Return a set in which groups have changed, or ``old`` itself if none has."""
+        """Write all datasets to their groups; return ``old`` itself if no group changes."""
         datasets, dim = dict(self.datasets), self.options.append_dim
         if self.options.is_append:
             there = [find_group(old, path) for path in datasets]
@@ -294,7 +289,7 @@ class _ModeWriter:
         found = old
         for path, dataset in datasets.items():
             with name_group_in_errors(path):
-                # inherited coordinates have already grown in ``found``
+                # inherited coordinates have already grown in the new root
                 known = old if self.options.is_append else found
                 found = self._change_group(known, found, path, dataset)
         return found if found is old else check_aligned(old, found)
@@ -302,11 +297,11 @@ class _ModeWriter:
     def _change_group(
         self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
-        """Return the set ``found`` with a dataset written to a group, previously as in ``old``."""
+        """Write a dataset to a group of the new root; ``old`` has the group before the change."""
         options, group = self.options, find_group(old, path)
         inherited = list_inherited(old, path, map(str, new.variables))
         own = [str(name) for name in new.variables if name not in inherited]
-        # a group without variables exists only for the groups below it
+        # a group without variables only contains groups
         is_new = group is None or not group.variables
         if is_new and not options.is_append:
             return put_variables(found, path, self._change(None, new))
@@ -335,7 +330,7 @@ class _ModeWriter:
         return put_variables(found, path, replace(after, variables=kept))
 
     def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
-        """Return a group with a dataset written to it; ``old`` is None for a new group."""
+        """Write a dataset to a group, as the mode says; ``old`` is None for a new group."""
         options, root = self.options, self.destination.location.url
         adds = options.mode == "a" and options.append_dim is None
         if adds and old is None:
@@ -355,7 +350,7 @@ class _ModeWriter:
         return fill_region(old, new, options.region, options.on_duplicate, root)
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
-        """Return empty datasets for groups of the set that a tree lacks."""
+        """Return empty datasets for the groups of the set that the tree lacks."""
         found = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
@@ -496,13 +491,13 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
     found = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
     encoding = dict(variable.encoding)
     if found.dtype.kind in "fc" and found.pipelines[0].packing is None:
-        # so that readers that only use this attribute fill with the same value
+        # readers that only use this attribute then read the same fill value
         encoding.setdefault("_FillValue", found.pipelines[0].missing_value)
     return xr.Variable(variable.dims, found, variable.attrs, encoding)
 
 
 def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
-    """Return a pipeline whose missing chunks read as NaN or NaT, if that can be stored."""
+    """Return a pipeline whose missing chunks read as NaN or NaT, if it can represent them."""
     if pipeline.packing is None:
         if dtype.kind not in "fc" or pipeline.dtype.kind not in "fc":
             return pipeline
@@ -531,11 +526,11 @@ def fill_region(
     on_duplicate: str = "raise",
     root: str = "",
 ) -> ManifestGroup:
-    """Return a group with a dataset in a region of it, or unchanged if it already has all of it.
+    """Write a dataset to a region of a group; return the group itself if it has all data already.
 
     ``region`` and ``on_duplicate`` are as in ``ds.virtual.to_manifest``; ``root`` is the url of the
-    set, in which values are stored that were in memory when it was written. Raises `CombineError`
-    for data that do not fit the region, or that it already has.
+    set, in which values that were in memory are stored. Raises `CombineError` for data that do not
+    fit the region, or that it already has.
     """
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
@@ -575,11 +570,11 @@ def fill_region(
     return to_stored(old, whole, changed) if changed else old
 
 
-# ---------------------------------------------------------------------- where
+# ---------------------------------------------------------------------- slices of a region
 
 
 def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices:
-    """Return the slice of each dimension of a region of the set."""
+    """Return the slice of the region along each dimension of the set."""
     if isinstance(region, str):
         _check_auto(region, region)
         region = dict.fromkeys(new.dims, AUTO)
@@ -607,7 +602,7 @@ def _check_auto(wanted: Any, region: Any) -> None:
 
 
 def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
-    """Return a slice with start and stop within a dimension."""
+    """Return a slice with non-negative start and stop; raise an error if it does not fit."""
     if wanted.step not in (None, 1):
         raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
     if wanted.stop is not None and wanted.stop > size:
@@ -625,9 +620,9 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
 
 
 def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice:
-    """Return the slice in which the set has the values of a coordinate.
+    """Return the slice of the set with the coordinate values of the new dataset.
 
-    If either has no coordinate, it is the whole dimension, as in xarray.
+    Without a coordinate, it is the whole dimension, as in xarray.
     """
     if dim not in present.variables and dim not in new.variables:
         return _check_slice(dim, slice(None), present.sizes[dim], new.sizes[dim])
@@ -657,7 +652,7 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
 
 
 def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Dataset:
-    """Return a dataset without its index coordinates, which must equal those of the region."""
+    """Check that index coordinates equal those of the region, and drop them."""
     for dim in new.dims:
         if dim not in new.indexes or dim not in present.indexes:
             continue
@@ -676,13 +671,13 @@ def _format(slices: Slices) -> str:
     return "{" + ", ".join(shown) + "}"
 
 
-# ---------------------------------------------------------------------- what
+# ---------------------------------------------------------------------- data of a region
 
 
 def _find_problems(
     present: xr.Dataset, new: xr.Dataset, name: Hashable, slices: Slices
 ) -> Iterator[str]:
-    """Yield why a variable cannot be written to the region."""
+    """Yield messages about why a variable cannot be written to the region."""
     if name not in present.variables:
         yield f"{name}: the set has no such variable"
         return
@@ -718,7 +713,7 @@ def _fill_array(
 def _fill_values(
     old: xr.Variable, new: xr.Variable, key: tuple[slice, ...], on_duplicate: str
 ) -> npt.NDArray[Any] | None:
-    """Return values in memory with new ones written to a region."""
+    """Write values into a region of values in memory; return None if nothing changes."""
     values, added = np.array(old.values), np.asarray(new.values).astype(old.dtype)
     known = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
     same = np.asarray((values[key] == added) | ~known)
