@@ -2,7 +2,9 @@
 
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,19 @@ from s3_server import s3_server as running_s3_server
 # interrupt: they would wait for ever.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 2**30
+"""Free bytes that memory has to have; the tests use a tenth of it."""
+
+# Temporary files lie in memory: the tests write, sync and remove tens of thousands, and would wait
+# for the disk. Whoever sets TMPDIR decides it.
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ROOM
+):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 pytest_addoption = add_option
 
