@@ -19,6 +19,7 @@ import pytest
 from object_stores import OBJECT_STORES, make_bucket
 from other_s3_servers import S3_SERVERS
 
+import virtualds
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
@@ -81,13 +82,43 @@ def increment(place: Place, times: int) -> None:
                 continue
 
 
-COUNTER = """
-import pickle, sys
-from test_conditional_writes import increment
+COUNTERS = """
+import os, pickle, sys, traceback
+from contextlib import suppress
 
-print("ready", flush=True)
-increment(*pickle.load(sys.stdin.buffer))
+import test_conditional_writes
+
+for name in ("adlfs", "gcsfs", "s3fs"):
+    with suppress(ImportError):
+        __import__(name)
+
+def count(place, times):
+    try:
+        test_conditional_writes.increment(place, times)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+while True:
+    print("ready", flush=True)
+    place, processes, times = pickle.load(sys.stdin.buffer)
+    children = [os.fork() or count(place, times) for _ in range(processes)]
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print(ends, flush=True)
 """
+"""A program that forks processes which count. Only these use a store, since threads do not survive
+a fork; it imports what they need, which takes a second, once for all."""
+
+
+@pytest.fixture(scope="module")
+def counters() -> Iterator[subprocess.Popen[bytes]]:
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", COUNTERS]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, **pipes) as started:
+        yield started
+        started.kill()
 
 
 def in_bucket(request: pytest.FixtureRequest) -> Place:
@@ -229,21 +260,15 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 @shared
-def test_processes_that_count_lose_nothing(place: Place) -> None:
+def test_processes_that_count_lose_nothing(place: Place, counters: subprocess.Popen[bytes]) -> None:
     place.write("count", b"0", None)
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", COUNTER]
-    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
-    for process in processes:
-        with process.stdout as stdout:  # type: ignore[union-attr]
-            assert stdout.readline() == b"ready\n"
-    for process in processes:
-        with process.stdin as stdin:  # type: ignore[union-attr]
-            stdin.write(pickle.dumps((place, 10)))
-    assert [process.wait(300) for process in processes] == [0] * 4
+    assert counters.stdin is not None and counters.stdout is not None
+    assert counters.stdout.readline() == b"ready\n"
+    counters.stdin.write(pickle.dumps((place, 4, 10)))
+    counters.stdin.flush()
+    assert counters.stdout.readline() == b"[0, 0, 0, 0]\n"
     assert place.read("count")[0] == b"40"
     assert place.names() == ["count"]
 
@@ -425,7 +450,8 @@ def test_an_unreachable_server_is_an_os_error() -> None:
     options |= {"config_kwargs": {"retries": {"max_attempts": 0}}}  # type: ignore[dict-item]
     place = Place("s3://bucket", StorageOptions(options))
     for use in (lambda: place.read("x"), lambda: place.write("x", b"", None)):
-        with pytest.raises(OSError) as caught:
+        # else it is asked for six seconds
+        with pytest.raises(OSError) as caught, virtualds.set_options(retries=0):
             use()
         assert not isinstance(caught.value, ChangedError | FileNotFoundError)
 
