@@ -103,7 +103,10 @@ def limits_of(shape: tuple[int, ...], kinds: tuple[str, ...]) -> Limits:
 @pytest.mark.parametrize("write", WRITTEN, ids=lambda write: write.__name__)
 def test_any_axis_may_be_unlimited(write: Any, libver: str, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
-    for kinds, compression in itertools.product(KINDS, FILTERS):
+    # every way to write, version and kinds of axes with each filter, but not all three with both
+    first = WRITTEN.index(write) + LIBVERS.index(libver)
+    for number, kinds in enumerate(KINDS, first):
+        compression = FILTERS[number % len(FILTERS)]
         shape = (5, 6, 7)[: len(kinds)]
         chunks = (2, 4, 3)[: len(kinds)]
         with create(path, shape, limits_of(shape, kinds), chunks, libver, compression) as file:
