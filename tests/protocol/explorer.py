@@ -15,6 +15,7 @@ A schedule has a number: its place among all schedules of its scenario, in the o
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -380,24 +381,26 @@ class Search:
 
     def __post_init__(self) -> None:
         self._places: dict[Any, Place] = {}
-        self._counts: dict[State, int] = {}
-        self._deepest: dict[State, int] = {}
+        self._counts: dict[State, tuple[int, int]] = {}
 
     def run(self) -> Found:
         """Search all schedules; stop at the first that breaks the protocol."""
         self._begin_counting()
         first = self._first()
-        violation, schedules = None, 0
+        violation, schedules, steps = None, 0, 0
+        # states are kept, a million of them: to look for garbage takes a sixth of the time
+        gc.disable()
         try:
-            schedules = self._count(first)
+            schedules, steps = self._count(first)
         except Violation as found:
             violation = found
             found.trace.reverse()
             found.number = sum(self._before)
             schedules = found.number + 1
-        steps = self._deepest.get(first, 0)
+        finally:
+            gc.enable()
         runs = sum(actor.runs for actor in self.actors)
-        return Found(schedules, len(self._deepest), steps, runs, violation)
+        return Found(schedules, len(self._counts), steps, runs, violation)
 
     def replay(self, number: int) -> list[str]:
         """Return what happens in a schedule, in words."""
@@ -456,19 +459,19 @@ class Search:
     # ------------------------------------------------------------------ counting
 
     def _begin_counting(self) -> None:
-        self._counts, self._deepest, self._before = {}, {}, [0]
+        self._counts, self._before = {}, [0]
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
 
     def _count_to_violation(self, state: State) -> int:
         """Return the number of schedules from a state on, up to the first that breaks a rule."""
         self._before = [0]
         try:
-            return self._count(state)
+            return self._count(state)[0]
         except Violation:
             return sum(self._before) + 1
 
-    def _count(self, state: State) -> int:
-        """Return the number of schedules from a state on."""
+    def _count(self, state: State) -> tuple[int, int]:
+        """Return the number of schedules from a state on, and the steps of the longest."""
         known = self._counts.get(state)
         if known is not None:
             return known
@@ -478,18 +481,20 @@ class Search:
         self._before.append(0)
         for words, after in self._list_steps(state):
             try:
-                total += self._count(after)
+                count, steps = self._counts.get(after) or self._count(after)
             except Violation as found:
                 found.trace.append(words)
                 raise
+            total += count
             self._before[-1] = total
-            deepest = max(deepest, self._deepest[after] + 1)
+            if steps >= deepest:
+                deepest = steps + 1
         if not total:
             self.check.judge_end(self, state)
             total = 1
         self._before.pop()
-        self._counts[state], self._deepest[state] = total, deepest
-        return total
+        self._counts[state] = total, deepest
+        return total, deepest
 
     # ------------------------------------------------------------------ steps
 
@@ -572,4 +577,6 @@ class Search:
         place, node = self.settle(place, actor, actor.advance(node, answer))
         nodes = (*state.nodes[:number], node, *state.nodes[number + 1 :])
         told = f" -> {answer.kind.__name__}" if isinstance(answer, Failed) else ""
-        return words + told, number, state._replace(place=place, nodes=nodes)
+        # `_replace` takes as long as all the rest of a step
+        after = State(place, nodes, state.late, state.faults, state.ticks, state.seen)
+        return words + told, number, after

@@ -121,7 +121,8 @@ class Check:
             seen = self._judge_change(search, seen, after.place, number)
         if number is not None and number not in self.changes:
             seen = self._judge_reader(search, before, after, number, seen)
-        after = after._replace(seen=seen)
+        if seen is not after.seen:
+            after = State(after.place, after.nodes, after.late, after.faults, after.ticks, seen)
         if number in self.changes and _has_ended(before, after, number):
             self._judge_writer(after.nodes[number], seen, number, search.actors[number].name)
         return after
@@ -158,6 +159,8 @@ class Check:
             elif error is None and value not in since:
                 raise Violation(OLD_OR_NEW, f"{name} sees {value}; there were {since}")
             since = None
+        if since is seen.since[number]:
+            return seen
         places = (*seen.since[:number], since, *seen.since[number + 1 :])
         return seen._replace(since=places)
 
