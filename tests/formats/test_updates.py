@@ -981,6 +981,7 @@ def whole_or_nothing(target: Target, path: Path) -> bool:
 def test_a_set_begun_by_a_killed_writer_is_taken_over(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fence, "WAIT_SECONDS", 0.05)
     put, late = FsspecStore.write_version, list[Callable[[], str]]()
 
     def failing(self: Any, url: str, *args: Any) -> str:
@@ -1203,12 +1204,15 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
     assert writes >= 3
 
 
-# Parquet's writer sends some forty requests, and each is tried: 15 s.
+# Parquet's writer sends some forty requests, and each is tried.
 @pytest.mark.full
 @targets(stores=["memory"])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # writers that are gone are waited for, which another test is about
+    monkeypatch.setattr(fence, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(fence, "MAX_WAIT", 0.02)
     target.write(target.virtual(years[0]))
     before, done, number = native(years[:1]), False, 0
     writing = [(FsspecStore, n, getattr(FsspecStore, n)) for n in ("write_version", "write_file")]
