@@ -218,6 +218,7 @@ def test_the_line_of_every_card_works_on_all_files_whatever_else_is_wrong(
     rows = [r for r in found.differences if r.verdict != "combines" and "chunks" not in r.aspect]
     assert {row.aspect for row in rows} == aspects, found
     days = sum(days for n, days in enumerate(LENGTHS) if n not in left_out)
+    begins = [xr.load_dataset(files[n])["t"].isel(time=0) for n in set(range(6)) - left_out]
     for row in rows:
         space: dict[str, Any] = {"virtualds": virtualds, "files": files}
         if row.code.startswith("print"):
@@ -226,9 +227,8 @@ def test_the_line_of_every_card_works_on_all_files_whatever_else_is_wrong(
         assert dict(space["vds"].sizes) == {"time": days, "lat": 4, "lon": 5}, row
         assert space["vds"]["t"].dims == ("time", "lat", "lon")
         assert set(space["vds"].data_vars) == {"t", "p"}, row
-        for n in set(range(6)) - left_out:
-            first = space["vds"]["t"].sel(time=xr.open_dataset(files[n])["time"][0])
-            expected = xr.open_dataset(files[n])["t"].isel(time=0)
+        for expected in begins:
+            first = space["vds"]["t"].sel(time=expected["time"])
             np.testing.assert_array_equal(np.sort(first, None), np.sort(expected, None))
 
 
