@@ -2,9 +2,7 @@
 
 import logging
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,24 +21,14 @@ from hypothesis import HealthCheck, settings
 from other_s3_servers import bucket_at, seaweedfs_server
 from products import leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
+from temporary_files import write_into_memory
 
 # A job in the background is started with interrupts ignored, and so would be what tests start and
 # interrupt: they would wait for ever.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MEMORY = Path("/dev/shm")
-ROOM = 4 * 2**30
-"""Free bytes that memory has to have; the tests use a tenth of it."""
-
-# Temporary files lie in memory: the tests write, sync and remove tens of thousands, and would wait
-# for the disk. Whoever sets TMPDIR decides it.
-if (
-    "TMPDIR" not in os.environ
-    and os.access(MEMORY, os.W_OK)
-    and shutil.disk_usage(MEMORY).free > ROOM
-):
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+write_into_memory()
 
 pytest_addoption = add_option
 
