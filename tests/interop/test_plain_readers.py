@@ -6,16 +6,22 @@ there is something in the metadata which they do not know.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+import zarr.api.asynchronous
+import zarr.registry
+from products import looped
+from programs import run_code
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
@@ -91,6 +97,18 @@ SETS: dict[str, Callable[[Path], Path]] = {
 }
 """Sets with a virtual array ``t`` and a native one ``lat``, perhaps."""
 
+
+async def read_a_group(path: str) -> Any:
+    group = await zarr.api.asynchronous.open_group(path, mode="r")
+    found: Any = await group.getitem("t")
+    return await found.getitem(...)
+
+
+async def read_an_array(path: str) -> Any:
+    found = await zarr.api.asynchronous.open_array(store=f"{path}/t", mode="r")
+    return await found.getitem(...)
+
+
 WAYS: dict[str, Callable[[str], Any]] = {
     "a group": lambda path: zarr.open_group(path, mode="r")["t"][...],
     "an array of a group": lambda path: zarr.open_group(path, mode="r", use_consolidated=False)[
@@ -101,6 +119,11 @@ WAYS: dict[str, Callable[[str], Any]] = {
     ),
     "an array": lambda path: zarr.open_array(f"{path}/t", mode="r")[...],
     "whatever it is": lambda path: zarr.open(path, path="t", mode="r")[...],
+    "the values alone": lambda path: zarr.load(path, path="t"),
+    "a group, asynchronously": lambda path: asyncio.run(read_a_group(path)),
+    "an array, asynchronously": lambda path: asyncio.run(read_an_array(path)),
+    "dask": lambda path: dask.array.from_zarr(path, component="t").compute(),
+    "xarray and dask": lambda path: xr.open_zarr(path, chunks={})["t"].values,
     "xarray": lambda path: xr.open_zarr(path)["t"].values,
     "xarray, consolidated": lambda path: xr.open_zarr(path, consolidated=True)["t"].values,
     "xarray, not consolidated": lambda path: xr.open_zarr(path, consolidated=False)["t"].values,
@@ -108,6 +131,36 @@ WAYS: dict[str, Callable[[str], Any]] = {
     "a tree": lambda path: xr.open_datatree(path, engine="zarr")["t"].values,
 }
 """Ways to the values of ``t`` that know nothing of manifests."""
+
+ALONE = {"an array", "whatever it is", "the values alone", "an array, asynchronously", "dask"}
+"""Those that open the array and no group. There zarr-python looks for storage transformers."""
+
+
+def appended() -> xr.Dataset:
+    return xr.Dataset({"t": (("y", "x"), np.ones((1, 3)))})
+
+
+def opened(path: str, consolidated: bool | None = None) -> Any:
+    return zarr.open_group(path, mode="r+", use_consolidated=consolidated)
+
+
+CHANGES: dict[str, Callable[[str], Any]] = {
+    "values": lambda path: opened(path)["t"].__setitem__(slice(None), 1),
+    "values, not consolidated": lambda path: opened(path, False)["t"].__setitem__(slice(None), 1),
+    "values of an array": lambda path: zarr.open_array(f"{path}/t", mode="r+").__setitem__(0, 1),
+    "a longer shape": lambda path: opened(path, False)["t"].resize((6, 3)),
+    "a shorter shape": lambda path: opened(path, False)["t"].resize((2, 3)),
+    "values at the end": lambda path: opened(path, False)["t"].append(np.ones((1, 3))),
+    "attributes": lambda path: opened(path, False)["t"].attrs.update(units="K"),
+    "attributes of all": lambda path: opened(path).attrs.update(title="mine"),
+    "a new array": lambda path: opened(path).create_array("u", shape=(1,), dtype="f8"),
+    "a group without it": lambda path: opened(path).__delitem__("t"),
+    "consolidated metadata": lambda path: zarr.consolidate_metadata(path),
+    "xarray's append": lambda path: appended().to_zarr(path, append_dim="y"),
+    "xarray's region": lambda path: appended().to_zarr(path, region={"y": slice(0, 1)}),
+    "xarray's variable": lambda path: appended().rename(t="u").to_zarr(path, mode="a"),
+}
+"""Ways to change a set that know nothing of manifests."""
 
 
 def formerly(path: Path) -> Path:
@@ -155,13 +208,62 @@ def test_zarr_python_refuses_every_virtual_array(which: str, way: str, tmp_path:
         WAYS[way](str(path))
 
 
+@looped("change", CHANGES)
+def test_zarr_python_changes_nothing_of_a_set(change: str, tmp_path: Path) -> None:
+    path = written(source(tmp_path), tmp_path, manifest="json")
+    before = everything(path)
+    with pytest.raises((ValueError, TypeError), match=r"virtualds\.|disallowed extra"):
+        CHANGES[change](str(path))
+    assert everything(path) == before
+
+
+REGISTERED = """
+import sys, zarr
+from zarr.core.chunk_key_encodings import ChunkKeyEncoding
+
+class Keys(ChunkKeyEncoding):
+    name = "virtualds.manifest"
+
+    @classmethod
+    def from_dict(cls, data):
+        return cls()
+
+    def encode_chunk_key(self, chunk_coords):
+        raise RuntimeError("no keys")
+
+zarr.registry.register_chunk_key_encoding(Keys.name, Keys)
+t = zarr.open_group(sys.argv[1], mode="r+")["t"]
+try:
+    t[:]
+except RuntimeError as error:
+    print(error)
+t.resize((6, 3))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(zarr.registry, "register_chunk_key_encoding"),
+    reason="zarr-python has no registry of chunk key encodings before 3.1.3",
+)
+def test_with_an_encoding_that_only_refuses_keys_zarr_python_would_change_the_set(
+    tmp_path: Path,
+) -> None:
+    """Why none is registered: if this fails, decision 25 may be looked at again."""
+    path = written(source(tmp_path), tmp_path)
+    before = everything(path)
+    assert run_code(REGISTERED, path, check=True).stdout == "no keys\n"
+    after = everything(path)
+    assert {name for name in after if after[name] != before.get(name)} == {"t/zarr.json"}
+    assert json.loads(after["t/zarr.json"])["shape"] == [6, 3]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_without_the_name_of_the_extension_other_readers_show_fill_values(
     way: str, tmp_path: Path
 ) -> None:
     """What the name is for: if this fails, readers have learnt to refuse storage transformers."""
     path = formerly(written(source(tmp_path), tmp_path))
-    if way in ("an array", "whatever it is"):
+    if way in ALONE:
         with pytest.raises(ValueError, match="storage transformers"):
             WAYS[way](str(path))
     elif way != "the members of a group":
