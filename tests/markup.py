@@ -1,7 +1,9 @@
-"""What HTML and SVG hold, as a browser finds it."""
+"""What HTML, SVG and tables of Markdown hold, as a reader finds it."""
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -54,3 +56,12 @@ def shades_of(picture: ElementTree.Element) -> set[str]:
     """Return the names of the shades of a picture, with or without a texture."""
     fills = (rectangle.get("fill", "") for rectangle in rectangles_of(picture))
     return {fill.partition("vds-")[2].split(",")[0].split("-")[0] for fill in fills}
+
+
+def table_between(page: Path, name: str) -> dict[str, dict[str, str]]:
+    """Return the cells of the table between two comments of a page, by row and column."""
+    text = page.read_text(encoding="utf-8")
+    [found] = re.findall(f"<!-- {name} -->\n(.*?)<!-- {name} ends -->", text, re.DOTALL)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines()]
+    head, _, *rows = lines
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
