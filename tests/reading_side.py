@@ -22,16 +22,6 @@ def is_kerchunk(where: str) -> bool:
     return where.endswith((".json", ".parquet"))
 
 
-def icechunk_store(where: str) -> Any:
-    import icechunk
-
-    storage = icechunk.local_filesystem_storage(where)
-    config = icechunk.Repository.fetch_config(storage)
-    known = dict.fromkeys(config.virtual_chunk_containers or ())
-    repository = icechunk.Repository.open(storage, authorize_virtual_chunk_access=known)
-    return repository.readonly_session("main").store
-
-
 def read_with_the_engine(where: str) -> Any:
     import xarray as xr
 
@@ -46,7 +36,9 @@ def read_with_xarray(where: str) -> Any:
         how = {"remote_protocol": "file"}
         return xr.open_dataset(where, engine="kerchunk", storage_options=how)["t"].values
     if where.endswith(".icechunk"):
-        return xr.open_zarr(icechunk_store(where), consolidated=False)["t"].values
+        from repositories import by_icechunk
+
+        return by_icechunk(Path(where))["t"].values
     return xr.open_zarr(where)["t"].values
 
 
@@ -67,7 +59,9 @@ def read_with_zarr_python(where: str) -> Any:
         how = {"fo": where, "remote_protocol": "file", "asynchronous": True}
         store = zarr.storage.FsspecStore(fsspec.filesystem("reference", **how), path="")
     elif where.endswith(".icechunk"):
-        store = icechunk_store(where)
+        from repositories import repository
+
+        store = repository(Path(where)).readonly_session("main").store
     return zarr.open_group(store, mode="r")["t"][...]
 
 
@@ -144,6 +138,8 @@ def main(reader: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # last, so that no module of the tests hides one of a library
+    sys.path.append(str(Path(__file__).parent))
     main(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.flush()
     # libraries that bring the same library twice may not end well, after all is done

@@ -18,10 +18,11 @@ import pytest
 import xarray as xr
 from markup import table_between
 from peers import peer
+from repositories import by_icechunk, own_repository
 
 import virtualds
 
-for library in ("kerchunk", "virtualizarr"):
+for library in ("icechunk", "kerchunk", "virtualizarr"):
     peer(library)
 
 # the others speak of their own affairs
@@ -57,9 +58,12 @@ def write_months(change: str) -> xr.Dataset:
     return xr.concat([xr.load_dataset(f"{number}.nc") for number in (1, 2)], "time")
 
 
-def by_virtualds() -> xr.Dataset:
+def write_with_virtualds() -> None:
     vds = virtualds.open_virtual_mfdataset("?.nc", combine="nested", concat_dim="time")
     vds.virtual.to_manifest("refs.zarr")
+
+
+def read_with_virtualds() -> xr.Dataset:
     return xr.load_dataset("refs.zarr", engine="virtual")
 
 
@@ -90,12 +94,18 @@ def open_with_virtualizarr() -> xr.Dataset:
     return found
 
 
-def by_virtualizarr() -> xr.Dataset:
+def write_with_virtualizarr() -> None:
     open_with_virtualizarr().vz.to_kerchunk("refs.json", format="json")
-    return read_with_kerchunk()
 
 
-def combine_with_kerchunk() -> dict[str, Any]:
+def write_into_icechunk() -> None:
+    vds = open_with_virtualizarr()
+    session = own_repository(Path("refs.icechunk"), Path.cwd()).writable_session("main")
+    vds.vz.to_icechunk(session.store)
+    session.commit("both months")
+
+
+def write_with_kerchunk() -> None:
     from kerchunk.combine import MultiZarrToZarr
     from kerchunk.hdf import SingleHdf5ToZarr
 
@@ -103,12 +113,7 @@ def combine_with_kerchunk() -> dict[str, Any]:
     files = [SingleHdf5ToZarr(path, inline_threshold=0).translate() for path in paths]
     how = {"concat_dims": ["time"], "identical_dims": ["x"], "inline_threshold": 0}
     whole = MultiZarrToZarr(files, **how).translate()
-    return dict(whole)
-
-
-def by_kerchunk() -> xr.Dataset:
-    Path("refs.json").write_text(json.dumps(combine_with_kerchunk()))
-    return read_with_kerchunk()
+    Path("refs.json").write_text(json.dumps(whole))
 
 
 @pytest.fixture(autouse=True)
@@ -116,26 +121,35 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
 
 
-Read = Callable[[], xr.Dataset]
+Do, Read = Callable[[], None], Callable[[], xr.Dataset]
+TOOLS: dict[str, tuple[Do, Read]] = {
+    "virtualds": (write_with_virtualds, read_with_virtualds),
+    "VirtualiZarr": (write_with_virtualizarr, read_with_kerchunk),
+    "kerchunk": (write_with_kerchunk, read_with_kerchunk),
+    "Icechunk": (write_into_icechunk, lambda: by_icechunk(Path("refs.icechunk"))),
+}
+"""How the tools of the columns write references, and how these are read."""
 
 
-def is_right(read: Read, expected: xr.Dataset) -> None:
+def is_right(write: Do, read: Read, expected: xr.Dataset) -> None:
+    write()
     xr.testing.assert_equal(read(), expected)
 
 
-def is_refused(read: Read, expected: xr.Dataset) -> None:
+def is_refused(write: Do, read: Read, expected: xr.Dataset) -> None:
     with pytest.raises((ValueError, NotImplementedError), match=r"chunk|codecs"):
-        read()
+        write()
 
 
-def is_undecodable(read: Read, expected: xr.Dataset) -> None:
-    found = read()
+def is_undecodable(write: Do, read: Read, expected: xr.Dataset) -> None:
+    write()
     with pytest.raises(zlib.error, match="incorrect header"):
-        found["t"].load()
+        read()["t"].load()
 
 
-def is_wrong(read: Read, expected: xr.Dataset) -> None:
+def is_wrong(write: Do, read: Read, expected: xr.Dataset) -> None:
     """All files are unpacked with the scale of one."""
+    write()
     found, values = read()["t"].values, expected["t"].values
     ratios = [
         np.median(found[month][values[month] > 0] / values[month][values[month] > 0])
@@ -144,24 +158,57 @@ def is_wrong(read: Read, expected: xr.Dataset) -> None:
     assert ratios in (pytest.approx([1, 0.5]), pytest.approx([2, 1]))
 
 
-OUTCOMES: dict[str, Callable[[Read, xr.Dataset], None]] = {
+OUTCOMES: dict[str, Callable[[Do, Read, xr.Dataset], None]] = {
     "yes": is_right,
     "refused": is_refused,
     "undecodable chunks": is_undecodable,
     "wrong values": is_wrong,
 }
-TOOLS = {"virtualds": by_virtualds, "VirtualiZarr": by_virtualizarr, "kerchunk": by_kerchunk}
+
+
+def outcome(row: str, tool: str) -> str:
+    """What a cell of the table begins with."""
+    cells = table_between(README, "comparison")[row]
+    [cell] = [cell for column, cell in cells.items() if column.split()[0] == tool]
+    return re.split("[:,]", cell)[0]
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "Icechunk"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_readme_says_what_a_tool_makes_of_files_that_differ(change: str, tool: str) -> None:
+    expected = write_months(change)
+    OUTCOMES[outcome(change, tool)](*TOOLS[tool], expected)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_readme_says_what_a_tool_makes_of_a_change(change: str, tool: str) -> None:
-    [cell] = [
-        cell
-        for column, cell in table_between(README, "comparison")[change].items()
-        if column.split()[0] == tool
-    ]
-    OUTCOMES[re.split("[:,]", cell)[0]](TOOLS[tool], write_months(change))
+def test_the_readme_says_who_notices_that_a_file_has_changed(tool: str) -> None:
+    before = write_months("alike")["t"]
+    write, read = TOOLS[tool]
+    write()
+    data, day = bytearray(Path("2.nc").read_bytes()), before.values[-1].tobytes()
+    start = data.index(day)
+    data[start : start + 8] = np.float64(7).tobytes()
+    Path("2.nc").write_bytes(data)
+    later = Path("2.nc").stat().st_mtime + 10
+    os.utime("2.nc", (later, later))
+    said = outcome("a file that changed since", tool)
+    if said == "an error":
+        with pytest.raises(Exception, match=r"was modified|has changed"):
+            read()["t"].load()
+    else:
+        assert said == "not noticed"
+        found = read()["t"].values
+        assert found[-1, 0] == 7 and (found == before.values).sum() == before.size - 1
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_file_that_is_gone_is_an_error_for_all(tool: str) -> None:
+    write_months("alike")
+    write, read = TOOLS[tool]
+    write()
+    Path("2.nc").unlink()
+    with pytest.raises(Exception, match=r"2\.nc"):
+        read()["t"].load()
 
 
 def test_virtualizarr_cuts_between_chunks_and_reads_no_values_of_a_dataset() -> None:

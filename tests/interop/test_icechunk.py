@@ -19,6 +19,7 @@ from cases import CASES, Archive
 from counting_server import counting_server
 from peers import peer
 from range_server import faulty_server
+from repositories import by_icechunk, own_repository, repository
 from transforms import without_gaps
 
 import virtualds
@@ -40,33 +41,6 @@ REFUSED = {
     "compound_types",
     "compound_types_within_others",
 }
-LOCAL = icechunk.credentials.LocalFileSystemAccess
-
-
-def repository(path: Path) -> Any:
-    """A repository that may read the files it refers to."""
-    storage = icechunk.local_filesystem_storage(str(path))
-    config = icechunk.Repository.fetch_config(storage)
-    known = dict.fromkeys(config.virtual_chunk_containers or {}, LOCAL) if config else {}
-    return icechunk.Repository.open(storage, authorize_virtual_chunk_access=known)
-
-
-def by_icechunk(path: Path, **how: Any) -> xr.Dataset:
-    store = repository(path).readonly_session(**(how or {"branch": "main"})).store
-    return xr.open_zarr(store, consolidated=False, chunks=None)
-
-
-def own_repository(path: Path, *folders: Path) -> Any:
-    """An empty repository that may refer to files in some folders."""
-    config = icechunk.RepositoryConfig.default()
-    for folder in folders:
-        place = icechunk.local_filesystem_store(f"{folder}/")
-        container = icechunk.VirtualChunkContainer(f"file://{folder}/", place)
-        config.set_virtual_chunk_container(container)
-    known = {f"file://{folder}/": LOCAL for folder in folders}
-    return icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(path)), config, authorize_virtual_chunk_access=known
-    )
 
 
 def years(folder: Path, count: int, *, chunk: int = 3) -> list[Path]:

@@ -24,6 +24,7 @@ import xarray as xr
 from markup import table_between
 from peers import peer
 from reading_side import READERS
+from repositories import own_repository
 from serving import serving_apart
 
 import virtualds
@@ -119,16 +120,7 @@ def write_with_virtualizarr(folder: Path) -> None:
     vds.vz.to_kerchunk(str(folder / "virtualizarr.json"), format="json")
     vds.vz.to_kerchunk(str(folder / "virtualizarr.parquet"), format="parquet")
     if has("icechunk"):
-        import icechunk
-
-        config = icechunk.RepositoryConfig.default()
-        place = icechunk.local_filesystem_store(f"{folder}/")
-        container = icechunk.VirtualChunkContainer(f"file://{folder}/", place)
-        config.set_virtual_chunk_container(container)
-        storage = icechunk.local_filesystem_storage(str(folder / "virtualizarr.icechunk"))
-        repository = icechunk.Repository.create(storage, config)
-        repository.save_config()
-        session = repository.writable_session("main")
+        session = own_repository(folder / "virtualizarr.icechunk", folder).writable_session("main")
         vds.vz.to_icechunk(session.store)
         session.commit("both files")
 
