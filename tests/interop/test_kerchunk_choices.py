@@ -15,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.reference import ReferenceNotReachable
 from peers import peer
 
 import virtualds
@@ -125,6 +126,11 @@ def test_fsspec_finds_relative_urls_from_the_folder_of_the_set(
         monkeypatch.chdir(tmp_path)
         found = READERS[reader](target).load()
         np.testing.assert_array_equal(found["t"].values, expected["t"].values[:12])
+        monkeypatch.chdir(tmp_path.parent)
+        # fsspec keeps what it has opened
+        elsewhere = target.rename(target.with_name(f"{templates}.moved.json"))
+        with pytest.raises(ReferenceNotReachable):
+            np.asarray(READERS[reader](elsewhere)["t"])
 
 
 def by_gdal(name: str) -> Any:
