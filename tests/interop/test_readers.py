@@ -186,12 +186,13 @@ OLD = Version(version("zarr")) < Version("3.4.1")
 """This zarr-python opens no group of Zarr v3 with a key that need not be understood."""
 
 
-# Each reader imports its libraries in a process of its own, and several libraries write: 20 s.
-@pytest.mark.product
+# Each reader imports its libraries in a process of its own, and several write: all take 25 s.
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("reader", READERS)
-def test_every_cell_of_the_page(reader: str, column: str, sets: Sets) -> None:
+def test_every_cell_of_the_page(reader: str, column: str, request: pytest.FixtureRequest) -> None:
     peer(LIBRARIES.get(reader, "zarr"))
+    # made only where there is a reader
+    sets = request.getfixturevalue("sets")
     names = [name for name in COLUMNS[column] if name in sets.places]
     if not names:
         pytest.skip(f"nobody can write {column} here")
