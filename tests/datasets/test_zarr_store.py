@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import pickle
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -227,6 +229,138 @@ UNKNOWN = [({"zarr_format": 4}, "zarr_format=4: give 3"), ({"readers": "x"}, "re
 def test_an_unknown_form_is_refused(wrong: dict[str, Any], message: str, archive: Archive) -> None:
     with pytest.raises(ValueError, match=message):
         virtualds.zarr_store(archive.path(next(iter(CASES))), **wrong)
+
+
+def write_zarr(path: Path, zarr_format: int, values: np.ndarray[Any, Any], **how: Any) -> Path:
+    """Write ``v``, two rows to a chunk; zarr-python leaves out chunks of fill."""
+    group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    chunks = (2, *values.shape[1:])
+    names = [f"d{i}" for i in range(values.ndim)]
+    if zarr_format == 3:
+        how["dimension_names"] = names
+    array = group.create_array("v", shape=values.shape, dtype=values.dtype, chunks=chunks, **how)
+    if zarr_format == 2:
+        array.attrs["_ARRAY_DIMENSIONS"] = names
+    array[...] = values
+    return path
+
+
+LARGE = 2**60 + 1
+FILLS = {
+    "large": (3, "i8", LARGE, (False, False)),
+    "unsigned": (3, "u8", 2**64 - 2, (False, False)),
+    "an exact double": (3, "i8", 2**60, (True, False)),
+    "null of 64 bits": (3, "i8", 0, (True, False)),
+    "null of 32 bits": (3, "i4", 0, (True, True)),
+    "large in both": (2, "i8", LARGE, (False, False)),
+    "exact in both": (2, "i8", -(2**63), (True, True)),
+    "NaN": (2, "f4", np.nan, (True, True)),
+    "text": (2, "S2", b"xy", (True, False)),
+}
+"""The version of the source, a type, its fill value, and whether a missing chunk stays missing in
+Zarr v3 and in v2, since all readers fill it alike.
+
+A fill value of Zarr v3 that is not zero is none of v2, so that such chunks are written out.
+"""
+
+
+@looped("name", FILLS)
+def test_missing_chunks_are_served_if_a_reader_would_fill_them_otherwise(
+    name: str, tmp_path: Path
+) -> None:
+    source, dtype, fill, stays = FILLS[name]
+    values = np.zeros(4, dtype)
+    values[:2], values[2:] = [1, 2], fill
+    path = write_zarr(tmp_path / name, source, values, fill_value=fill, compressors=None)
+    for zarr_format, key, is_missing in zip((3, 2), ("v/c/1", "v/1"), stays, strict=True):
+        store = virtualds.zarr_store(path, readers="any", zarr_format=zarr_format)
+        assert (get(store, key) is None) == is_missing, zarr_format
+        found = np.asarray(zarr.open_group(store, mode="r")["v"][...])
+        assert found.tobytes() == values.tobytes()
+
+
+def test_bits_of_a_nan_that_json_has_as_text_are_served(tmp_path: Path) -> None:
+    odd = np.frombuffer(b"\1\0\xc0\x7f", "<f4")[0]
+    for number, fill in enumerate((odd, np.float32(np.nan))):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("v", (4,), "<f4", chunks=(2,), fillvalue=fill)[:2] = [1, 2]
+        store = virtualds.zarr_store(path, readers="any")
+        assert (get(store, "v/c/1") is None) == (number == 1)
+        found = np.asarray(zarr.open_group(store, mode="r")["v"][2:])
+        assert found.tobytes() == 2 * fill.tobytes()
+
+
+def test_of_many_chunks_nobody_counts_which_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(1, 5)
+    path = write_zarr(tmp_path / "a.zarr", 3, values, fill_value=LARGE, compressors=None)
+    assert virtualds.zarr_store(path, readers="any").decoded == ()
+    monkeypatch.setattr("virtualds.formats.zarr_export.CHUNKS_PER_STEP", 1)
+    assert virtualds.zarr_store(path, readers="any").decoded == ("v",)
+
+
+def test_orders_that_gdal_takes_for_others_are_decoded(tmp_path: Path) -> None:
+    values = np.arange(2 * 3 * 4, dtype="i2").reshape(2, 3, 4)
+    for order in itertools.permutations(range(3)):
+        filters = [zarr.codecs.TransposeCodec(order=order)]
+        path = write_zarr(tmp_path / f"{order}.zarr", 3, values, filters=filters)
+        store = virtualds.zarr_store(path, readers="any")
+        assert store.decoded == (("v",) if order in {(1, 2, 0), (2, 0, 1)} else ())
+        np.testing.assert_array_equal(zarr.open_group(store, mode="r")["v"][...], values)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_shuffle_of_parts_of_elements_is_decoded(size: int, tmp_path: Path) -> None:
+    filters = [numcodecs.Shuffle(size)]
+    path = write_zarr(tmp_path / "a.zarr", 2, np.arange(4.0), filters=filters)
+    store = virtualds.zarr_store(path, readers="any", zarr_format=2)
+    assert store.decoded == (() if size == 8 else ("v",))
+    assert zarr.open_group(store, mode="r")["v"][...].tolist() == [0, 1, 2, 3]
+
+
+def test_text_of_a_fixed_length_is_known_to_more_readers_as_any_text(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "a.zarr", 3, np.array(["ö", "日本語", "", ""]))
+    expected = virtualds.open_virtual_dataset(path).load()
+    for zarr_format, key, kind in ((3, "v/zarr.json", "string"), (2, "v/.zarray", "<U3")):
+        store = virtualds.zarr_store(path, readers="any", zarr_format=zarr_format)
+        said = json.loads(get(store, key) or b"")
+        assert said.get("data_type", said.get("dtype")) == kind
+        xr.testing.assert_identical(xr.open_zarr(store, chunks=None).load(), expected)
+
+
+def test_options_of_zstd_that_tensorstore_refuses_are_left_out(tmp_path: Path) -> None:
+    how = {"compressors": zarr.codecs.ZstdCodec(level=3, checksum=True)}
+    path = write_zarr(tmp_path / "a.zarr", 3, np.arange(4.0), **how)
+    store = virtualds.zarr_store(path, readers="any", zarr_format=2)
+    said = json.loads(get(store, "v/.zarray") or b"")
+    assert store.decoded == () and said["compressor"] == {"id": "zstd", "level": 3}
+
+
+UNITS = ("D", "h", "m", "s", "ms", "us", "ns")
+
+
+@looped("kind, unit", itertools.product("Mm", UNITS))
+def test_times_of_numpy_are_numbers_with_units(kind: str, unit: str, tmp_path: Path) -> None:
+    values = np.array([1, 5, "NaT", -3], f"{kind}8[{unit}]")
+    path = write_zarr(tmp_path / f"{kind}{unit}.zarr", 3, values)
+    expected = virtualds.open_virtual_dataset(path).load()
+    for zarr_format in (3, 2):
+        store = virtualds.zarr_store(path, readers="any", zarr_format=zarr_format)
+        stored = zarr.open_group(store, mode="r")["v"]
+        assert stored.dtype == "i8" and stored[...].tolist() == values.view("i8").tolist()
+        xr.testing.assert_identical(xr.open_zarr(store, chunks=None).load(), expected)
+
+
+def test_times_that_cf_has_no_unit_for_stay_those_of_numpy(tmp_path: Path) -> None:
+    values = np.array([1, 5, "NaT", -3], "M8[10us]")
+    path = write_zarr(tmp_path / "a.zarr", 3, values)
+    store = virtualds.zarr_store(path, readers="any")
+    assert zarr.open_group(store, mode="r")["v"].dtype == values.dtype
+    path = write_zarr(tmp_path / "b.zarr", 3, values.astype("M8[s]"), attributes={"units": "s"})
+    store = virtualds.zarr_store(path, readers="any")
+    assert zarr.open_group(store, mode="r")["v"].dtype == "M8[s]"
 
 
 # ---------------------------------------------------------------------- arrays of all forms

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -22,13 +22,14 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
+from virtualds.chunks.manifest import ChunkManifest, iterate_blocks, iterate_references
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.hdf import Shuffle
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import (
     RECORDS,
     data_type_from_v3,
+    dtype_from_zarr_v2,
     dtype_to_zarr_v2,
     fill_to_attribute,
     fill_value_from_v3,
@@ -92,6 +93,19 @@ zarr-python know; only zarr-python knows ``numcodecs.shuffle`` and ``numcodecs.z
 GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
 """
 
+UNITS_OF_TIME = {
+    "D": "days",
+    "h": "hours",
+    "m": "minutes",
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+"""Units of numpy's times, and their names in the CF conventions."""
+NOT_A_TIME = np.int64(np.iinfo(np.int64).min)
+"""The number that numpy stores for ``NaT``."""
+
 # ---------------------------------------------------------------------- in which form
 
 
@@ -107,7 +121,8 @@ class ZarrForm:
         Whether all chunks are decoded; otherwise only those that readers cannot decode.
     readers : {"zarr-python", "any"}
         Who reads. For any reader, chunks that are not of `COMMON_CODECS` or not on a regular grid
-        are decoded, and decoded chunks are compressed.
+        are decoded, and decoded chunks are compressed. Missing chunks are written out if a reader
+        would fill them with another value. Times of numpy are numbers with units of CF.
     """
 
     zarr_format: int = 3
@@ -140,15 +155,38 @@ class ZarrForm:
                 return f"zarr-python before 3.2 does not know its data type {kind['name']!r}"
             if metadata["chunk_grid"]["name"] != "regular":
                 return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
+            if not all(map(_is_own_inverse, _iterate_orders(metadata["codecs"]))):
+                return "GDAL takes the order of its codec 'transpose' for the inverse one"
         else:
             steps = (*(metadata["filters"] or ()), metadata["compressor"])
             names = [step["id"] for step in steps if step is not None]
             if isinstance(metadata["dtype"], list) and ">" in repr(metadata["dtype"]):
                 return f"xarray does not read its big-endian data type {metadata['dtype']}"
+            if "shuffle" in names and not _is_shuffled_alike(metadata):
+                return "zarrita shuffles elements of its data type, and GDAL no text"
         if self._has_chunks_of_a_byte(metadata, names):
             return "a server could not tell GDAL that a chunk of one byte cannot be read"
         odd = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
         return f"few readers know its codec {odd[0]!r}" if odd else None
+
+    def find_objection_to_gaps(self, array: ServedArray) -> str | None:
+        """Return why a reader would not fill missing chunks as Zarr says, or None.
+
+        JavaScript reads all numbers as doubles, so zarrita has other values for large integers and
+        for the bits of unusual NaNs, and GDAL for large unsigned integers. Of Zarr v2, zarrita has
+        none for integers of 64 bits if the fill value is null, and takes the encoding of text for
+        the text.
+        """
+        fill = array.metadata["fill_value"]
+        is_exact_double = not isinstance(fill, int) or int(float(fill)) == fill
+        is_read = is_exact_double and not (isinstance(fill, str) and fill.startswith("0x"))
+        if self.zarr_format == 2:
+            dtype = dtype_from_zarr_v2(array.metadata["dtype"])
+            is_long = dtype.kind in "iu" and dtype.itemsize == 8
+            is_read = is_read and dtype.kind not in "SUV" and not (is_long and fill is None)
+        if is_read or not isinstance(array, StoredArray) or not array.may_lack_chunks():
+            return None
+        return f"not every reader fills its missing chunks with {fill!r}"
 
     def _has_chunks_of_a_byte(self, metadata: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return whether chunks as they are read are a single byte."""
@@ -158,6 +196,24 @@ class ZarrForm:
             return is_byte and prod(shape) == 1 and set(names) <= {"bytes", "transpose"}
         is_byte = metadata["dtype"] in ("|b1", "|i1", "|u1", "|S1", "|V1")
         return is_byte and prod(metadata["chunks"]) == 1 and not names
+
+
+def _iterate_orders(codecs: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[int]]:
+    """Yield the orders of axes of the codecs ``transpose``."""
+    for codec in codecs:
+        if codec["name"] == "transpose":
+            yield codec["configuration"]["order"]
+
+
+def _is_own_inverse(order: Sequence[int]) -> bool:
+    return [order[i] for i in order] == list(range(len(order)))
+
+
+def _is_shuffled_alike(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the filter ``shuffle`` of Zarr v2 is of whole elements, which are numbers."""
+    dtype = dtype_from_zarr_v2(metadata["dtype"])
+    sizes = {step.get("elementsize", 4) for step in metadata["filters"] if step["id"] == "shuffle"}
+    return sizes == {dtype.itemsize} and dtype.kind not in "SU"
 
 
 PLAIN = ZarrForm()
@@ -186,6 +242,13 @@ class DescribedArray:
     def keys(self) -> ChunkKeys:
         """The keys of its chunks."""
         return PLAIN_KEYS if self.attributes is None else DOTTED_KEYS
+
+    @property
+    def _axes(self) -> tuple[ChunkAxis, ...]:
+        if self.attributes is None:
+            return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
+        pairs = zip(self.metadata["shape"], self.metadata["chunks"], strict=True)
+        return tuple(ChunkAxis.regular(size, length) for size, length in pairs)
 
 
 @dataclass(frozen=True)
@@ -226,6 +289,14 @@ class StoredArray(DescribedArray):
             return None
         row = found.lookup((0,))
         return len(found.inline[row.offset]) if row.file == INLINE else row.length
+
+    def may_lack_chunks(self) -> bool:
+        """Return whether chunks are missing, or are so many that it would take long to know."""
+        count = prod(axis.nchunks for axis in self._axes)
+        if count > CHUNKS_PER_STEP:
+            return True
+        there = (ids.size for p in self.parts for ids, _ in iterate_references(p.manifest))
+        return sum(there) < count
 
     def iterate_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the positions of all chunks that are not missing."""
@@ -275,6 +346,8 @@ class DecodedArray(DescribedArray):
             raise
         values = to_text_objects(values) if self._is_text else pack_members(values)
         little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        if little.dtype.kind in "mM":
+            little = little.view("<i8")
         shape = tuple(int(s.encoded[0]) for s in slabs)
         found = encode_chunk(little, shape)
         return (_compress(found) if self._is_compressed else found)[wanted]
@@ -304,13 +377,6 @@ class DecodedArray(DescribedArray):
             return bool(self.metadata["codecs"][-1]["name"] == "zstd")
         return self.metadata["compressor"] is not None
 
-    @property
-    def _axes(self) -> tuple[ChunkAxis, ...]:
-        if self.attributes is None:
-            return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
-        pairs = zip(self.metadata["shape"], self.metadata["chunks"], strict=True)
-        return tuple(ChunkAxis.regular(size, length) for size, length in pairs)
-
 
 def _compress(data: bytes) -> bytes:
     # its frames say how long their content is, which some readers need
@@ -319,17 +385,38 @@ def _compress(data: bytes) -> bytes:
     return bytes(numcodecs.Zstd(level=LEVEL).encode(data))
 
 
-def _describe_decoded(data: Data) -> dict[str, Any]:
-    """Return the metadata of decoded values, except for their chunk grid."""
-    dtype = np.dtype(object) if _is_text(data) else to_packed(data.dtype).newbyteorder("<")
+def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the metadata of decoded values of a dtype, except for their chunk grid."""
     found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
     if found is None:
         raise _unsupported_type_error(data)
     metadata = found.metadata | {"shape": list(data.shape)}
-    if isinstance(data, ManifestArray):
+    if isinstance(data, ManifestArray) and not dtype.hasobject:
         fill = pack_members(np.asarray(data.fill_value, data.dtype))
-        metadata["fill_value"] = fill_value_to_v3(fill, dtype)
+        metadata["fill_value"] = fill_value_to_v3(fill.astype(dtype), dtype)
     return metadata
+
+
+def _find_decoded_dtype(data: Data, form: ZarrForm) -> np.dtype[Any]:
+    """Return the dtype of decoded values for readers: objects are text of any length."""
+    # of all text in Zarr v3, most readers know this
+    is_known_as_text = data.dtype.kind == "U" and form.is_common and form.zarr_format == 3
+    if _is_text(data) or is_known_as_text:
+        return np.dtype(object)
+    return to_packed(data.dtype).newbyteorder("<")
+
+
+def _describe_times(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the attributes that times of numpy have as numbers (CF, section 4.4), if any."""
+    unit, factor = np.datetime_data(dtype) if dtype.kind in "mM" else ("", 1)
+    if unit not in UNITS_OF_TIME or factor != 1:
+        return {}
+    name, missing = UNITS_OF_TIME[unit], {"_FillValue": NOT_A_TIME}
+    if dtype.kind == "m":
+        # without a dtype, xarray would leave a duration a number; it has none of longer units
+        known = unit if unit.endswith("s") else "s"
+        return missing | {"units": name, "dtype": f"timedelta64[{known}]"}
+    return missing | {"units": f"{name} since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 def _is_text(data: Data) -> bool:
@@ -413,18 +500,29 @@ def _serve_array(
     reason: str | None = None
     iterate = _iterate_in_v3 if form.zarr_format == 3 else _iterate_in_v2
     try:
-        for candidate in iterate(path, variable, form):
+        dtype = _find_decoded_dtype(variable.data, form)
+        times = _describe_times(dtype) if form.is_common else {}
+        if times and not times.keys() & variable.attributes.keys():
+            variable = replace(variable, attributes={**variable.attributes, **times})
+            dtype = np.dtype("<i8")
+        for candidate in iterate(path, variable, form, dtype):
             for found in (candidate, _find_former_form(candidate)):
-                reason = reason if found is None else objection(found.metadata)
-                if found is not None and reason is None:
+                if found is None:
+                    continue
+                reason = objection(found.metadata)
+                if reason is None and form.is_common:
+                    reason = form.find_objection_to_gaps(found)
+                if reason is None:
                     return found
     except UnsupportedError as error:
         reason = f"{error}"
     return UnsupportedError(f"variable {path}: {reason}")
 
 
-def _iterate_in_v3(path: str, variable: ManifestVariable, form: ZarrForm) -> Iterator[ServedArray]:
-    """Yield an array in forms of Zarr v3, best first."""
+def _iterate_in_v3(
+    path: str, variable: ManifestVariable, form: ZarrForm, dtype: np.dtype[Any]
+) -> Iterator[ServedArray]:
+    """Yield an array in forms of Zarr v3, best first; if it is decoded, with a dtype."""
     attributes, data = dict(variable.attributes), variable.data
     fill = attributes.get("_FillValue")
     if fill is not None and np.size(fill) == 1 and data.dtype.kind in "biufcS":
@@ -435,14 +533,14 @@ def _iterate_in_v3(path: str, variable: ManifestVariable, form: ZarrForm) -> Ite
         "dimension_names": list(variable.dims),
         "storage_transformers": [],
     }
-    if isinstance(data, ManifestArray) and not form.decode:
+    if isinstance(data, ManifestArray) and not form.decode and dtype.kind == data.dtype.kind:
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
             shape = _get_chunk_shape(stored)
             is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(shape, data))
             if not is_odd and not _has_oversized_chunks(data):
                 yield StoredArray(path, stored | extra, None, tuple(parts))
-    metadata = _describe_decoded(data)
+    metadata = _describe_decoded(data, dtype)
     if form.is_common:
         metadata["codecs"] = [
             *metadata["codecs"],
@@ -453,25 +551,37 @@ def _iterate_in_v3(path: str, variable: ManifestVariable, form: ZarrForm) -> Ite
             yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, None, data)
 
 
-def _iterate_in_v2(path: str, variable: ManifestVariable, form: ZarrForm) -> Iterator[ServedArray]:
-    """Yield an array in forms of Zarr v2, best first."""
+def _iterate_in_v2(
+    path: str, variable: ManifestVariable, form: ZarrForm, dtype: np.dtype[Any]
+) -> Iterator[ServedArray]:
+    """Yield an array in forms of Zarr v2, best first; if it is decoded, with a dtype."""
     data = variable.data
-    if isinstance(data, ManifestArray) and not form.decode and not _has_oversized_chunks(data):
+    is_passed_on = dtype.kind == data.dtype.kind and not form.decode
+    if isinstance(data, ManifestArray) and is_passed_on and not _has_oversized_chunks(data):
         with suppress(UnsupportedError):
             changed, metadata, manifest = describe_for_v2(variable)
             if not any(_iterate_uneven_shuffles(metadata["chunks"], data)):
-                found = complete_for_v2(changed, metadata)
+                found = complete_for_v2(changed, _without_options(metadata, form))
                 parts = (ManifestPart(0, (0,) * len(data.shape), manifest),)
                 yield StoredArray(path, found.metadata, found.attributes, parts)
     *_, grid = _iterate_decoded_grids(data)
     chunks = grid["configuration"]["chunk_shape"]
-    is_text = _is_text(data)
-    dtype = "|O" if is_text else dtype_to_zarr_v2(to_packed(data.dtype).newbyteorder("<"))
-    metadata = build_zarr_v2(data.shape, chunks, dtype, [{"id": V2_TEXT}] if is_text else ())
+    filters = [{"id": V2_TEXT}] if dtype.hasobject else ()
+    spelled = "|O" if dtype.hasobject else dtype_to_zarr_v2(dtype)
+    metadata = build_zarr_v2(data.shape, chunks, spelled, filters)
     if form.is_common:
         metadata["compressor"] = {"id": "zstd", "level": LEVEL}
     found = complete_for_v2(variable, metadata)
     yield DecodedArray(path, found.metadata, found.attributes, data)
+
+
+def _without_options(metadata: dict[str, Any], form: ZarrForm) -> dict[str, Any]:
+    """Return metadata of Zarr v2 without the option of zstd that tensorstore refuses."""
+    compressor = metadata["compressor"]
+    if not form.is_common or compressor is None or compressor["id"] != "zstd":
+        return metadata
+    kept = {key: value for key, value in compressor.items() if key != "checksum"}
+    return metadata | {"compressor": kept}
 
 
 def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:
