@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 import pytest
@@ -45,10 +45,12 @@ SECONDS = 60
 
 def needed(program: str) -> str:
     """Return where a program is; skip the test if there is none, which the gate does not allow."""
-    found = shutil.which(program)
-    if found is not None:
-        return found
-    message = f"{program} is not installed; .ci/run installs it"
+    return shutil.which(program) or stop_without(program)
+
+
+def stop_without(name: str) -> NoReturn:
+    """Skip a test that needs what is not installed, or fail in the gate."""
+    message = f"{name} is not installed; .ci/run installs it"
     if os.environ.get("CI"):
         raise RuntimeError(message)
     pytest.skip(message)

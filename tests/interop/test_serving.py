@@ -1,140 +1,263 @@
-"""GDAL and tensorstore read over HTTP what virtualds serves, as it reads it itself."""
+"""Everybody's readers find over HTTP what virtualds serves, as it reads it itself."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from archives import KINDS, Archives
+from archives import KINDS
+from products import looped
+from range_server import running
+from served_kinds import BOXES, SERVED, one_set_of_all
 from serving import serving_apart as serving
+from zarr_readers import (
+    READERS,
+    Asked,
+    PageHandler,
+    Values,
+    ask_gdal,
+    ask_node,
+    browser_with_zarrita,
+    read_in_gdal,
+    read_in_node,
+)
 
 import virtualds
 
 tensorstore = pytest.importorskip("tensorstore")
-rasterio = pytest.importorskip("rasterio")
+pytest.importorskip("rasterio")
 
 pytestmark = [
     # these files have no places on the Earth
     pytest.mark.filterwarnings("ignore:Dataset has no geotransform"),
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore:.*Zarr V3 specification.*"),
 ]
-NUMBERS = "biuf"
 SETS_DIFFER = {"unsigned_bytes_next_to_signed_ones", "a_variable_that_some_files_lack"}
-TYPES_UNKNOWN = {"durations_whose_units_differ"}
-"""Durations of numpy, which only zarr-python knows."""
+ARCHIVES = [name for name in KINDS if name not in SETS_DIFFER]
+NODE, BROWSER = "zarrita in node", "zarrita in a browser"
+FORMATS = (3, 2)
+
+TEXT = ("text of any length", "text of a fixed length")
+UNKNOWN: dict[tuple[str, int], set[str]] = {
+    ("tensorstore", 3): {*TEXT},
+    ("tensorstore", 2): {*TEXT, "shuffle"},
+    ("GDAL", 3): {*TEXT},
+    ("GDAL", 2): {TEXT[0]},
+    (NODE, 3): {TEXT[1], "complex", "float16"},
+    (NODE, 2): {"complex", "float16"},
+    (BROWSER, 3): {TEXT[1], "complex"},
+    (BROWSER, 2): {"complex"},
+}
+"""What readers do not know in a version of Zarr; they have to say so, and give no values.
+
+zarrita has 16-bit floats where JavaScript has: in browsers, and from node 24 on.
+"""
 
 
-def read_tensorstore(url: str, name: str, driver: str) -> Any:
-    spec = {"driver": driver, "kvstore": f"{url}{name}/"}
-    return tensorstore.open(spec, open=True, read=True).result().read().result()
+def read_in_browser(asked: Sequence[Asked]) -> list[Values | Exception]:
+    with browser_with_zarrita() as browser:
+        return browser.read(asked)
 
 
-def read_gdal(url: str, name: str, ndim: int) -> Any:
-    """Read an array of two dimensions; GDAL shows others as several rasters."""
-    with rasterio.open(f'ZARR:"/vsicurl/{url}":/{name}') as source:
-        assert source.count == 1 and ndim == 2
-        return source.read(1)
+PROCESSES = {"GDAL": read_in_gdal, NODE: read_in_node, BROWSER: read_in_browser}
+"""Readers in processes of their own."""
 
 
-SERVED_KINDS = [name for name in KINDS if name not in SETS_DIFFER | TYPES_UNKNOWN]
+@dataclass(eq=False)
+class Everything:
+    """One server of sets of each kind, and what it has to show."""
+
+    url: str
+    target: Path
+    _found: dict[str, dict[Asked, Values | Exception]] = field(default_factory=dict)
+
+    @cached_property
+    def tree(self) -> xr.DataTree:
+        """All arrays as they are stored."""
+        return xr.open_datatree(self.target, engine="virtual", decode_cf=False)
+
+    @cached_property
+    def decoded(self) -> xr.DataTree:
+        """All arrays as xarray decodes them."""
+        return xr.open_datatree(self.target, engine="virtual")
+
+    def ask(self, kind: str) -> Iterator[tuple[Asked, Values]]:
+        """Yield what to ask for of a kind, and the values; numbers instead of times."""
+        for node in self.tree[kind].subtree:
+            for name, variable in node.to_dataset(inherit=False).variables.items():
+                path = f"{node.path}/{name}".strip("/")
+                for box in BOXES.get(kind, (None,)):
+                    values = variable[box or ...].values
+                    values = values.view("i8") if values.dtype.kind in "mM" else values
+                    for zarr_format in FORMATS:
+                        yield Asked(self.url, zarr_format, path, box), values
+
+    @cached_property
+    def all_asked(self) -> list[Asked]:
+        return [asked for kind in (*SERVED, *ARCHIVES) for asked, _ in self.ask(kind)]
+
+    def find_all(self, reader: str) -> dict[Asked, Values | Exception]:
+        """Let a reader in a process of its own read everything, once."""
+        if reader not in self._found:
+            values = PROCESSES[reader](self.all_asked)
+            self._found[reader] = dict(zip(self.all_asked, values, strict=True))
+        return self._found[reader]
+
+    def find_unknown(self, reader: str, zarr_format: int) -> set[str]:
+        """Return what a reader does not know; what zarrita does depends on node."""
+        has_float16 = reader == NODE and self._has_float16
+        return UNKNOWN.get((reader, zarr_format), set()) - ({"float16"} if has_float16 else set())
+
+    @cached_property
+    def _has_float16(self) -> bool:
+        return bool(ask_node("hasFloat16"))
+
+    def read(self, reader: str, asked: Asked) -> Values:
+        """Return what a reader finds, or raise its error."""
+        if reader in READERS:
+            return READERS[reader](asked)
+        found = self.find_all(reader)[asked]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 @pytest.fixture(scope="module")
-def served_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, xr.DataTree]]:
-    """The url of one set with a group for each kind of archive, and what it holds, not decoded."""
-    archives = Archives(tmp_path_factory.mktemp("archives"))
-    nodes = {}
-    for name in SERVED_KINDS:
-        parts = [virtualds.open_virtual_dataset(path) for path in archives.files(name)]
-        nodes[name] = KINDS[name].combine(parts)
-    target = archives.folder / "kinds.zarr"
-    xr.DataTree.from_dict(nodes).virtual.to_manifest(target)
-    with serving(target) as url:
-        yield url, xr.open_datatree(target, engine="virtual", decode_cf=False)
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
+    folder = tmp_path_factory.mktemp("kinds")
+    with one_set_of_all(folder, ARCHIVES) as target, serving(target) as url:
+        yield Everything(url, target)
 
 
-@pytest.mark.parametrize("name", SERVED_KINDS)
-def test_tensorstore_and_gdal_read_every_kind_of_set(
-    name: str, served_kinds: tuple[str, xr.DataTree]
-) -> None:
-    url, tree = served_kinds
-    compared = set[str]()
-    for variable, values in tree[name].to_dataset().load().variables.items():
-        if values.dtype.kind not in NUMBERS:
-            continue
-        found = read_tensorstore(f"{url}zarr/{name}/", variable, "zarr3")
-        np.testing.assert_array_equal(found, values.values)
-        compared.add("tensorstore")
-        if values.ndim == 2 and values.size:
-            for version in ("zarr", "zarr2"):
-                found = read_gdal(url + version, f"{name}/{variable}", values.ndim)
-                np.testing.assert_array_equal(found, values.values)
-            compared.add("GDAL")
-    assert "tensorstore" in compared
-
-
-ENCODINGS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "zlib": {"compression": 4},
-    "zlib and shuffle": {"compression": 4, "shuffle": True},
-    "checksums": {"fletcher32": True},
-    "lzf": {"compression": "lzf"},
-    "scale and offset": {"scaleoffset": 0},
+DIFFICULTIES = {
+    TEXT[0]: r"string|\|O",
+    TEXT[1]: r".*null_terminated_bytes.*|[|<>][SU]\d+",
+    "complex": r"complex\d+|[<>]c\d+",
+    "float16": r"float16|[<>]f2",
 }
-"""Filters of HDF5."""
+"""Data types of Zarr that some readers do not know."""
 
 
-def test_every_encoding_is_read_by_both(tmp_path: Path) -> None:
-    expected: dict[str, Any] = {}
+def find_difficulty(asked: Asked) -> str:
+    """Return what in the metadata of an array some readers do not know, or nothing."""
+    name = "zarr.json" if asked.zarr_format == 3 else ".zarray"
+    with urllib.request.urlopen(f"{asked.root}/{asked.path}/{name}") as answer:
+        said = json.load(answer)
+    kind = str(said.get("data_type", said.get("dtype")))
+    found = [name for name, known in DIFFICULTIES.items() if re.fullmatch(known, kind)]
+    found += [step["id"] for step in said.get("filters") or () if step["id"] == "shuffle"]
+    return " and ".join(found)
+
+
+def assert_same(found: Values, expected: Values, asked: Asked) -> None:
+    """Text as text, whatever holds it; other values to the bit."""
+    assert found.shape == expected.shape, asked
+    if expected.dtype.kind in "OSU":
+        assert list_text(found) == list_text(expected), asked
+        return
+    # GDAL has no booleans
+    kind = "u1" if expected.dtype == bool and found.dtype == "u1" else expected.dtype
+    native = found.astype(found.dtype.newbyteorder("="))
+    assert native.dtype == np.dtype(kind).newbyteorder("="), asked
+    assert native.tobytes() == expected.astype(native.dtype).tobytes(), asked
+
+
+def list_text(values: Values) -> list[str]:
+    return [one.decode() if isinstance(one, bytes) else one for one in values.ravel().tolist()]
+
+
+@pytest.mark.parametrize("reader", [*READERS, *PROCESSES])
+@looped("kind", [*SERVED, *ARCHIVES])
+def test_each_reader_finds_each_kind_of_set(reader: str, kind: str, everything: Everything) -> None:
+    tried = 0
+    for asked, expected in everything.ask(kind):
+        if find_difficulty(asked) in everything.find_unknown(reader, asked.zarr_format):
+            with pytest.raises(Exception):  # noqa: B017
+                everything.read(reader, asked)
+        else:
+            assert_same(everything.read(reader, asked), expected, asked)
+        tried += 1
+    assert tried
+
+
+@looped("kind", SERVED)
+def test_xarray_makes_of_each_kind_what_it_makes_of_the_set(
+    kind: str, everything: Everything
+) -> None:
+    boxes = BOXES.get(kind, [()])
+    for root in ("zarr", "zarr2"):
+        found = xr.open_datatree(everything.url + root, engine="zarr", group=kind, chunks=None)
+        for node in everything.decoded[kind].subtree:
+            expected = node.to_dataset(inherit=False)
+            same = found[node.relative_to(everything.decoded[kind])].to_dataset(inherit=False)
+            for box in boxes:
+                part = dict(zip(expected.sizes, box, strict=False))
+                xr.testing.assert_identical(same.isel(part).load(), expected.isel(part).load())
+
+
+def test_zarrita_lists_all_arrays(everything: Everything) -> None:
+    expected = {asked.path for asked in everything.all_asked}
+    for zarr_format in FORMATS:
+        root = Asked(everything.url, zarr_format, "").as_json()
+        found = ask_node("listArrays", root)
+        assert {path.strip("/") for path in found} == expected
+
+
+def test_a_page_of_another_origin_may_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for dtype in ("<i2", ">f4", "<f8", "u1"):
-            for encoding, how in ENCODINGS.items():
-                if encoding == "scale and offset" and np.dtype(dtype).kind == "f":
-                    continue  # it rounds floats
-                name = f"{encoding.replace(' ', '_')}_{np.dtype(dtype).name}"
-                values = np.arange(35).reshape(7, 5).astype(dtype)
-                made = file.create_dataset(name, (7, 5), dtype, chunks=(3, 2), fillvalue=9, **how)
-                # the last row of chunks is missing
-                made[:6] = values[:6]
-                values[6] = 9
-                expected[name] = values
-    with serving(tmp_path / "a.h5") as url:
-        for name, values in expected.items():
-            found = read_tensorstore(f"{url}zarr/", name, "zarr3")
-            np.testing.assert_array_equal(found, values, name)
-            for version in ("zarr", "zarr2"):
-                np.testing.assert_array_equal(read_gdal(url + version, name, 2), values, name)
-            if "shuffle" not in name:
-                found = read_tensorstore(f"{url}zarr2/", name, "zarr")
-                np.testing.assert_array_equal(found, values, name)
+        file["t"] = np.arange(4, dtype="<i4")
+    with serving(tmp_path / "a.h5") as url, browser_with_zarrita() as browser:
+        code = """async (url) => {
+            const whole = await fetch(url);
+            const headers = { "If-None-Match": whole.headers.get("etag") };
+            const same = await fetch(url, { headers, cache: "no-store" });
+            const part = await fetch(url, { headers: { Range: "bytes=4-7" } });
+            const bytes = Array.from(new Uint8Array(await part.arrayBuffer()));
+            return [same.status, part.status, part.headers.get("content-range"), bytes];
+        }"""
+        found = browser.evaluate(code, f"{url}zarr/t/c/0")
+        assert found == [304, 206, "bytes 4-7/16", [1, 0, 0, 0]]
+        asked = [Asked(url, zarr_format, "t") for zarr_format in FORMATS]
+        for values in browser.read(asked):
+            np.testing.assert_array_equal(values, np.arange(4))
+        # from no other place
+        assert browser.hosts == {urlsplit(browser.url).netloc, urlsplit(url).netloc}
+        # a server that says nothing of other origins
+        virtualds.open_virtual_dataset(tmp_path / "a.h5").load().to_zarr(tmp_path / "zarr")
+        with running(partial(PageHandler, directory=str(tmp_path))) as other:
+            [refused] = browser.read([Asked(f"{other.url}/", 3, "t")])
+            assert isinstance(refused, OSError) and "Failed to fetch" in str(refused)
+            [allowed] = READERS["zarr-python"](Asked(f"{other.url}/", 3, "t"))[1:2]
+            assert allowed == 1
 
 
-def test_a_broken_source_is_an_error_for_both(tmp_path: Path) -> None:
-    for number, how in enumerate(({}, {"compression": 4, "shuffle": True})):
-        source, target = tmp_path / f"{number}.h5", tmp_path / f"{number}.json"
-        with h5py.File(source, "w") as file:
-            file.create_dataset("t", data=np.ones((4, 4)), chunks=(2, 2), **how)
-        virtualds.open_virtual_dataset(source).virtual.to_manifest(target)
-        with serving(target) as url:
-            source.unlink()
-            for version in ("zarr", "zarr2"):
-                with pytest.raises(rasterio.errors.RasterioIOError):
-                    read_gdal(url + version, "t", 2)
-            # otherwise it tries for minutes
-            spec = {
-                "driver": "zarr3",
-                "kvstore": f"{url}zarr/t/",
-                "context": {"http_request_retries": {"max_retries": 1}},
-            }
-            opened = tensorstore.open(spec, open=True, read=True).result()
-            with pytest.raises(ValueError, match="502"):
-                opened.read().result()
+def test_a_broken_source_is_an_error_for_each_reader(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.h5", tmp_path / "a.json"
+    with h5py.File(source, "w") as file:
+        for name, how in (("plain", {}), ("zipped", {"compression": 4, "shuffle": True})):
+            file.create_dataset(name, data=np.ones((4, 4)), chunks=(2, 2), **how)
+    virtualds.open_virtual_dataset(source).virtual.to_manifest(target)
+    with serving(target) as url:
+        source.unlink()
+        asked = [Asked(url, number, name) for number in FORMATS for name in ("plain", "zipped")]
+        for one in asked:
+            for reader, read in READERS.items():
+                if find_difficulty(one) not in UNKNOWN.get((reader, one.zarr_format), ()):
+                    with pytest.raises(Exception, match="502"):
+                        read(one)
+        for read_in_process in PROCESSES.values():
+            assert {type(one) for one in read_in_process(asked)} == {OSError}
 
 
 def test_gdal_finds_attributes_and_packing(tmp_path: Path) -> None:
@@ -143,17 +266,15 @@ def test_gdal_finds_attributes_and_packing(tmp_path: Path) -> None:
     packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}
     made.to_netcdf(tmp_path / "a.nc", engine="netcdf4", encoding={"t": packing})
     with serving(tmp_path / "a.nc") as url:
-        for version in ("zarr", "zarr2"):
-            with rasterio.open(f'ZARR:"/vsicurl/{url}{version}":/t') as source:
-                assert (source.scales, source.offsets) == ((0.01,), (273.15,))
-                assert source.units == ("K",)
-                found = source.read(1) * 0.01 + 273.15
+        names = [f'ZARR:"/vsicurl/{url}{version}":/t' for version in ("zarr", "zarr2")]
+        for said in ask_gdal("describe_images", names):
+            assert (said["count"], said["units"]) == (1, ("K",))
+            assert (said["scales"], said["offsets"]) == ((0.01,), (273.15,))
+            found = said["values"] * 0.01 + 273.15
             np.testing.assert_allclose(found, made["t"].values, atol=0.006)
 
 
 def test_the_documents_are_strict_json(tmp_path: Path) -> None:
-    import urllib.request
-
     made = xr.Dataset({"t": ("x", [1.0, np.nan])}, attrs={"limit": np.inf})
     made.to_netcdf(tmp_path / "a.nc", engine="netcdf4", encoding={"t": {"_FillValue": np.nan}})
     with serving(tmp_path / "a.nc") as url:
