@@ -101,8 +101,8 @@ def ask_gdal(function: str, asked: Any) -> Any:
 SIDE = Path(__file__).with_name("zarrita_side.mjs")
 MAIN = """
 import { readFileSync } from "node:fs";
-const [side, zarrita] = process.argv.slice(1);
-const [{ FUNCTION }, zarr] = [await import(side), await import(zarrita)];
+import * as zarr from "zarrita";
+import { FUNCTION } from "SIDE";
 console.log(JSON.stringify(await FUNCTION(zarr, JSON.parse(readFileSync(0, "utf8")))));
 """
 PAGE = """<!doctype html><meta charset="utf-8"><title>zarrita</title>
@@ -136,11 +136,17 @@ def read_in_node(asked: Sequence[Asked]) -> list[Values | Exception]:
 
 def ask_node(function: str, asked: Any = None) -> Any:
     """Call a function of the side of zarrita in node."""
-    code = MAIN.replace("FUNCTION", function)
-    command = [needed("node"), "--input-type=module", "-e", code, SIDE.as_uri()]
-    command.append((find_modules() / IMPORTS["zarrita"].removeprefix("/modules/")).as_uri())
+    code = MAIN.replace("FUNCTION", function).replace("SIDE", SIDE.as_uri())
+    return json.loads(run_in_node(code, json.dumps(asked)))
+
+
+def run_in_node(code: str, given: str = "") -> str:
+    """Run a module of JavaScript, which may import zarrita; return what it prints."""
+    place = find_modules() / IMPORTS["zarrita"].removeprefix("/modules/")
+    code = code.replace('"zarrita"', f'"{place.as_uri()}"')
+    command = [needed("node"), "--input-type=module", "--eval", code]
     how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300, "check": True}
-    return json.loads(subprocess.run(command, input=json.dumps(asked), **how).stdout)
+    return subprocess.run(command, input=given, **how).stdout
 
 
 class PageHandler(SimpleHTTPRequestHandler):

@@ -30,6 +30,7 @@ from zarr_readers import (
     browser_with_zarrita,
     read_in_gdal,
     read_in_node,
+    run_in_node,
 )
 
 import virtualds
@@ -212,6 +213,20 @@ def test_zarrita_lists_all_arrays(everything: Everything) -> None:
         root = Asked(everything.url, zarr_format, "").as_json()
         found = ask_node("listArrays", root)
         assert {path.strip("/") for path in found} == expected
+
+
+def test_the_example_of_javascript_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
+    [example] = re.findall(r"```javascript\n(.*?)```", page.read_text(), re.DOTALL)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.arange(2 * 3 * 30, dtype="<f4").reshape(2, 3, 30)
+        file.create_dataset("t", data=values, chunks=(1, 2, 15), compression=4, shuffle=True)
+    with serving(tmp_path / "a.h5") as url:
+        code = example.replace("http://127.0.0.1:8000/", url)
+        code += "console.log(JSON.stringify([shape, Array.from(data), store.contents()]));"
+        shape, data, contents = json.loads(run_in_node(code))
+    assert {"path": "/t", "kind": "array"} in contents
+    np.testing.assert_array_equal(np.reshape(data, shape), values[0, :, 10:20])
 
 
 def test_a_page_of_another_origin_may_read(tmp_path: Path) -> None:
