@@ -338,6 +338,26 @@ def test_options_of_zstd_that_tensorstore_refuses_are_left_out(tmp_path: Path) -
     assert store.decoded == () and said["compressor"] == {"id": "zstd", "level": 3}
 
 
+ODD_NAMES = ("a#b", "a?b", "a%20b", "a\\b", "a\nb")
+USUAL_NAMES = ("a b", "ö", "100%", "x+y", "a&b=c;d", "[x]", "a%2g")
+
+
+@looped("name, is_odd", [*((n, True) for n in ODD_NAMES), *((n, False) for n in USUAL_NAMES)])
+def test_a_name_that_readers_misread_in_urls_is_refused(
+    name: str, is_odd: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file[f"group/{name}/v"] = np.arange(3)
+    assert virtualds.zarr_store(path, group="group").problems == {}
+    for zarr_format in (3, 2):
+        store = virtualds.zarr_store(path, readers="any", zarr_format=zarr_format)
+        assert list(store.problems) == ([f"group/{name}/v"] if is_odd else [])
+        if is_odd:
+            with pytest.raises(UnsupportedError, match="which readers do not encode in urls"):
+                get(store, f"group/{name}/v/{'zarr.json' if zarr_format == 3 else '.zarray'}")
+
+
 UNITS = ("D", "h", "m", "s", "ms", "us", "ns")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -93,6 +94,11 @@ zarr-python know; only zarr-python knows ``numcodecs.shuffle`` and ``numcodecs.z
 GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
 """
 
+MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x1f]|%[0-9A-Fa-f]{2}")
+"""What a name may not have where readers put it into a url without encoding it.
+
+They would ask for another key, be told that there is none, and fill.
+"""
 UNITS_OF_TIME = {
     "D": "days",
     "h": "hours",
@@ -497,6 +503,11 @@ def _serve_array(
     path: str, variable: ManifestVariable, form: ZarrForm, objection: Objection
 ) -> ServedArray | UnsupportedError:
     """Return the first representation of an array that the reader supports, or an error."""
+    if form.is_common and (odd := MISREAD_IN_URLS.search(path)):
+        return UnsupportedError(
+            f"variable {path}: its name has {odd[0]!r}, which readers do not encode in urls; "
+            f"rename it, or leave it out with drop_variables"
+        )
     reason: str | None = None
     iterate = _iterate_in_v3 if form.zarr_format == 3 else _iterate_in_v2
     try:
