@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import xarray as xr
+from browser import browsing
 from other_s3_servers import needed, stop_without
 from range_server import running
 
@@ -198,21 +199,9 @@ class Browser:
 @contextmanager
 def browser_with_zarrita() -> Iterator[Browser]:
     """Run Chromium without a window, on a page of a server of its own."""
-    chromium, modules = needed("chromium"), find_modules()
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        stop_without("playwright")
-
-    # as root it has no sandbox
-    flags = ["--no-sandbox", "--disable-background-networking"]
-    handler = partial(PageHandler, directory=str(modules))
-    with running(handler) as server, sync_playwright() as playwright:
-        program = playwright.chromium.launch(executable_path=chromium, args=flags)
-        try:
-            yield Browser(program.new_page(), f"{server.url}/")
-        finally:
-            program.close()
+    handler = partial(PageHandler, directory=str(find_modules()))
+    with running(handler) as server, browsing() as browser:
+        yield Browser(browser.new_page(), f"{server.url}/")
 
 
 def _decode(said: Mapping[str, Any]) -> Values | Exception:

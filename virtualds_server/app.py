@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -162,7 +163,9 @@ class Server:
         ``kind`` is the version of Zarr.
         """
         key = request.path_params["key"]
-        is_metadata = key.rpartition("/")[2] in METADATA_NAMES
+        name = key.rpartition("/")[2]
+        is_metadata = name in METADATA_NAMES
+        is_gdal = request.headers.get("user-agent", "").startswith("GDAL")
         try:
             # the whole answer comes from this version
             current = await self._find_version(at_once=is_metadata)
@@ -171,12 +174,13 @@ class Server:
             )
             if body is None:
                 return answer_text(404, "no such key\n", request)
+            if is_gdal and name == ".zmetadata":
+                body = hide_spaces(body)
             media = "application/json" if is_metadata else "application/octet-stream"
             found = answer_request(body, request.headers, media)
             return make_response(found.status, found.headers, found.content, request)
         except Exception as error:  # noqa: BLE001
             answer = answer_error(error, request, key)
-            is_gdal = request.headers.get("user-agent", "").startswith("GDAL")
             return answer_text(200, NO_CHUNK, request) if is_gdal and not is_metadata else answer
 
     async def _find_version(self, at_once: bool = False) -> Version:
@@ -283,7 +287,17 @@ def is_for_all(request: Request) -> bool:
     """Return whether pages of other origins may read the answer."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     is_own = request.app.state.server.follower.served.is_own
-    return not is_own and path.split("/")[1] in (*FORMATS, "health")
+    return not is_own and path.lstrip("/").partition("/")[0] in (*FORMATS, "health")
+
+
+def hide_spaces(body: Body) -> Body:
+    """Return consolidated metadata of Zarr v2 without arrays and groups whose names have spaces.
+
+    GDAL asks for no url with a space, and would fill all chunks of such an array.
+    """
+    said = json.loads(body.data)
+    kept = {key: value for key, value in said["metadata"].items() if " " not in key}
+    return Body.of(json.dumps(said | {"metadata": kept}).encode())
 
 
 async def answer_unknown(request: Request, error: Exception) -> Response:

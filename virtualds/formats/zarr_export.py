@@ -94,7 +94,7 @@ zarr-python know; only zarr-python knows ``numcodecs.shuffle`` and ``numcodecs.z
 GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
 """
 
-MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x1f]|%[0-9A-Fa-f]{2}")
+MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """What a name may not have where readers put it into a url without encoding it.
 
 They would ask for another key, be told that there is none, and fill.
