@@ -200,7 +200,7 @@ def test_values_of_another_shape_differ_from_those_of_the_file() -> None:
         locate_values=locate, box=((0, 2),), pipeline=SimpleNamespace(dtype=dtype)
     )
     chunk: Any = None
-    kind, text = _OpenSource(chunk).judge(chunk, place, np.zeros(3))
+    kind, text = _OpenSource(chunk).compare(chunk, place, np.zeros(3))
     assert kind == "differs" and text.startswith("3 elements of float64 were decoded")
 
 

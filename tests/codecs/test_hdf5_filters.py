@@ -26,7 +26,7 @@ from virtualds.codecs import (
     list_known_names,
 )
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.hdf import ROWS, unpack_bits
+from virtualds.codecs.hdf import ROWS_AT_ONCE, unpack_bits
 
 KINDS = ("smooth", "noise", "constant", "filled")
 
@@ -249,7 +249,7 @@ def test_numbers_of_no_bits_are_zero() -> None:
 
 
 def test_more_rows_than_are_unpacked_at_a_time() -> None:
-    numbers = np.random.default_rng(0).integers(0, 2**12, 8 * ROWS + 13)
+    numbers = np.random.default_rng(0).integers(0, 2**12, 8 * ROWS_AT_ONCE + 13)
     found = unpack_bits(packed(numbers.tolist(), 12), numbers.size, 12, 4)
     assert np.array_equal(found, numbers)
 

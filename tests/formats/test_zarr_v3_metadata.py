@@ -31,7 +31,7 @@ from virtualds.chunks.fragment import find_origin
 from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.blosc import Blosc2Frame
 from virtualds.codecs.cf import Packing
-from virtualds.codecs.codec import ONLY_VIRTUALDS
+from virtualds.codecs.codec import PRIVATE_PREFIX
 from virtualds.codecs.hdf import Szip
 from virtualds.codecs.pipeline import FixedAxis
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
@@ -599,7 +599,7 @@ def test_codecs_have_names_in_zarr_v3(name: str) -> None:
 
 def test_no_codec_that_only_virtualds_knows_has_a_name_of_others() -> None:
     for codec in CODECS:
-        assert not (codec.zarr_v2_id.startswith(ONLY_VIRTUALDS) and codec.zarr_v3_name)
+        assert not (codec.zarr_v2_id.startswith(PRIVATE_PREFIX) and codec.zarr_v3_name)
 
 
 PLAIN = named("bytes", endian="little")

@@ -8,7 +8,7 @@ from markup import Tags
 from products import looped
 
 from virtualds.pictures.blocks import Card, Code, Heading, Section, Table, draw, format_text
-from virtualds.pictures.chunk_grid import NARROWEST, Line
+from virtualds.pictures.chunk_grid import MIN_CELL_WIDTH, Line
 from virtualds.pictures.html import (
     GAP,
     SERIES,
@@ -220,8 +220,8 @@ def test_no_element_shows_a_secret() -> None:
 def test_lines_are_drawn_between_all_cells_unless_they_would_hide_them() -> None:
     cells = tuple(range(0, 101, 25))
     assert Line(100, cells).inner == (25, 50, 75)
-    assert Line(4 * NARROWEST, cells).inner == (25, 50, 75)
-    assert Line(4 * NARROWEST - 0.1, cells).inner == ()
+    assert Line(4 * MIN_CELL_WIDTH, cells).inner == (25, 50, 75)
+    assert Line(4 * MIN_CELL_WIDTH - 0.1, cells).inner == ()
 
 
 def test_only_what_there_is_is_drawn() -> None:

@@ -45,18 +45,21 @@ from virtualds.pictures.html import (
 )
 
 MAX_FILES = 150
-"""Maximum number of files that a strip distinguishes; of more, it shows what they cover
-together."""
+"""Maximum number of files that a strip distinguishes; of more, it only shows the covered ranges."""
 DOUBLED = SERIES[6]
-NARROWEST = 0.004
-"""The minimum share of the strip for a gap, so that a day of many years is visible."""
+MIN_SPAN_WIDTH = 0.004
+"""Minimum width of a span as a fraction of the strip, so that short gaps are visible."""
 
 
 def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -> Iterator[Markup]:
-    """Yield a strip for each dimension along which files follow each other."""
+    """Yield a strip for each dimension along which the source files are concatenated."""
     dims = {name: dataset.variables[name].dims for name in arrays}
-    for dim in dict.fromkeys(one for own in dims.values() for one in own):
-        pairs = [(arrays[name], own.index(dim)) for name, own in dims.items() if dim in own]
+    for dim in dict.fromkeys(dim_name for var_dims in dims.values() for dim_name in var_dims):
+        pairs = [
+            (arrays[name], var_dims.index(dim))
+            for name, var_dims in dims.items()
+            if dim in var_dims
+        ]
         found = find_coverage(dataset.sizes[dim], pairs)
         if len(found.urls) > 1 and (found.stop - found.start < found.size).any():
             yield _draw_strip(found, AxisCells.of(dataset, dim, found.start), str(dim))
@@ -72,16 +75,16 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     moved = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
     title = f"{len(coverage.urls):,} files along {dim}"
     ends = [(0.0, cells.format_position(low)), (1.0, cells.format_position(float(cells.low.max())))]
-    shown = legend(_list_keys(coverage, gaps, cells))
-    strips = (strip(moved, high - low, title=title), draw_labels(ends), shown)
+    legend_html = legend(_list_keys(coverage, gaps, cells))
+    strips = (strip(moved, high - low, title=title), draw_labels(ends), legend_html)
     return element("div", element("b", title), *strips, style="--vds-height:22px;margin:8px 0")
 
 
 def _iterate_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
     """Yield the ranges of files, in two alternating shades."""
-    own, low, high = cells.pieces(coverage.start, coverage.stop)
+    files, low, high = cells.pieces(coverage.start, coverage.stop)
     names = [without_secrets(url) or "in the set" for url in coverage.urls]
-    columns = (coverage.file[own].tolist(), low.tolist(), high.tolist())
+    columns = (coverage.file[files].tolist(), low.tolist(), high.tolist())
     for number, start, stop in zip(*columns, strict=True):
         yield Span(start, stop, (SERIES[0], NEXT)[number % 2], names[number])
 
@@ -97,38 +100,38 @@ def _iterate_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator
 
 def _widen(covered: Range, shade: Shade, cells: AxisCells, length: float) -> Span:
     start, stop = covered
-    words = f"{cells.format_position(start)} to {cells.format_position(stop)}"
-    return Span(start, max(stop, start + NARROWEST * length), shade, words)
+    label = f"{cells.format_position(start)} to {cells.format_position(stop)}"
+    return Span(start, max(stop, start + MIN_SPAN_WIDTH * length), shade, label)
 
 
 def _list_keys(
     coverage: Coverage, gaps: Sequence[Range], cells: AxisCells
 ) -> list[tuple[Shade, object]]:
     few = len(coverage.urls) <= MAX_FILES
-    words = "files, in two shades by turns" if few else "files"
-    shown: list[tuple[Shade, object]] = [(SERIES[0], words)]
+    label = "files, in two shades by turns" if few else "files"
+    keys: list[tuple[Shade, object]] = [(SERIES[0], label)]
     for shade, kind, found in ((GAP, "gap", gaps), (DOUBLED, "overlap", cells.doubled)):
         if len(found) == 1:
             start, stop = (cells.format_position(end) for end in found[0])
-            shown.append((shade, f"{kind}: {start} to {stop}"))
+            keys.append((shade, f"{kind}: {start} to {stop}"))
         elif found:
-            shown.append((shade, f"{len(found):,} {kind}s"))
-    return shown
+            keys.append((shade, f"{len(found):,} {kind}s"))
+    return keys
 
 
 # ---------------------------------------------------------------------- display
 
 MAX_PICTURES, OPEN_PICTURES = 6, 2
-"""Maximum number of pictures of a dataset, and how many of them are open at first."""
+"""Maximum number of pictures of a dataset, and the number of initially open ones."""
 
 SHOWN_NAMES = 4
 """Maximum number of variables in the title of a picture."""
 
 SHOWN_VARIABLES, SHOWN_FILES, SHOWN_GROUPS, SHOWN_GAPS = 100, 20, 20, 3
-"""Maximum number of rows of the tables; further variables are not compared to draw them."""
+"""Maximum number of rows of the tables. Chunk grids of further variables are not compared."""
 
 SHOWN_LINES = 12
-"""Maximum number of variables that a text names."""
+"""Maximum number of lines for variables or groups in a text repr."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class VariableEntry:
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of a dataset: its virtual variables, and the number of others."""
+    """The virtual variables of a dataset, and the numbers of other variables and gaps."""
 
     virtual: tuple[VariableEntry, ...]
     loaded: int
@@ -167,7 +170,7 @@ class Contents:
 
     @classmethod
     def of(cls, dataset: xr.Dataset) -> Contents:
-        """Examine a dataset, without following selections and tasks of dask."""
+        """Collect the variables of a dataset, without searching lazy arrays for virtual ones."""
         virtual, others = list[VariableEntry](), list[xr.Variable]()
         for name, variable in dataset.variables.items():
             layers = find_layers(variable)
@@ -184,35 +187,37 @@ class Contents:
     @property
     def arrays(self) -> list[ManifestArray]:
         """The arrays of the virtual variables."""
-        return [shown.array for shown in self.virtual]
+        return [entry.array for entry in self.virtual]
 
     @property
     def statistics(self) -> ChunkStatistics:
         """The statistics of all chunks."""
-        return sum((shown.statistics for shown in self.virtual), ChunkStatistics())
+        return sum((entry.statistics for entry in self.virtual), ChunkStatistics())
 
 
 # ---------------------------------------------------------------------- text
 
 
 def format_contents(label: str, groups: Mapping[str, Contents], is_tree: bool) -> str:
-    """Return a dataset, or a tree, in a few lines, whatever its size."""
-    filled = {path: found for path, found in groups.items() if found.virtual}
+    """Return the text repr of a dataset or tree, with a limited number of lines."""
+    filled = {
+        path: group_contents for path, group_contents in groups.items() if group_contents.virtual
+    }
     lines = [f"<{label}: {_count_everything(filled.values())}>"]
-    variables = [shown for found in filled.values() for shown in found.virtual]
-    for path, found in list(filled.items())[:SHOWN_LINES] if is_tree else ():
-        lines.append(f"    {path}: {_count_everything([found])}")
-    for shown in () if is_tree else variables[:SHOWN_LINES]:
-        count = format_count(shown.array.nchunks, "chunk")
-        chunks = f"{count} of {shown.chunks or 'one value'}"
-        lines.append(f"    {shown.name} ({shown.shape}) {shown.array.dtype}: {chunks}")
+    variables = [entry for group_contents in filled.values() for entry in group_contents.virtual]
+    for path, group_contents in list(filled.items())[:SHOWN_LINES] if is_tree else ():
+        lines.append(f"    {path}: {_count_everything([group_contents])}")
+    for entry in () if is_tree else variables[:SHOWN_LINES]:
+        count = format_count(entry.array.nchunks, "chunk")
+        chunks = f"{count} of {entry.chunks or 'one value'}"
+        lines.append(f"    {entry.name} ({entry.shape}) {entry.array.dtype}: {chunks}")
     more = (len(filled) if is_tree else len(variables)) - SHOWN_LINES
-    rest = f"    and {more:,} more{' groups' if is_tree else ''}"
-    return "\n".join([*lines, rest] if more > 0 else lines)
+    remainder = f"    and {more:,} more{' groups' if is_tree else ''}"
+    return "\n".join([*lines, remainder] if more > 0 else lines)
 
 
 def _count_everything(contents: Iterable[Contents]) -> str:
-    arrays = [array for found in contents for array in found.arrays]
+    arrays = [array for group_contents in contents for array in group_contents.arrays]
     files, chunks = count_files(arrays), sum(array.nchunks for array in arrays)
     parts = [format_count(len(arrays), "virtual variable")]
     parts += [format_count(chunks, "chunk")] if arrays else []
@@ -224,22 +229,34 @@ def _count_everything(contents: Iterable[Contents]) -> str:
 
 
 def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
-    """Return what a notebook shows for ``ds.virtual`` and ``tree.virtual``."""
-    filled = {path: found for path, found in groups.items() if found.virtual or not is_tree}
+    """Return the HTML repr of ``ds.virtual`` and ``tree.virtual``."""
+    filled = {
+        path: group_contents
+        for path, group_contents in groups.items()
+        if group_contents.virtual or not is_tree
+    }
     pictures, blocks = MAX_PICTURES, list[Block]()
-    for path, found in list(filled.items())[:SHOWN_GROUPS]:
+    for path, group_contents in list(filled.items())[:SHOWN_GROUPS]:
         if not is_tree:
-            blocks += [*_draw_pictures(found.virtual), _describe_variables(found.virtual)]
+            blocks += [
+                *_draw_pictures(group_contents.virtual),
+                _describe_variables(group_contents.virtual),
+            ]
             continue
-        drawn = _draw_pictures(found.virtual, pictures)
+        drawn = _draw_pictures(group_contents.virtual, pictures)
         pictures = max(pictures - len(drawn), 0)
-        body = (*drawn, _describe_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
-        note = _count_everything([found])
+        body = (
+            *drawn,
+            _describe_variables(group_contents.virtual, SHOWN_VARIABLES // len(filled) or 1),
+        )
+        note = _count_everything([group_contents])
         blocks.append(Section(path, body, note, is_open=len(blocks) < OPEN_PICTURES))
     more = len(filled) - SHOWN_GROUPS
     blocks += [f"and {more:,} more groups"] if more > 0 else []
     blocks.append(
-        build_files_section([a for found in filled.values() for a in found.arrays], SHOWN_FILES)
+        build_files_section(
+            [a for group_contents in filled.values() for a in group_contents.arrays], SHOWN_FILES
+        )
     )
     if report is not None:
         blocks.append(Section("Build", [report], format_count(report.files, "file"), is_open=False))
@@ -250,17 +267,17 @@ def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: 
 
 def _describe_totals(contents: Iterable[Contents]) -> Block:
     """Return the statistics of all groups together."""
-    listed = list(contents)
-    found = sum((part.statistics for part in listed), ChunkStatistics())
-    arrays = [array for part in listed for array in part.arrays]
-    loaded, lazy = (sum(getattr(part, name) for part in listed) for name in ("loaded", "lazy"))
-    gaps = list(dict.fromkeys(gap for part in listed for gap in part.gaps))
+    groups = list(contents)
+    statistics = sum((part.statistics for part in groups), ChunkStatistics())
+    arrays = [array for part in groups for array in part.arrays]
+    loaded, lazy = (sum(getattr(part, name) for part in groups) for name in ("loaded", "lazy"))
+    gaps = list(dict.fromkeys(gap for part in groups for gap in part.gaps))
     more = f"; and {len(gaps) - SHOWN_GAPS:,} more" if len(gaps) > SHOWN_GAPS else ""
     return {
         "Values": format_bytes(sum(array.nbytes for array in arrays)),
-        "Stored": format_stored(found) if found.stored else None,
-        "Missing": f"{found.missing:,} chunks" if found.missing else None,
-        "Not loaded": f"references of {found.unread:,} chunks" if found.unread else None,
+        "Stored": format_stored(statistics) if statistics.stored else None,
+        "Missing": f"{statistics.missing:,} chunks" if statistics.missing else None,
+        "Not loaded": f"references of {statistics.unread:,} chunks" if statistics.unread else None,
         "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
         "In memory": format_count(loaded, "other variable") if loaded else None,
         "Lazy": format_count(lazy, "other variable") if lazy else None,
@@ -269,46 +286,46 @@ def _describe_totals(contents: Iterable[Contents]) -> Block:
 
 
 def _draw_pictures(virtual: Sequence[VariableEntry], most: int = MAX_PICTURES) -> list[Block]:
-    """Return a section with a picture for each chunk grid of variables."""
+    """Return a section with a picture for each distinct chunk grid."""
     groups: dict[Hashable, list[VariableEntry]] = {}
-    for shown in virtual[:SHOWN_VARIABLES]:
-        array, found = shown.array, bin_chunks(shown.array)
+    for entry in virtual[:SHOWN_VARIABLES]:
+        array, found = entry.array, bin_chunks(entry.array)
         boxes = tuple((f.start, f.axes) for f in array.fragments)
-        # scale and offset usually belong to one variable, and a single encoding has no colour
-        one = len(array.pipelines) == 1
-        encodings = array.pipelines[0].storage if one else array.pipelines
+        # a single pipeline has no colour, so variables may differ in it, as by scale and offset
+        has_one_pipeline = len(array.pipelines) == 1
+        encodings = array.pipelines[0].storage if has_one_pipeline else array.pipelines
         drawn_as = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
-        cut = shown.dims, array.shape, boxes, encodings, drawn_as
-        groups.setdefault(cut, []).append(shown)
+        cut = entry.dims, array.shape, boxes, encodings, drawn_as
+        groups.setdefault(cut, []).append(entry)
     chosen = list(groups.values())[:most]
     drawn = list[Block]()
     for group in chosen:
-        names = name_some((shown.name for shown in group), SHOWN_NAMES)
-        total = sum((shown.statistics for shown in group), ChunkStatistics())
-        body = describe_arrays([shown.array for shown in group], total, group[0].dims)
+        names = name_some((entry.name for entry in group), SHOWN_NAMES)
+        total = sum((entry.statistics for entry in group), ChunkStatistics())
+        body = describe_arrays([entry.array for entry in group], total, group[0].dims)
         is_open = len(drawn) < OPEN_PICTURES
         drawn.append(Section(names, [body], f"({group[0].shape})", is_open))
     more = len(virtual) - sum(map(len, chosen))
-    words = f"the chunks of {format_count(more, 'more variable')} are not drawn"
-    return [*drawn, words] if more else drawn
+    note = f"the chunks of {format_count(more, 'more variable')} are not drawn"
+    return [*drawn, note] if more else drawn
 
 
 def _describe_variables(virtual: Sequence[VariableEntry], most: int = SHOWN_VARIABLES) -> Section:
     head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
-    rows = [_describe_variable(shown) for shown in virtual[:most]]
-    shown = Table(head, rows, range(4, len(head)), most, len(virtual))
-    return Section("Variables", [shown], f"{len(virtual):,}", is_open=False)
+    rows = [_describe_variable(table) for table in virtual[:most]]
+    table = Table(head, rows, range(4, len(head)), most, len(virtual))
+    return Section("Variables", [table], f"{len(virtual):,}", is_open=False)
 
 
-def _describe_variable(shown: VariableEntry) -> tuple[object, ...]:
-    found, array = shown.statistics, shown.array
+def _describe_variable(entry: VariableEntry) -> tuple[object, ...]:
+    statistics, array = entry.statistics, entry.array
     return (
-        element("b", shown.name),
-        shown.shape,
+        element("b", entry.name),
+        entry.shape,
         array.dtype,
-        shown.chunks,
+        entry.chunks,
         f"{array.nchunks:,}",
-        f"{found.missing:,}" if not found.unread else "not loaded",
-        format_bytes(found.stored) if found.stored else "",
+        f"{statistics.missing:,}" if not statistics.unread else "not loaded",
+        format_bytes(statistics.stored) if statistics.stored else "",
         format_bytes(array.nbytes),
     )

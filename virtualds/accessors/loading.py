@@ -22,17 +22,17 @@ from virtualds.errors import VirtualdsError
 from virtualds.importing import importing
 
 ARRAYS = "virtualds.arrays.array"
-"""The module of virtual arrays: there are none until it is imported."""
+"""The module of `ManifestArray`; no virtual array exists before it is imported."""
 
 METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load"))
-"""The methods that load in place; ``compute``, and both of `xarray.DataArray`, call these."""
+"""The methods that load in place, which ``compute`` and the methods of `xarray.DataArray` call."""
 
 
 def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     """Load virtual arrays in place, each up to ``load_limit`` of `virtualds.set_options`.
 
-    All are read before the first is replaced, so that an error changes nothing. A larger array is
-    an `UnsupportedError`, whose message says what to call.
+    All are read before the first is replaced, so that an error changes nothing. A larger array
+    raises an `UnsupportedError`.
     """
     if ARRAYS in sys.modules:
         for variable, values in list(_read_arrays(loaded)):
@@ -52,13 +52,13 @@ def _read_arrays(
             try:
                 yield variable, np.asarray(array)
             except VirtualdsError as error:
-                _locate(error, name, node)
+                _add_location(error, name, node)
                 raise
 
 
-def _locate(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) -> None:
-    """Prepend the variable, and its group, to the message of an error."""
-    # the array of a DataArray that is loaded has an object as its name
+def _add_location(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) -> None:
+    """Prepend the names of the variable and its group to the message of an error."""
+    # `DataArray.load` uses a temporary dataset, whose variable name is not a string
     if isinstance(name, str):
         error.locate(f"variable {name!r}")
     if isinstance(node, xr.DataTree) and node.path != "/":
@@ -66,12 +66,12 @@ def _locate(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) ->
 
 
 def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of xarray that loads virtual arrays first, and then works as before."""
+    """Wrap a method of xarray so that it loads virtual arrays first."""
     if iscoroutinefunction(method):
 
         @wraps(method)
         async def load_async(self: xr.Dataset | xr.DataTree, **kwargs: Any) -> Any:
-            # the event loop continues while bytes are read
+            # read in a thread, so that the event loop is not blocked
             await asyncio.to_thread(load_virtual_arrays, self)
             return await method(self, **kwargs)
 

@@ -1,4 +1,4 @@
-"""``ds.virtual.plot``: pictures of a virtual dataset, drawn by matplotlib from its references.
+"""``ds.virtual.plot``: matplotlib plots of the references of a virtual dataset.
 
 They show which file covers which part of a dimension, the chunks of a variable, and the sizes of
 variables, as stored and as decoded.
@@ -41,30 +41,30 @@ if TYPE_CHECKING:
 WIDTH = 9.0
 """Width of a new figure in inches."""
 LONG_NAME = 24
-"""Number of characters of a name that takes too much space beside an axis."""
+"""Number of characters from which names take too much space beside an axis."""
 MAX_NAME = 40
-"""Maximum number of characters of a name that is shown beside an axis."""
+"""Maximum number of characters of a name beside an axis."""
 LEGEND_WIDTH = 64
 """Maximum number of characters in a line of a legend."""
 BELOW = 42
 """Distance in points from an axis to the legend below its ticks and its label."""
 
 EMPTY = Shade("empty", "none", "none")
-"""The background of the axes: what the coordinate does not cover."""
+"""The background of the axes, which shows where the coordinate has no values."""
 
 IN_SET = "(in the set)"
-"""The name of the row of chunks that are in no file."""
+"""The label of chunks that are stored in the set itself."""
 
 Floats = npt.NDArray[np.float64]
 
 
-def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
+def make_axes(purpose: str, ax: Axes | None, height: float) -> Axes:
     """Return ``ax``, or the axes of a new figure with a height in inches."""
-    pyplot = import_package("matplotlib.pyplot", what, "drawing")
+    pyplot = import_package("matplotlib.pyplot", purpose, "drawing")
     if ax is not None:
         return ax
-    made: Axes = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")[1]
-    return made
+    new_axes: Axes = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")[1]
+    return new_axes
 
 
 def get_line_colour(ax: Axes) -> Any:
@@ -73,7 +73,7 @@ def get_line_colour(ax: Axes) -> Any:
 
 
 def get_colour(ax: Axes, shade: Shade) -> str:
-    """Return the colour of a shade on light or dark axes; a gap has none."""
+    """Return the colour of a shade on light or dark axes, or "none" for a gap."""
     from matplotlib.colors import to_hex, to_rgb
 
     if shade is GAP:
@@ -90,76 +90,78 @@ def add_rectangles(
     *,
     line: float = 0.0,
     over_all: bool = False,
-    **more: Any,
+    **properties: Any,
 ) -> PolyCollection:
     """Add rectangles of one shade, with its texture.
 
     ``sides`` are left, right, bottom and top of each. ``line`` is the width of the outline in
     points, which makes the narrowest rectangle visible. With ``over_all``, bottom and top are
-    fractions of the height of the axes. ``more`` are other properties of the collection.
+    fractions of the height of the axes. ``properties`` are passed to `PolyCollection`.
     """
     from matplotlib.collections import PolyCollection
 
     left, right, bottom, top = np.asarray(sides, np.float64).reshape(-1, 4).T
     corners: Any = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1)
-    made = PolyCollection(
+    collection = PolyCollection(
         corners.reshape(-1, 4, 2),
         facecolors=get_colour(ax, shade),
         edgecolors=get_line_colour(ax) if shade.hatch else get_colour(ax, shade),
         linewidths=line,
         hatch=shade.hatch or None,
         transform=ax.get_xaxis_transform() if over_all else ax.transData,
-        **more,
+        **properties,
     )
-    ax.add_collection(made)
-    return made
+    ax.add_collection(collection)
+    return collection
 
 
-def make_legend_entry(ax: Axes, shade: Shade, words: str) -> Patch:
+def make_legend_entry(ax: Axes, shade: Shade, description: str) -> Patch:
     """Return a patch that explains a shade in a legend."""
     from matplotlib.patches import Patch
 
     colours = {"facecolor": get_colour(ax, shade), "edgecolor": get_line_colour(ax)}
-    return Patch(**colours, hatch=shade.hatch * 2, label=words, lw=0.5)
+    return Patch(**colours, hatch=shade.hatch * 2, label=description, lw=0.5)
 
 
-def add_legend(ax: Axes, keys: Sequence[Patch], **where: Any) -> None:
-    """Add a legend; its words are shown unchanged, whatever they contain."""
+def add_legend(ax: Axes, keys: Sequence[Patch], **placement: Any) -> None:
+    """Add a legend whose labels are shown literally, without mathtext."""
     if keys:
-        words = [str(key.get_label()) for key in keys]
-        # in at most two lines
-        cut = (wrap(one, LEGEND_WIDTH, max_lines=2, placeholder=" …") for one in words)
-        labels = ["\n".join(lines) or one for lines, one in zip(cut, words, strict=True)]
-        # words that begin with an underscore would be left out
-        found = ax.legend(keys, ["-"] * len(keys), fontsize="small", **where)
-        for text, label in zip(found.get_texts(), labels, strict=True):
+        texts = [str(key.get_label()) for key in keys]
+        # wrap labels to at most two lines
+        cut = (wrap(full_text, LEGEND_WIDTH, max_lines=2, placeholder=" …") for full_text in texts)
+        labels = [
+            "\n".join(lines) or full_text for lines, full_text in zip(cut, texts, strict=True)
+        ]
+        # matplotlib omits labels that begin with an underscore, so set the texts afterwards
+        legend_box = ax.legend(keys, ["-"] * len(keys), fontsize="small", **placement)
+        for text, label in zip(legend_box.get_texts(), labels, strict=True):
             text.set(text=label, parse_math=False)
 
 
 def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
-    """Add a legend below the label of the horizontal axis, where it covers nothing."""
+    """Add a legend below the label of the horizontal axis, outside of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     figure: Any = ax.figure
     down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
-    where: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
-    add_legend(ax, keys, loc="upper left", borderaxespad=0, **where)
+    placement: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
+    add_legend(ax, keys, loc="upper left", borderaxespad=0, **placement)
 
 
-def set_title(ax: Axes, words: str) -> None:
-    """Set the title, unless the user has set one; special characters are shown as they are."""
+def set_title(ax: Axes, title: str) -> None:
+    """Set the title, without mathtext, unless the user has set one."""
     if not any(ax.get_title(loc=loc) for loc in ("left", "center", "right")):
-        ax.set_title(words, parse_math=False, fontsize="medium")
+        ax.set_title(title, parse_math=False, fontsize="medium")
 
 
 def set_names(ax: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
-    """Label positions of the vertical axis with names, unchanged."""
+    """Label positions of the vertical axis with names, without mathtext."""
     ax.set_yticks(positions, names, parse_math=False)
     ax.tick_params("y", length=0)
 
 
-def show_cells(ax: Axes, cells: AxisCells, label: str, side: str = "x") -> None:
-    """Set the limits, the label and the ticks of an axis: dates if its cells are dates."""
+def configure_axis(ax: Axes, cells: AxisCells, label: str, side: str = "x") -> None:
+    """Set the limits, the label and the ticks of an axis, with dates if its cells are dates."""
     axis = ax.xaxis if side == "x" else ax.yaxis
     axis.set_label_text(label, parse_math=False)
     if cells.low.size:
@@ -170,20 +172,22 @@ def show_cells(ax: Axes, cells: AxisCells, label: str, side: str = "x") -> None:
 
         axis.set_major_locator(MaxNLocator(integer=True))
     elif cells.kind == "dates":
-        _show_dates(axis, cells)
+        _format_date_ticks(axis, cells)
 
 
-def _show_dates(axis: Any, cells: AxisCells) -> None:
-    """Label an axis of days since 1970 with dates."""
+def _format_date_ticks(axis: Any, cells: AxisCells) -> None:
+    """Label the ticks of an axis in days since 1970 with dates."""
     from matplotlib import dates
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    known: Any = dates
-    if cells.calendar == OF_NUMPY and np.datetime64(known.get_epoch()) == np.datetime64(0, "D"):
+    dates_module: Any = dates
+    if cells.calendar == OF_NUMPY and np.datetime64(dates_module.get_epoch()) == np.datetime64(
+        0, "D"
+    ):
         # with fewer ticks, matplotlib finds no interval for spans such as four years
-        found = known.AutoDateLocator(minticks=3, maxticks=7)
-        axis.set_major_locator(found)
-        axis.set_major_formatter(known.ConciseDateFormatter(found))
+        locator = dates_module.AutoDateLocator(minticks=3, maxticks=7)
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(dates_module.ConciseDateFormatter(locator))
         return
     # matplotlib supports one calendar, and one epoch at a time
     axis.set_major_locator(MaxNLocator(6))
@@ -191,7 +195,7 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
 
 
 def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the common prefix of all urls, up to a slash, and the rest of each.
+    """Return the common prefix of all urls, up to a slash, and the remainder of each url.
 
     If names are long, the common prefix continues to another separator.
 
@@ -200,8 +204,8 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     >>> shorten_urls([f"/a_long_name_of_an_experiment_{n}.nc" for n in (1, 2)])
     ('/a_long_name_of_an_experiment_', ['…1.nc', '…2.nc'])
     """
-    shown = [without_secrets(url) for url in urls]
-    files = [url for url in shown if url != IN_THE_SET] or [""]
+    public = [without_secrets(url) for url in urls]
+    files = [url for url in public if url != IN_THE_SET] or [""]
     # a prefix of both the first and the last of sorted names is a prefix of all names
     pairs = enumerate(zip(min(files), max(files), strict=False))
     shared = next((n for n, (one, other) in pairs if one != other), len(min(files)))
@@ -209,11 +213,11 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     common = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
     is_long = max(map(len, files)) - folder > LONG_NAME and len(files) > 1 and common is not None
     end, mark = (common.end(), "…") if is_long and common else (folder, "")
-    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in shown]
+    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in public]
 
 
 def shorten_name(name: str) -> str:
-    """Return a name in one line, without its middle if it is long."""
+    """Return a name on one line, with an ellipsis in the middle if it is long."""
     line = " ".join(name.split())
     if len(line) <= MAX_NAME:
         return line
@@ -223,7 +227,7 @@ def shorten_name(name: str) -> str:
 # ---------------------------------------------------------------------- sizes
 
 MAX_BARS = 24
-"""Maximum number of variables with their own bars; if there are more, the smallest share bars."""
+"""Maximum number of bar pairs; if there are more variables, the smallest share one."""
 STORED, DECODED = SERIES[0], GAP
 
 
@@ -235,9 +239,9 @@ class VariableSize(NamedTuple):
     decoded: int
 
     @classmethod
-    def of(cls, name: str, found: ChunkStatistics) -> VariableSize:
+    def of(cls, name: str, statistics: ChunkStatistics) -> VariableSize:
         """Return the size of a variable, given the statistics of its chunks."""
-        return cls(name, found.stored, found.decoded)
+        return cls(name, statistics.stored, statistics.decoded)
 
     def __str__(self) -> str:
         ratio = f", ratio {self.decoded / self.stored:,.1f}" if self.stored else ""
@@ -248,9 +252,9 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     """Draw two bars for each variable, the largest first."""
     bars = sorted(sizes, key=lambda size: -max(size.stored, size.decoded))
     if len(bars) > MAX_BARS:
-        rest = bars[MAX_BARS - 1 :]
-        stored, decoded = (sum(column) for column in list(zip(*rest, strict=True))[1:])
-        bars[MAX_BARS - 1 :] = [VariableSize(f"{len(rest):,} others", stored, decoded)]
+        small = bars[MAX_BARS - 1 :]
+        stored, decoded = (sum(column) for column in list(zip(*small, strict=True))[1:])
+        bars[MAX_BARS - 1 :] = [VariableSize(f"{len(small):,} others", stored, decoded)]
     ax = make_axes("ds.virtual.plot.sizes", ax, 1.5 + 0.34 * len(bars))
     rows = np.arange(len(bars))
     for shade, half, column in ((DECODED, 0.36, 2), (STORED, 0.22, 1)):
@@ -263,7 +267,7 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
         ax.annotate(str(bar), position, **beside, fontsize="small")
     ax.set_ylim(len(bars) - 0.5, -0.5)
     ax.spines[["top", "right"]].set_visible(False)
-    _show_bytes(ax, max(max(bar.stored, bar.decoded) for bar in bars))
+    _format_byte_ticks(ax, max(max(bar.stored, bar.decoded) for bar in bars))
     set_names(ax, rows.tolist(), [shorten_name(bar.name) for bar in bars])
     keys = [make_legend_entry(ax, STORED, "stored"), make_legend_entry(ax, DECODED, "decoded")]
     add_legend(ax, keys, loc="lower right")
@@ -273,8 +277,8 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     return ax
 
 
-def _show_bytes(ax: Axes, longest: int) -> None:
-    """Set limits that leave space for numbers after the bars, and ticks at round numbers."""
+def _format_byte_ticks(ax: Axes, longest: int) -> None:
+    """Set limits with space for labels after the bars, and ticks at round numbers of bytes."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     power = min((len(str(longest)) - 1) // 3, len(UNITS) - 1)
@@ -288,24 +292,24 @@ def _show_bytes(ax: Axes, longest: int) -> None:
 # ---------------------------------------------------------------------- coverage
 
 MAX_NAMES = 24
-"""Maximum number of rows that all have the name of a file as a label; of more rows, some have."""
+"""Maximum number of rows that are all labelled; of more rows, only some are."""
 SOME_NAMES = 10
 
 FILES, HELD = SERIES[0], SERIES[5]
 MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
-"""Shades of bands: missing times, and times that belong to several parts of the axis."""
+"""Shades of bands: missing times, and times that occur in several parts of the axis."""
 
 
 def draw_coverage(
     coverage: Coverage, cells: AxisCells, dim: str, label: str, ax: Axes | None
 ) -> Axes:
-    """Draw a row per file, and bands over gaps and overlaps."""
+    """Draw one row per file, and bands for gaps and overlaps."""
     count = len(coverage.urls)
     ax = make_axes("ds.virtual.plot.coverage", ax, min(max(1.7 + 0.22 * count, 2.4), 5.5))
-    show_cells(ax, cells, label)
+    configure_axis(ax, cells, label)
     ax.set_ylim(max(count, 1) - 0.5, -0.5)
-    own, low, high = cells.pieces(coverage.start, coverage.stop)
-    number = coverage.file[own]
+    files, low, high = cells.pieces(coverage.start, coverage.stop)
+    number = coverage.file[files]
     half, line = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
     in_set = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
     for shade, chosen in ((FILES, ~in_set), (HELD, in_set)):
@@ -318,18 +322,18 @@ def draw_coverage(
         Band(MISSING_TIMES, "gap", " in the dates", list(cells.missing)),
         Band(DOUBLED, "overlap", "", list(cells.doubled)),
     )
-    shown = [band for band in bands if band.spans]
-    for band in shown:
+    visible = [band for band in bands if band.spans]
+    for band in visible:
         ends = [(*span, 0.0, 1.0) for span in band.spans]
         add_rectangles(ax, ends, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
     add_legend_below(
-        ax, [make_legend_entry(ax, band.shade, band.describe(cells)) for band in shown]
+        ax, [make_legend_entry(ax, band.shade, band.describe(cells)) for band in visible]
     )
     counts: Counter[str] = Counter()
-    for band in shown:
+    for band in visible:
         counts[band.kind] += len(band.spans)
-    found = ", ".join(format_count(n, kind) for kind, n in counts.items())
-    set_title(ax, f"{format_count(count, 'file')} along {dim}: {found or 'no gap'}")
+    summary = ", ".join(format_count(n, kind) for kind, n in counts.items())
+    set_title(ax, f"{format_count(count, 'file')} along {dim}: {summary or 'no gap'}")
     _name_rows(ax, coverage.urls)
     return ax
 
@@ -343,7 +347,7 @@ class Band(NamedTuple):
     spans: Sequence[Span]
 
     def describe(self, cells: AxisCells) -> str:
-        """Return the number of ranges, and the position of a single one."""
+        """Return the number of ranges, or the position if there is only one."""
         if len(self.spans) > 1:
             return f"{format_count(len(self.spans), self.kind)}{self.words}"
         start, stop = (cells.format_position(end) for end in self.spans[0])
@@ -351,13 +355,13 @@ class Band(NamedTuple):
 
 
 def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
-    """Name all rows, or some of many."""
+    """Label all rows, or some of them if there are many."""
     folder, names = shorten_urls(urls)
     rows = range(len(urls))
     if len(urls) > MAX_NAMES:
         rows = np.linspace(0, len(urls) - 1, SOME_NAMES).round().astype(int).tolist()
     set_names(ax, rows, [shorten_name(names[row]) for row in rows])
-    # the folders above the last one would be longer than the axis
+    # only the last folder fits beside the axis
     last = re.search(r"[^/]*/?$", folder.partition("://")[2] or folder)
     ax.set_ylabel(shorten_name(last[0].removeprefix("/")) if last else "", parse_math=False)
 
@@ -371,15 +375,17 @@ Sides = Sequence[AxisCells]
 """The cells of the horizontal and of the vertical axis."""
 
 
-def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
-    """Return the axes to show: those that are given, otherwise those with the most chunks.
+def choose_axes(array: ManifestArray, requested: Sequence[int | None]) -> list[int]:
+    """Return the axes to show: the requested ones, otherwise those with the most chunks.
 
     A 1-D array has one, and a scalar has none.
     """
     edges = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
-    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(edges[axis]))
-    found = [axis if axis is not None else (others.pop(0) if others else None) for axis in given]
-    return [axis for axis in found if axis is not None]
+    others = sorted(set(range(array.ndim)) - set(requested), key=lambda axis: -len(edges[axis]))
+    chosen = [
+        axis if axis is not None else (others.pop(0) if others else None) for axis in requested
+    ]
+    return [axis for axis in chosen if axis is not None]
 
 
 def draw_chunks(
@@ -399,8 +405,8 @@ def draw_chunks(
         cells, labels = [*cells, AxisCells.of_positions(1)], [*labels, ""]
     plane = ChunkPlane.of(array, *axes)
     ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added else 4.6)
-    for which, own, label in zip("xy", cells, labels, strict=True):
-        show_cells(ax, own, label, which)
+    for axis_name, axis_cells, label in zip("xy", cells, labels, strict=True):
+        configure_axis(ax, axis_cells, label, axis_name)
     for axis in (ax.yaxis, ax.xaxis)[:added]:
         axis.set_ticks([])
     ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
@@ -415,18 +421,18 @@ def draw_chunks(
 def _draw_boxes(
     ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
 ) -> list[Patch]:
-    """Draw rectangles of equal encoding; return the entries of the legend."""
-    # rectangles between gaps of both axes, shape (n, 4), and the box of each
+    """Draw rectangles of chunks with the same encoding, and return the legend entries."""
+    # sides of the rectangles between gaps of both axes, shape (n, 4), and the box of each
     across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
     up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
     sides, box = np.stack([left[up], right[up], low, high], axis=1), across[up]
-    names, kinds = _number_kinds(plane.codes, pipelines)
+    names, kinds = _number_encodings(plane.codes, pipelines)
     keys = []
     for kind in np.unique(kinds).tolist():
         shade = UNKNOWN if kind == SEVERAL else get_shade(kind)
-        words = "several encodings" if kind == SEVERAL else names[kind]
-        add_rectangles(ax, sides[kinds[box] == kind], shade, gid=words)
-        keys.append(make_legend_entry(ax, shade, words))
+        label = "several encodings" if kind == SEVERAL else names[kind]
+        add_rectangles(ax, sides[kinds[box] == kind], shade, gid=label)
+        keys.append(make_legend_entry(ax, shade, label))
     if plane.holes.any():
         add_rectangles(ax, sides[plane.holes[box]], GAP, gid="holes")
         keys.append(make_legend_entry(ax, GAP, "some chunks missing"))
@@ -435,32 +441,32 @@ def _draw_boxes(
     return keys
 
 
-def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
+def _number_encodings(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
     """Return the names of the visible encodings, and the index of the encoding of each box."""
     seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
     names = list_encodings(seen)
     number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
-    # the code of several encodings indexes from the end
+    # the negative code of boxes with several encodings indexes from the end
     table = np.array([number.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
     return names, table[codes]
 
 
 def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:
-    """Leave gaps in the dates of the axes empty; yield the entries of the legend."""
-    for side, own in enumerate(cells):
-        if not own.missing:
+    """Clear the gaps in the dates of the axes, and yield the legend entries."""
+    for side, axis_cells in enumerate(cells):
+        if not axis_cells.missing:
             continue
         other = cells[1 - side]
         ends = (float(other.low.min()), float(other.high.max()))
-        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in own.missing]
-        # over the borders of chunks, under the frame of the axes
+        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in axis_cells.missing]
+        # above the borders of chunks, below the frame of the axes
         add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
-        words = f"{format_count(len(own.missing), 'gap')} in the dates along {labels[side]}"
-        yield make_legend_entry(ax, EMPTY, words)
+        label = f"{format_count(len(axis_cells.missing), 'gap')} in the dates along {labels[side]}"
+        yield make_legend_entry(ax, EMPTY, label)
 
 
 def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
-    """Draw the borders of chunks along one side, unless the lines would cover everything."""
+    """Draw the borders of chunks along one side, unless there are too many."""
     from matplotlib.collections import LineCollection
 
     lines: list[tuple[tuple[float, float], ...]] = []
@@ -543,9 +549,9 @@ class DatasetPlots:
         """
         chosen = None if variable is None else [self._check_variable(variable)]
         arrays = self._check_dimension(dim, chosen or self._check_arrays())
-        found = find_coverage(self._dataset.sizes[dim], arrays)
-        cells = AxisCells.of(self._dataset, dim, found.start)
-        return draw_coverage(found, cells, str(dim), self._label_axis(dim, cells), ax)
+        file_coverage = find_coverage(self._dataset.sizes[dim], arrays)
+        cells = AxisCells.of(self._dataset, dim, file_coverage.start)
+        return draw_coverage(file_coverage, cells, str(dim), self._label_axis(dim, cells), ax)
 
     def chunks(
         self,
@@ -594,7 +600,10 @@ class DatasetPlots:
             raise ValueError(f"ds.virtual.plot.chunks: x and y are both {str(x)!r}; name two")
         axes = choose_axes(array, [self._check_axis(variable, dims, dim) for dim in (x, y)])
         cells = [AxisCells.of(self._dataset, dims[axis]) for axis in axes]
-        labels = [self._label_axis(dims[axis], own) for axis, own in zip(axes, cells, strict=True)]
+        labels = [
+            self._label_axis(dims[axis], axis_cells)
+            for axis, axis_cells in zip(axes, cells, strict=True)
+        ]
         return draw_chunks(str(variable), array, axes, cells, labels, ax)
 
     def sizes(self, *, ax: Axes | None = None) -> Axes:
@@ -625,11 +634,17 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        found = {n: compute_statistics(a, read=True) for n, a in self._check_arrays().items()}
-        return draw_sizes([VariableSize.of(str(n), own) for n, own in found.items()], ax)
+        statistics = {n: compute_statistics(a, read=True) for n, a in self._check_arrays().items()}
+        return draw_sizes(
+            [
+                VariableSize.of(str(n), chunk_statistics)
+                for n, chunk_statistics in statistics.items()
+            ],
+            ax,
+        )
 
     def _check_arrays(self) -> Mapping[Hashable, ManifestArray]:
-        """Return the virtual arrays; raise an error if there are none."""
+        """Return the virtual arrays, or raise an error if there are none."""
         if not self._arrays:
             raise ValueError(
                 "ds.virtual.plot: the dataset has no virtual variable, only values in memory or "
@@ -638,43 +653,49 @@ class DatasetPlots:
         return self._arrays
 
     def _check_variable(self, variable: Hashable) -> Hashable:
-        """Raise an error for the name of a variable that is not virtual."""
+        """Return the name of a virtual variable, or raise an error if it is not one."""
         if variable in self._check_arrays():
             return variable
         if variable in self._dataset.variables:
-            what = "its values are loaded or computed, so it has no chunks"
+            reason = "its values are loaded or computed, so it has no chunks"
         else:
-            what = "the dataset has no such variable"
-        known = ", ".join(repr(str(name)) for name in self._arrays)
+            reason = "the dataset has no such variable"
+        names = ", ".join(repr(str(name)) for name in self._arrays)
         raise ValueError(
-            f"ds.virtual.plot: {str(variable)!r} is not a virtual variable: {what}; there are "
-            f"{known}{format_suggestion(variable, self._arrays)}"
+            f"ds.virtual.plot: {str(variable)!r} is not a virtual variable: {reason}; there are "
+            f"{names}{format_suggestion(variable, self._arrays)}"
         )
 
     def _check_dimension(
         self, dim: Hashable, names: Iterable[Hashable]
     ) -> list[tuple[ManifestArray, int]]:
-        """Return the arrays with a dimension, and the index of its axis, or raise an error."""
+        """Return the arrays that have a dimension, with its axis, or raise an error."""
         dims = {name: self._dataset.variables[name].dims for name in names}
-        found = [(self._arrays[n], own.index(dim)) for n, own in dims.items() if dim in own]
-        if not found:
-            known = list(dict.fromkeys(str(one) for own in dims.values() for one in own))
-            listed = ", ".join(map(repr, known)) or "no dimension"
+        array_axes = [
+            (self._arrays[n], var_dims.index(dim))
+            for n, var_dims in dims.items()
+            if dim in var_dims
+        ]
+        if not array_axes:
+            all_dims = list(
+                dict.fromkeys(str(dim_name) for var_dims in dims.values() for dim_name in var_dims)
+            )
+            dim_list = ", ".join(map(repr, all_dims)) or "no dimension"
             raise ValueError(
                 f"ds.virtual.plot.coverage: no virtual variable has the dimension {str(dim)!r}; "
-                f"they have {listed}{format_suggestion(dim, known)}"
+                f"they have {dim_list}{format_suggestion(dim, all_dims)}"
             )
-        return found
+        return array_axes
 
     def _check_axis(
         self, variable: Hashable, dims: Sequence[Hashable], dim: Hashable
     ) -> int | None:
-        """Return the index of the axis of a given dimension, or None if none is given."""
+        """Return the axis of a dimension, or None if ``dim`` is None."""
         if dim is not None and dim not in dims:
-            listed = ", ".join(repr(str(one)) for one in dims) or "no dimension"
+            dim_list = ", ".join(repr(str(name)) for name in dims) or "no dimension"
             raise ValueError(
                 f"ds.virtual.plot.chunks: {str(variable)!r} has no dimension {str(dim)!r}; it has "
-                f"{listed}{format_suggestion(dim, dims)}"
+                f"{dim_list}{format_suggestion(dim, dims)}"
             )
         return None if dim is None else dims.index(dim)
 

@@ -1,4 +1,4 @@
-"""The accessors ``ds.virtual`` and ``tree.virtual``, and what both have in common."""
+"""The accessors ``ds.virtual`` and ``tree.virtual``, and their common base class."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     _FAMILIAR = OF_DATASETS
     _label: ClassVar[str]
-    """The text that a user types before the name of a method."""
+    """The expression of the accessor in the code of users, such as ``ds.virtual``."""
 
     def __init__(self, opened: DatasetOrTree) -> None:
         self._opened: DatasetOrTree = opened
@@ -65,17 +65,17 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
-        """Every group, by the prefix of the names of its variables, which is None for the root."""
+        """Yield the accessor of every group, with the prefix of its variable names."""
         raise NotImplementedError
 
     def _change_groups(
         self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]
     ) -> DatasetOrTree:
-        """Return a copy of the dataset or tree in which the dataset of each group is changed."""
+        """Return a copy of the dataset or tree with ``change`` applied to every group."""
         raise NotImplementedError
 
     def _to_group(self) -> ManifestGroup:
-        """Return the dataset or tree as a group in the form in which it will be stored."""
+        """Convert the dataset or tree to the group that will be written."""
         raise NotImplementedError
 
     @property
@@ -213,7 +213,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         whole: Callable[[], ManifestGroup],
         write: Callable[[Destination], object],
     ) -> dict[str, Any] | None:
-        """Write to the location that the arguments of ``to_manifest`` give, or return a dict."""
+        """Write with the arguments of ``to_manifest``, or return a dict if its url is None."""
         with importing:
             from virtualds.datasets.location import Location
             from virtualds.writing.write import Destination, WriteOptions, make_dict
@@ -381,7 +381,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
             others = node.not_virtual
             loaded += others["loaded"]
             unread += [f"{prefix}{name}" for name in others["unread"]]
-            # groups share coordinates
+            # groups may share coordinates
             gaps |= dict.fromkeys(node.gaps)
         return verify_arrays(
             arrays,
@@ -439,7 +439,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
     def _load_arrays(self) -> xr.Dataset:
         loaded = self._map_arrays(lambda array: array.read())
-        # xarray keeps the indexes of dimension coordinates in memory
+        # loaded dimension coordinates get an index, as in any xarray dataset
         without = loaded.coords.keys() - loaded.xindexes.keys()
         bare = [name for name in loaded.dims if name in without and loaded[name].dims == (name,)]
         return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
@@ -461,8 +461,8 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         with importing:
             from virtualds.datasets.lazy import find_virtual
 
-        found = {name: find_virtual(v) for name, v in self._opened.variables.items()}
-        return {name: array for name, array in found.items() if array is not None}
+        candidates = {name: find_virtual(v) for name, v in self._opened.variables.items()}
+        return {name: array for name, array in candidates.items() if array is not None}
 
     @property
     def plot(self) -> DatasetPlots:
@@ -669,17 +669,17 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
         for path, node in self._opened.subtree_with_keys:
-            # a variable inherited from outside of this tree would be lost
+            # the root of a subtree keeps the coordinates that it inherits from its parents
             dataset = node.to_dataset(inherit=node is self._opened)
             yield "" if path == "." else f"{path}/", VirtualDatasetAccessor(dataset)
 
     def _change_groups(self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> xr.DataTree:
-        found = {}
+        datasets = {}
         for prefix, node in self._nodes:
             path = prefix[:-1] or "."
             with locating(f"group {path}"):
-                found[path] = change(node)
-        return xr.DataTree.from_dict(found, name=self._opened.name)
+                datasets[path] = change(node)
+        return xr.DataTree.from_dict(datasets, name=self._opened.name)
 
     def _to_group(self, inherited: bool = False) -> ManifestGroup:
         with importing:

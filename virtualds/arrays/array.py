@@ -24,7 +24,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment, find_whole_blocks
 from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, ForeignNames
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.codecs.cf import ABSENT
+from virtualds.codecs.cf import MISSING_VALUES
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import (
@@ -46,7 +46,7 @@ from virtualds.urls import normalise_url
 
 def has_missing_value(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype can represent a missing value (NaN or NaT)."""
-    return dtype.kind in ABSENT
+    return dtype.kind in MISSING_VALUES
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
@@ -57,7 +57,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 def _compute_fill(dtype: np.dtype[Any]) -> Any:
     if has_missing_value(dtype):
-        return np.array(ABSENT[dtype.kind]).astype(dtype)[()]
+        return np.array(MISSING_VALUES[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
 
 

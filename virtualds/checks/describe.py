@@ -28,11 +28,11 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors
 
 LOOKED_THROUGH = 2**21
-"""Maximum number of references that are searched for source files if a set does not list them."""
+"""Maximum number of references to search for source files if a set does not list them."""
 
 
 class Sources(NamedTuple):
-    """Source files: their number, their total size if all sizes are known, and the first url."""
+    """Number, total size in bytes (if all sizes are known) and first url of the source files."""
 
     number: int
     nbytes: int | None
@@ -138,10 +138,10 @@ def describe(
     location, opening = enter_set(Location.of_url(url, storage_options), opening)
     with explain_open_errors(location.url), location.cache_scan():
         found = reader, source = reader_of(location, parser)
-        whole = open_group(location, opening, found)
-        check_loadable(whole, opening, location.url)
-        tree = to_virtual_tree(whole, opening)
-    manifests = list(_iterate_manifests(whole))
+        contents = open_group(location, opening, found)
+        check_loadable(contents, opening, location.url)
+        tree = to_virtual_tree(contents, opening)
+    manifests = list(_iterate_manifests(contents))
     is_set, snapshots = isinstance(reader, Format), None
     if isinstance(reader, Format) and reader.history is not None:
         snapshots = reader.list_snapshots(source.url, location.options)
@@ -155,8 +155,8 @@ def describe(
     )
 
 
-def load_references(found: Description) -> xr.DataTree:
-    """Return the contents of a set with its references in memory, unless there are very many.
+def load_references(description: Description) -> xr.DataTree:
+    """Return the contents of a set with its references in memory, unless there are too many.
 
     Examples
     --------
@@ -164,12 +164,13 @@ def load_references(found: Description) -> xr.DataTree:
     >>> tree["t"].variable.data.manifest.is_loaded
     True
     """
-    if found.references > LOOKED_THROUGH:
-        return found.tree
+    if description.references > LOOKED_THROUGH:
+        return description.tree
     nodes = {
-        n.path: _load_dataset_references(n.to_dataset(inherit=False)) for n in found.tree.subtree
+        n.path: _load_dataset_references(n.to_dataset(inherit=False))
+        for n in description.tree.subtree
     }
-    return xr.DataTree.from_dict(nodes, name=found.tree.name)
+    return xr.DataTree.from_dict(nodes, name=description.tree.name)
 
 
 def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
@@ -187,8 +188,8 @@ def _iterate_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
     return (fragment.manifest for array in group.list_arrays() for fragment in array.fragments)
 
 
-def find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
-    """Return the source files of manifests, without those in ``own``, the folder of the set.
+def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> Sources | None:
+    """Return the source files of manifests, except those in ``set_folder``.
 
     Returns None if the set does not list them, and has too many references to search.
     """
@@ -197,14 +198,16 @@ def find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources
     for manifest in manifests:
         catalogue = manifest.catalogue
         if catalogue is not None:
-            known = catalogues.setdefault(catalogue.name, (catalogue, manifest))
-            if known[0].number < catalogue.number:
+            entry = catalogues.setdefault(catalogue.name, (catalogue, manifest))
+            if entry[0].number < catalogue.number:
                 catalogues[catalogue.name] = catalogue, manifest
         elif manifest.is_in_set and manifest.size > LOOKED_THROUGH:
             return None
         else:
             listed = manifest.listed
-            files |= dict.fromkeys(f for f in listed if not own or not f.url.startswith(own))
+            files |= dict.fromkeys(
+                f for f in listed if not set_folder or not f.url.startswith(set_folder)
+            )
     if len(catalogues) == 1 and not files:
         [(catalogue, _)] = catalogues.values()
         return Sources(catalogue.number, catalogue.nbytes, catalogue.first)

@@ -18,8 +18,8 @@ from virtualds.codecs.codec import OURS, Codec, Kind, Make, SingleTypeCodec
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.importing import LateTable
 
-Named = tuple[type[Codec], Make]
-"""A codec, and the function that makes it."""
+CodecAndMaker = tuple[type[Codec], Make]
+"""A codec class, and the constructor for one of its names."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,24 @@ class Registry:
     codecs: Sequence[type[Codec]]
 
     @cached_property
-    def _found(self) -> dict[tuple[Kind, str | int], Named]:
-        """The codecs that were looked up and found."""
+    def _cache(self) -> dict[tuple[Kind, str | int], CodecAndMaker]:
+        """The results of previous lookups."""
         return {}
 
-    def _find(self, kind: Kind, name: str | int) -> Named | None:
-        """Ask the codecs in turn, so that those after the matching one are not imported."""
-        if (known := self._found.get((kind, name))) is not None:
-            return known
+    def _lookup(self, kind: Kind, name: str | int) -> CodecAndMaker | None:
+        """Search the codecs in order, so that modules after the match are not imported."""
+        if (cached := self._cache.get((kind, name))) is not None:
+            return cached
         for codec in self.codecs:
             for named in codec.names():
                 if (named.kind, named.name) == (kind, name):
-                    return self._found.setdefault((kind, name), (codec, named.make))
+                    return self._cache.setdefault((kind, name), (codec, named.make))
         return None
 
     def find_maker(self, kind: Kind, name: str | int) -> Make | None:
-        """Return the function that makes the codec of a name, or None; see `Name`."""
-        if (known := self._find(kind, name)) is not None:
-            return known[1]
+        """Return the constructor for a codec name, or None; `CodecName` gives its arguments."""
+        if (match := self._lookup(kind, name)) is not None:
+            return match[1]
         makers = (codec.find_plugin(kind, name) for codec in self.codecs)
         return next((make for make in makers if make is not None), None)
 
@@ -67,8 +67,8 @@ class Registry:
         Names that only virtualds uses are not: they appear in pipelines, where each codec turns
         bytes into bytes.
         """
-        known = None if name.startswith(OURS) else self._find("zarr_v3", name)
-        return known is not None and known[0].serialises
+        match = None if name.startswith(OURS) else self._lookup("zarr_v3", name)
+        return match is not None and match[0].serialises
 
     def list_names(self, kind: Kind) -> list[str | int]:
         """Return all names of one kind, sorted, without the names of plugins.
@@ -76,20 +76,20 @@ class Registry:
         Raises
         ------
         ValueError
-            Two codecs have one name.
+            Two codecs have the same name.
         """
-        found = dict[str | int, type[Codec]]()
+        owners = dict[str | int, type[Codec]]()
         for codec in self.codecs:
             for name in (named.name for named in codec.names() if named.kind == kind):
-                if (other := found.setdefault(name, codec)) is not codec:
+                if (other := owners.setdefault(name, codec)) is not codec:
                     raise ValueError(
                         f"{kind} name {name!r}: {codec.__name__} has it, and so has "
                         f"{other.__name__}; give one of them another"
                     )
-        return sorted(found, key=_order)
+        return sorted(owners, key=_make_sort_key)
 
 
-def _order(name: str | int) -> tuple[int, str]:
+def _make_sort_key(name: str | int) -> tuple[int, str]:
     """Return a sort key: numbers by value, strings alphabetically."""
     return (name, "") if isinstance(name, int) else (0, name)
 
@@ -166,8 +166,8 @@ UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR
 
 imagecodecs decodes another version of SZ3's format; with HDF5's version it ends the process.
 """
-OF_HDF5PLUGIN = frozenset({32017, 32024, 32028, 32033})
-"""Filters among these that the package hdf5plugin adds to the HDF5 library."""
+HDF5PLUGIN_FILTERS = frozenset({32017, 32024, 32028, 32033})
+"""Those of them that the package hdf5plugin adds to the HDF5 library."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -187,8 +187,8 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     name = config.get("id")
     make = REGISTRY.find_maker("zarr_v2", name) if isinstance(name, str) else None
     if make is None:
-        raise _unknown_error(name)
-    with _explain_bad_parameters(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
+        raise _make_unknown_error(name)
+    with _convert_errors(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
         return make(config)
 
 
@@ -223,14 +223,14 @@ def codec_from_zarr_v3(
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
     make = find_zarr_v3_maker(name)
-    with _explain_bad_parameters(
+    with _convert_errors(
         f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"
     ):
         return make(config, dtype, shape)
 
 
 def find_zarr_v3_maker(name: str) -> Make:
-    """Return the function that makes the codec of a Zarr v3 name.
+    """Return the constructor of the codec with a Zarr v3 name.
 
     Raises
     ------
@@ -239,25 +239,25 @@ def find_zarr_v3_maker(name: str) -> Make:
     """
     make = REGISTRY.find_maker("zarr_v3", name)
     if make is None:
-        raise _unknown_error(name)
+        raise _make_unknown_error(name)
     return make
 
 
-def _unknown_error(name: object) -> UnsupportedError:
+def _make_unknown_error(name: object) -> UnsupportedError:
     return UnsupportedError(
         f"codec {name!r}: virtualds has no decoder for it; open the data with zarr-python"
     )
 
 
 @contextmanager
-def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
-    """Raise a `FormatError` in place of errors of a codec's constructor."""
+def _convert_errors(name: str, location: str) -> Iterator[None]:
+    """Convert errors of a codec's constructor to a `FormatError`."""
     try:
         yield
     except VirtualdsError:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
-        raise FormatError(f"{what} is invalid ({error}); the {where} is damaged") from error
+        raise FormatError(f"{name} is invalid ({error}); the {location} is damaged") from error
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
@@ -282,7 +282,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     make = REGISTRY.find_maker("hdf5", number)
     if make is None:
         raise make_no_filter_error(number)
-    with _explain_bad_parameters(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
+    with _convert_errors(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
 
 
@@ -290,7 +290,9 @@ def make_no_filter_error(number: int) -> UnsupportedError:
     """Return the error for an HDF5 filter without a codec."""
     name = UNSUPPORTED_HDF5_FILTERS.get(number, "")
     with_name = f"{number} ({name})" if name else f"{number}"
-    remedy = "install hdf5plugin" if number in OF_HDF5PLUGIN else "install a plugin of HDF5 for it"
+    remedy = (
+        "install hdf5plugin" if number in HDF5PLUGIN_FILTERS else "install a plugin of HDF5 for it"
+    )
     return UnsupportedError(
         f"HDF5 filter {with_name}: virtualds has no decoder for it; {remedy}, with which h5py "
         f"reads the variable, or leave it out with drop_variables or on_error='skip'"

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, check_length
+from virtualds.codecs.codec import CONFIG_KEY, DECODE_ERRORS, Codec, check_length
 from virtualds.codecs.numcodecs import (
     MAX_FRAME,
     STORED_BITS,
@@ -40,21 +40,21 @@ from virtualds.streams import Buffer, check_decoded_size
 
 Decompress = Callable[[memoryview, int], Buffer]
 
-HEADER = 12
+HEADER_BYTES = 12
 """The size in bytes of the header of a chunk."""
 
 MAX_BYTES = 2**31
 """The limit of the size of an element in bytes, and of the number of elements of a block, since
 client data have 32 bits."""
 
-LENGTH = 4
-"""The size in bytes of the length before each block."""
+LENGTH_BYTES = 4
+"""The size in bytes of the length field before each block."""
 
-TARGET = 8192
-"""The size in bytes of a block of bitshuffle by default."""
+DEFAULT_BLOCK_BYTES = 8192
+"""The default size in bytes of a block of bitshuffle."""
 
 MIN_ELEMENTS = 128
-"""The minimum number of elements of a block of bitshuffle by default."""
+"""The minimum number of elements of a default block of bitshuffle."""
 
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
 """Compressors by their number in bitshuffle's client data."""
@@ -64,7 +64,7 @@ DECOMPRESS: dict[str, Decompress] = {"lz4": decode_lz4_block, "zstd": decode_zst
 
 @dataclass(frozen=True)
 class Lz4Blocks(Codec):
-    """LZ4 blocks, in the container of the HDF5 filter."""
+    """LZ4 blocks in the container format of the HDF5 filter."""
 
     zarr_v2_id = "imagecodecs_lz4h5"
     zarr_v3_name = "imagecodecs_lz4h5"
@@ -74,8 +74,8 @@ class Lz4Blocks(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
         size, block = _parse_header(view, nbytes)
-        whole, rest = divmod(size, block)
-        lengths = [block] * whole + [rest] * (rest > 0)
+        block_count, last_length = divmod(size, block)
+        lengths = [block] * block_count + [last_length] * (last_length > 0)
         parts = list(_decompress_blocks(view, lengths, _decode_lz4_or_stored))
         # a single block needs no copy
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -94,7 +94,7 @@ class Bitshuffle(Codec):
     """
 
     itemsize: int = 1
-    block: int = field(default=0, metadata={KEY: "blocksize"})
+    block: int = field(default=0, metadata={CONFIG_KEY: "blocksize"})
 
     zarr_v2_id = "imagecodecs_bitshuffle"
     hdf5_filter = 32008
@@ -102,8 +102,8 @@ class Bitshuffle(Codec):
     grows_by = 0
 
     def __post_init__(self) -> None:
-        known = 0 < self.itemsize < MAX_BYTES and 0 <= self.block < MAX_BYTES
-        if not known or self.block % 8:
+        is_valid = 0 < self.itemsize < MAX_BYTES and 0 <= self.block < MAX_BYTES
+        if not is_valid or self.block % 8:
             raise UnsupportedError(
                 f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes, which are "
                 f"not multiples of 8 elements; leave the variable out with drop_variables"
@@ -161,23 +161,23 @@ class BitshuffleBlocks(Codec):
         eight = 8 * self.itemsize
         if block % eight:
             raise ValueError(f"blocks of {block} bytes are not a multiple of {eight}")
-        whole, rest = divmod(size // eight * eight, block)
-        lengths = [block] * whole + [rest] * (rest > 0)
+        block_count, last_length = divmod(size // eight * eight, block)
+        lengths = [block] * block_count + [last_length] * (last_length > 0)
         tail = size % eight
         end = len(view) - tail
         parts = list(_decompress_blocks(view[:end], lengths, DECOMPRESS[self.compressor]))
-        # the blocks are joined, then unshuffled as one: two copies, but one call
+        # joining the blocks costs a copy, but allows a single call of unshuffle
         whole_blocks = _unshuffle_bits(b"".join(parts), self.itemsize, block // self.itemsize)
         return b"".join((whole_blocks, view[end:])) if tail else whole_blocks
 
 
 def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
-    """Return the length of a chunk, and the length of its blocks."""
-    if len(data) < HEADER:
-        raise ValueError(f"{len(data)} bytes hold no header of {HEADER}")
-    size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
+    """Return the decoded length of a chunk and of its blocks, in bytes."""
+    if len(data) < HEADER_BYTES:
+        raise ValueError(f"{len(data)} bytes hold no header of {HEADER_BYTES}")
+    size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER_BYTES], "big")
     check_decoded_size(size, nbytes, len(data))
-    if not block or size // block * LENGTH > len(data):
+    if not block or size // block * LENGTH_BYTES > len(data):
         raise ValueError(f"{size} bytes in blocks of {block}")
     return size, block
 
@@ -189,9 +189,9 @@ def _decompress_blocks(
 
     Stored lengths are checked, so that decompressors only get the bytes of their block.
     """
-    offset = HEADER
+    offset = HEADER_BYTES
     for length in lengths:
-        start = offset + LENGTH
+        start = offset + LENGTH_BYTES
         offset = start + int.from_bytes(data[offset:start], "big")
         if offset > len(data) or start > len(data):
             raise ValueError(f"{len(data)} bytes end within a block")
@@ -222,7 +222,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
     Without imagecodecs, Blosc does this at two thirds of the speed; the order of the bits is the
     same.
     """
-    size = block or max(TARGET // itemsize // 8 * 8, MIN_ELEMENTS)
+    size = block or max(DEFAULT_BLOCK_BYTES // itemsize // 8 * 8, MIN_ELEMENTS)
     library = _import_imagecodecs()
     if library is not None:
         return bytes(library.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))

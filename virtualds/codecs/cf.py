@@ -50,12 +50,12 @@ class Decoding(Protocol):
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
 
 
-ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
-"""The value that marks missing values, by kind of dtype."""
+MISSING_VALUES = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
+"""The decoded missing value, by kind of dtype."""
 DATE_UNITS = re.compile(r"[A-Za-z]+ since [0-9]")
 """The start of a units attribute of dates (CF conventions 1.12, section 4.4)."""
-NO_TIME = np.iinfo(np.int64).min
-"""NaT among integers that count units of time, and stay integers."""
+NAT_INTEGER = np.iinfo(np.int64).min
+"""The integer that represents NaT."""
 
 
 @dataclass(frozen=True)
@@ -93,40 +93,42 @@ class Packing:
                     raise ValueError(f"Packing: {name} is outside the range of {self.dtype}")
 
     def __str__(self) -> str:
-        """Describe scaling and offset in a few characters, without fill values.
+        """Return a short description of scale and offset, without fill values.
 
         >>> str(Packing(np.dtype("f8"), scale_factor=0.01, add_offset=np.float32(-3)))
         '× 0.01 - 3'
         """
-        words = [f"as {self.integer}"] if self.integer is not None else []
+        terms = [f"as {self.integer}"] if self.integer is not None else []
         if self.scale_factor is not None:
-            words.append(f"× {_format_number(self.scale_factor)}")
+            terms.append(f"× {_format_number(self.scale_factor)}")
         if self.add_offset is not None:
             offset = _format_number(self.add_offset)
-            words.append(f"- {offset[1:]}" if offset.startswith("-") else f"+ {offset}")
-        return " ".join(words)
+            terms.append(f"- {offset[1:]}" if offset.startswith("-") else f"+ {offset}")
+        return " ".join(terms)
 
     @classmethod
     def from_attributes(
         cls, stored: np.dtype[Any], attributes: Mapping[str, Any], dtype: np.dtype[Any]
     ) -> Packing | None:
         """Return the packing of a variable stored as ``stored`` and decoded to ``dtype``."""
-        found = {name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes}
-        if not found:
+        packing_attributes = {
+            name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes
+        }
+        if not packing_attributes:
             return None
-        integer = _find_unsigned_dtype(stored, found.get("_Unsigned"))
+        integer = _find_unsigned_dtype(stored, packing_attributes.get("_Unsigned"))
         return cls(
             dtype=dtype,
             integer=integer,
-            fills=_find_fill_values(found, stored, integer),
-            scale_factor=_to_scalar(found.get("scale_factor")),
-            add_offset=_to_scalar(found.get("add_offset")),
-            attributes=found,
+            fills=_find_fill_values(packing_attributes, stored, integer),
+            scale_factor=_to_scalar(packing_attributes.get("scale_factor")),
+            add_offset=_to_scalar(packing_attributes.get("add_offset")),
+            attributes=packing_attributes,
         )
 
     @property
     def is_identity(self) -> bool:
-        """Whether values are the stored numbers, apart from their dtype."""
+        """Whether decoding only changes the dtype."""
         return not self.fills and self.scale_factor is None and self.add_offset is None
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
@@ -138,7 +140,7 @@ class Packing:
             absent = out == self.fills[0]
             for fill in self.fills[1:]:
                 absent |= out == fill
-            out[absent] = ABSENT.get(self.dtype.kind, NO_TIME)
+            out[absent] = MISSING_VALUES.get(self.dtype.kind, NAT_INTEGER)
         if self.scale_factor is not None:
             out *= self.scale_factor
         if self.add_offset is not None:
@@ -168,21 +170,21 @@ def _to_scalar(value: Any) -> Any:
 
 
 def _find_unsigned_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
-    """Return the integer dtype that ``_Unsigned`` requires, or None."""
-    wanted = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
-    return np.dtype(f"{wanted}{stored.itemsize}") if wanted else None
+    """Return the integer dtype that ``_Unsigned`` requires, or None if it changes nothing."""
+    kind = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
+    return np.dtype(f"{kind}{stored.itemsize}") if kind else None
 
 
 def _find_fill_values(
-    found: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
+    attributes: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
 ) -> tuple[Any, ...]:
-    """Return the distinct stored numbers that mean "no value", sorted."""
+    """Return the distinct fill values as stored numbers, sorted."""
     values: list[Any] = []
-    raw = None if integer is None else _to_scalar(found.get("_FillValue"))
+    raw = None if integer is None else _to_scalar(attributes.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
-        if name in found and not np.size(found[name]):
+        if name in attributes and not np.size(attributes[name]):
             raise ValueError(f"{name} is an empty array")
-        for value in np.ravel(found.get(name, ())):
+        for value in np.ravel(attributes.get(name, ())):
             if integer is not None and value == raw:
                 value = _to_integer(value, stored, integer)
             if value == value and value not in values:
@@ -203,7 +205,7 @@ def _to_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> An
 
 # ---------------------------------------------------------------------- cf time
 
-UNITS = {
+NUMPY_UNITS = {
     "days": "D",
     "hours": "h",
     "minutes": "m",
@@ -212,7 +214,7 @@ UNITS = {
     "microseconds": "us",
     "nanoseconds": "ns",
 }
-"""numpy's names for xarray's units of durations."""
+"""NumPy's names for the CF units of durations."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class TimePacking:
     is_identity = False
 
     def __str__(self) -> str:
-        """Return the unit that the stored numbers count."""
+        """Return the CF units of the stored numbers."""
         return self.units
 
     @classmethod
@@ -254,7 +256,7 @@ class TimePacking:
         return self.decode_by_xarray(stored) if dates is None else dates
 
     def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the dates if all units have equal length, or None if xarray must decode them."""
+        """Return the dates if the units have a fixed length, or None if xarray must decode them."""
         if not self._is_plain(stored):
             return None
         count = _find_equal_units(self.units, self.calendar, self.dtype.str)
@@ -265,14 +267,14 @@ class TimePacking:
         )
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether each number is a count of units, without masking or scaling."""
+        """Return whether the numbers need neither masking nor scaling."""
         others = self.attributes.keys() - {"units", "calendar"}
         masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
         # NaN is left to xarray
         return not others or (masks and all(np.isnan(self.attributes[n]).all() for n in others))
 
     def decode_by_xarray(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the dates or durations of ``stored`` as xarray decodes them, which is slow."""
+        """Decode dates or durations with xarray, which is slow."""
         unit: Any = np.datetime_data(self.dtype)[0]
         # with fastpath, and without characters, xarray does not import dask.array
         variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes), fastpath=True)
@@ -284,16 +286,18 @@ class TimePacking:
                 decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
                 decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
             )
-            # until now xarray has decoded only the first and last value
-            found = decoded.values
+            # xarray decodes lazily; so far it has only decoded the first and last value
+            xarray_values = decoded.values
         except (ValueError, OverflowError) as error:
             raise CodecError(f"{self.units!r}: {error}") from error
         # if only cftime can represent some date, the values are objects, even where the dtype that
         # was inferred from the first and last date is not
-        if {decoded.dtype.kind, found.dtype.kind} != {self.dtype.kind}:
-            raise CodecError(f"{self.units!r}: decodes to {found.dtype}, not to {self.dtype}")
-        values: npt.NDArray[Any] = found.astype(self.dtype)
-        if found.dtype != self.dtype and not _is_same(values, found):
+        if {decoded.dtype.kind, xarray_values.dtype.kind} != {self.dtype.kind}:
+            raise CodecError(
+                f"{self.units!r}: decodes to {xarray_values.dtype}, not to {self.dtype}"
+            )
+        values: npt.NDArray[Any] = xarray_values.astype(self.dtype)
+        if xarray_values.dtype != self.dtype and not _is_same(values, xarray_values):
             raise CodecError(
                 f"{self.units!r}: some values are finer than {self.dtype}, the dtype that xarray "
                 f"chose; load the variable with loadable_variables"
@@ -306,28 +310,28 @@ class TimePacking:
 
 
 def are_date_units(units: Any) -> bool:
-    """Return whether a units attribute is one of dates: a unit and a reference date."""
+    """Return whether a units attribute has a reference date, as in "days since 2000-01-01"."""
     return isinstance(units, str) and DATE_UNITS.match(units) is not None
 
 
 CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 """Calendars in which every unit has the same length, for dates after 1582."""
 FIRST, LAST = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""Dates between which times of any resolution exist, with equal units in these calendars."""
-KNOWN_DATE = "2000-01-01"
-"""The reference date with which xarray is asked how units count."""
-PLAIN_UNITS = re.compile(
+"""Dates that every resolution can represent, and that are equal in these calendars."""
+SAMPLE_DATE = "2000-01-01"
+"""The reference date for measuring the length of units with xarray."""
+SIMPLE_UNITS = re.compile(
     r"(days|hours|minutes|seconds) since "
     r"((?:1[789]|20|21)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
 )
-"""Units with a single interpretation, from dates between `FIRST` and `LAST`."""
-EXACT = 2**53
-"""Integers below this are exact as floats."""
+"""Unambiguous units with a reference date between `FIRST` and `LAST`."""
+MAX_EXACT = 2**53
+"""Integers up to this limit are exact as 8-byte floats."""
 
 
 class _EqualUnits(NamedTuple):
-    """Dates in a single unit, such as days.
+    """The linear conversion of numbers in one unit, such as days, to dates.
 
     Parameters
     ----------
@@ -349,7 +353,7 @@ class _EqualUnits(NamedTuple):
     most: int
 
     def is_exact_for(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether the dates computed from some numbers equal the dates of xarray exactly."""
+        """Return whether `compute_dates` gives exactly the dates of xarray for some numbers."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
         low, high = stored.min(), stored.max()
@@ -362,35 +366,40 @@ class _EqualUnits(NamedTuple):
 
     def compute_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Convert numbers to dates."""
-        found = stored.astype(np.int64)
-        found *= self.step
-        found += self.begin
-        return found.view(self.dtype)
+        dates = stored.astype(np.int64)
+        dates *= self.step
+        dates += self.begin
+        return dates.view(self.dtype)
 
 
 @lru_cache(maxsize=256)
 def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
-    """Return the length and origin of the units, or None if xarray has to decode the numbers."""
+    """Return the conversion for some units, or None if xarray must decode the numbers."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
-    if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":
-        return _ask_xarray(units, calendar, dtype)
-    # asking xarray is slow, and many files have units of their own
-    known = _find_equal_units(f"{plain[1]} since {KNOWN_DATE}", calendar, dtype)
-    if known is None:
+    if (
+        plain := SIMPLE_UNITS.fullmatch(units)
+    ) is None or units == f"{plain[1]} since {SAMPLE_DATE}":
+        return _measure_units(units, calendar, dtype)
+    # measuring is slow, and many files have their own reference date
+    sample_units = _find_equal_units(f"{plain[1]} since {SAMPLE_DATE}", calendar, dtype)
+    if sample_units is None:
         return None
     try:
         begin = int(np.datetime64(plain[2].replace(" ", "T")).astype(dtype).astype(np.int64))
     except ValueError:
         # the date does not exist
         return None
-    ends = (known.begin + known.step * count for count in (known.low, known.high))
-    low, high = ((end - begin) // known.step for end in ends)
-    return known._replace(begin=begin, low=low + 1, high=high)
+    ends = (
+        sample_units.begin + sample_units.step * count
+        for count in (sample_units.low, sample_units.high)
+    )
+    low, high = ((end - begin) // sample_units.step for end in ends)
+    return sample_units._replace(begin=begin, low=low + 1, high=high)
 
 
-def _ask_xarray(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
-    """Return the length and origin of the units, found from a few numbers that xarray decodes."""
+def _measure_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
+    """Return the conversion for some units, measured from a few numbers that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:
@@ -400,25 +409,25 @@ def _ask_xarray(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
             return None
         step = after - begin
         low, high = -((begin - ends[0]) // step), (ends[1] - begin) // step
-        found = packing.decode_by_xarray(np.array([low, high])).astype(np.int64).tolist()
+        decoded_pair = packing.decode_by_xarray(np.array([low, high])).astype(np.int64).tolist()
     except (CodecError, *LIBRARY_ERRORS):
         return None
-    if found != [begin + step * low, begin + step * high]:
+    if decoded_pair != [begin + step * low, begin + step * high]:
         return None
     # xarray multiplies floats by nanoseconds; powers of two lose no digits
     resolution: Any = np.datetime_data(dtype)
     odd = step * int(np.timedelta64(1, resolution) // np.timedelta64(1, "ns"))
     odd //= odd & -odd
-    return _EqualUnits(dtype, begin, step, low, high, EXACT // odd)
+    return _EqualUnits(dtype, begin, step, low, high, MAX_EXACT // odd)
 
 
 def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
-    """Return whether durations may be finer than xarray's own attribute ``dtype`` says."""
+    """Return whether durations may need a finer resolution than xarray's attribute ``dtype``."""
     declared = str(attributes.get("dtype", ""))
     if not declared.startswith("timedelta64["):
         return False
     unit: Any = np.datetime_data(np.dtype(declared))[0]
-    counted: Any = UNITS.get(str(attributes.get("units")), "ns")
+    counted: Any = NUMPY_UNITS.get(str(attributes.get("units")), "ns")
     finer = bool(np.timedelta64(1, counted) < np.timedelta64(1, unit))
     return finer or (stored.kind == "f" and unit != "ns")
 

@@ -23,19 +23,19 @@ POLYNOMIAL = 0x82F63B78
 ALL_BITS = 0xFFFFFFFF
 """Start value of a register, and xor of the result."""
 
-FEW_BYTES = 2**16
-"""Minimum number of bytes for which numpy is faster than a loop."""
+MIN_NUMPY_BYTES = 2**16
+"""Minimum number of bytes for which NumPy is faster than a loop."""
 
-LANE = 1024
+LANE_BYTES = 1024
 """The size in bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
 
-ROW = 360
+ROW_WORDS = 360
 """The number of words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
 
-ROWS = 65536
+MAX_ROWS = 65536
 """The number of rows whose sums by column do not overflow 32 bits."""
 
-FEW_WORDS = 2**17
+MIN_OWN_BYTES = 2**17
 """The size in bytes below which numcodecs' Fletcher-32 is faster, though it does not release the
 GIL."""
 
@@ -75,15 +75,15 @@ class Crc32c(Codec):
             raise ValueError(f"{len(view)} bytes cannot hold a checksum")
         behind = self.location == "end"
         body, checksum = (view[:-4], view[-4:]) if behind else (view[4:], view[:4])
-        found, stored = find_crc32c()(body), int.from_bytes(checksum, "little")
-        if found != stored:
-            raise ValueError(f"checksum {found:#010x}, the chunk says {stored:#010x}")
+        actual, stored = choose_crc32c()(body), int.from_bytes(checksum, "little")
+        if actual != stored:
+            raise ValueError(f"checksum {actual:#010x}, the chunk says {stored:#010x}")
         return body
 
 
 @cache
-def find_crc32c() -> Checksum:
-    """Return the fastest CRC-32C that is installed."""
+def choose_crc32c() -> Checksum:
+    """Return the fastest installed CRC-32C function."""
     for library in (_import_fastcrc, _import_google):
         try:
             return library()
@@ -107,7 +107,7 @@ def _import_google() -> Checksum:
 
 
 def crc32c(data: Buffer) -> int:
-    """Compute the CRC-32C with numpy alone, in lanes that are then joined.
+    """Compute the CRC-32C with NumPy alone, in lanes whose registers are then combined.
 
     A register is linear in its start value and in the data: the register of two parts is that of
     the first, updated with as many zeros as the second has bytes, plus that of the second.
@@ -119,15 +119,17 @@ def crc32c(data: Buffer) -> int:
     """
     raw = np.frombuffer(data, np.uint8)
     register, table = np.array([ALL_BITS], np.uint32), _build_table()
-    # a few lanes cost more than a loop
-    whole = raw.size // LANE if raw.size >= FEW_BYTES else 0
-    lanes = np.zeros(whole, np.uint32)
-    for column in raw[: whole * LANE].reshape(whole, LANE).T if whole else ():
+    # for few lanes, the loop is faster
+    lane_count = raw.size // LANE_BYTES if raw.size >= MIN_NUMPY_BYTES else 0
+    lanes = np.zeros(lane_count, np.uint32)
+    for column in (
+        raw[: lane_count * LANE_BYTES].reshape(lane_count, LANE_BYTES).T if lane_count else ()
+    ):
         lanes = _update_registers(lanes, column, table)
     over = _build_lane_tables()
     for lane in lanes:
         register = _apply_tables(over, register) ^ lane
-    return _update_bytewise(int(register[0]), raw[whole * LANE :].tobytes()) ^ ALL_BITS
+    return _update_bytewise(int(register[0]), raw[lane_count * LANE_BYTES :].tobytes()) ^ ALL_BITS
 
 
 def _update_bytewise(register: int, data: bytes) -> int:
@@ -140,15 +142,15 @@ def _update_bytewise(register: int, data: bytes) -> int:
 
 def _update_registers(registers: Registers, data: Any, table: Registers) -> Registers:
     """Update registers with one byte each."""
-    found: Registers = table[(registers ^ data) & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
-    return found
+    updated: Registers = table[(registers ^ data) & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
+    return updated
 
 
 def _apply_tables(tables: Registers, register: Registers) -> Registers:
     """Apply a linear map, given by a table for each byte of a register."""
     parts = register.astype("<u4").view(np.uint8)
-    found: Registers = np.bitwise_xor.reduce(tables[np.arange(4), parts], keepdims=True)
-    return found
+    result: Registers = np.bitwise_xor.reduce(tables[np.arange(4), parts], keepdims=True)
+    return result
 
 
 @cache
@@ -163,10 +165,10 @@ def _build_table() -> Registers:
 @cache
 def _build_lane_tables() -> Registers:
     """Return a register after a lane of zeros, for each of its bytes."""
-    found = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
-    for _ in range(LANE):
-        found = _update_registers(found, np.uint32(0), _build_table())
-    return found
+    registers = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
+    for _ in range(LANE_BYTES):
+        registers = _update_registers(registers, np.uint32(0), _build_table())
+    return registers
 
 
 # ---------------------------------------------------------------------- Fletcher-32
@@ -190,13 +192,13 @@ class Fletcher32(Codec):
         if len(view) < 4:
             raise ValueError(f"{len(view)} bytes cannot hold a checksum")
         body, stored = view[:-4], int.from_bytes(view[-4:], "little")
-        if 0 < len(body) < FEW_WORDS and not len(body) % 2 and _is_verified(data):
+        if 0 < len(body) < MIN_OWN_BYTES and not len(body) % 2 and _is_verified(data):
             return body
-        found = fletcher32(body)
+        actual = fletcher32(body)
         # HDF5 before 1.6.3 wrote both halves with swapped bytes; later versions read both
         swapped = int.from_bytes(view[-4:-2], "big") | int.from_bytes(view[-2:], "big") << 16
-        if found not in (stored, swapped):
-            raise ValueError(f"checksum {found:#010x}, the chunk says {stored:#010x}")
+        if actual not in (stored, swapped):
+            raise ValueError(f"checksum {actual:#010x}, the chunk says {stored:#010x}")
         return body
 
 
@@ -213,16 +215,16 @@ def fletcher32(data: Buffer) -> int:
         raw = np.append(raw, np.uint8(0))
     words = raw.view("<u2")
     count = words.size
-    rows = count // ROW
-    table = words[: rows * ROW].reshape(rows, ROW)
-    tail = words[rows * ROW :].astype(np.int64)
+    rows = count // ROW_WORDS
+    table = words[: rows * ROW_WORDS].reshape(rows, ROW_WORDS)
+    tail = words[rows * ROW_WORDS :].astype(np.int64)
     by_row = table.sum(axis=1, dtype=np.uint32).astype(np.int64)
-    narrow = np.uint32 if rows < ROWS else np.int64
+    narrow = np.uint32 if rows < MAX_ROWS else np.int64
     by_column = table.sum(axis=0, dtype=narrow).astype(np.int64)
     total = int(by_row.sum()) + int(tail.sum())
     # element (r, c) is n - r * ROW - c positions before the end
-    weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW) % 65535)).sum())
-    weight -= int((by_column % 65535 * np.arange(ROW)).sum())
+    weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW_WORDS) % 65535)).sum())
+    weight -= int((by_column % 65535 * np.arange(ROW_WORDS)).sum())
     weight += int((tail * np.arange(tail.size, 0, -1)).sum())
     return _fold(256 * weight) << 16 | _fold(256 * total) if total else 0
 

@@ -30,17 +30,17 @@ NO_FILTERS: dict[str, Any] = {
 Order = Literal["<", ">", "="]
 """Byte order of a number."""
 
-ONLY_VIRTUALDS = "virtualds_"
+PRIVATE_PREFIX = "virtualds_"
 """Prefix of Zarr v2 ids that only virtualds uses."""
 
-NUMCODECS, OURS = "numcodecs.", "virtualds."
+NUMCODECS_PREFIX, OURS = "numcodecs.", "virtualds."
 """Prefixes of Zarr v3 names: for ids of Zarr v2, and for codecs that only virtualds uses."""
 
-KEY = "key"
-"""The entry in the metadata of a field with another name in the configuration."""
+CONFIG_KEY = "key"
+"""Key in the metadata of a dataclass field for its name in the configuration."""
 
 Json = str
-"""Any value of JSON, as text, so that a codec can be hashed."""
+"""A JSON value as a string, so that codecs are hashable."""
 
 
 def to_json(value: Any) -> Json:
@@ -57,16 +57,16 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "tuple[int, ...]": lambda value: tuple(map(int, value)),
 }
-"""Functions that convert entries of a configuration to fields, by the types of the fields."""
+"""Functions that convert configuration values to field values, by the type of the field."""
 
 WRITERS: dict[str, Callable[[Any], Any]] = {
     "Json": json.loads,
     **dict.fromkeys(("tuple[int, ...]", "tuple[int, int, int]"), list),
 }
-"""Functions that convert fields that JSON cannot represent to entries of a configuration."""
+"""Functions that convert field values to JSON values, by the type of the field."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
-"""Formats in which codecs have names."""
+"""Namespaces of codec names."""
 
 Make = Callable[..., "Codec"]
 """A function that makes a codec from its configuration; `CodecName` describes its arguments."""
@@ -105,11 +105,11 @@ DECODE_ERRORS: tuple[type[Exception], ...] = (
     MemoryError,
     lzma.LZMAError,
 )
-"""Errors of libraries for damaged bytes; a damaged length may ask for more memory than there is."""
+"""Errors of libraries for damaged bytes; a damaged length may exceed the available memory."""
 
 
 class CodecError(Exception):
-    """The bytes of a chunk cannot be decoded; the reader adds the file and the chunk."""
+    """The bytes of a chunk cannot be decoded; the reader adds the file and the chunk index."""
 
 
 # ---------------------------------------------------------------------- the base class
@@ -118,8 +118,8 @@ class CodecError(Exception):
 class Codec(ABC):
     """One step of a codec pipeline, with the parameters that decoding needs.
 
-    Parameters that only matter when writing (a compression level) are kept, so that metadata can
-    be written again, and are left out of comparisons.
+    Parameters that only affect encoding, such as a compression level, are stored so that metadata
+    can be written again, and are ignored in comparisons.
 
     A codec is a class with class variables for its names, fields for the entries of its
     configuration in Zarr v2, and `_decode`. If its configuration has another form, it overrides a
@@ -138,17 +138,17 @@ class Codec(ABC):
     tiff_compressions: ClassVar[tuple[int, ...]] = ()
     """Numbers in the TIFF tag Compression."""
     is_filter: ClassVar[bool] = False
-    """Whether Zarr v2 lists the codec among the filters even if it comes last."""
+    """Whether Zarr v2 metadata lists the codec as a filter even if it is the last codec."""
     serialises: ClassVar[bool] = False
     """Whether it is an array-to-bytes codec in Zarr v3."""
     grows_by: ClassVar[int | None] = None
-    """Bytes that encoding adds to the data, or None if that depends on the data."""
+    """Number of bytes that encoding adds, or None if it depends on the data."""
     damage: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
     """Errors that `_decode` raises for damaged bytes."""
 
     @classmethod
     def names(cls) -> Iterator[CodecName]:
-        """Yield the names of the codec, each with the function that makes the codec."""
+        """Yield the names of the codec, with their constructors."""
         yield CodecName("zarr_v2", cls.zarr_v2_id, cls.from_zarr_v2)
         yield CodecName("zarr_v3", cls.prefixed_name(), cls.from_zarr_v3)
         if cls.zarr_v3_name is not None:
@@ -161,7 +161,7 @@ class Codec(ABC):
 
     @classmethod
     def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
-        """Return the function that makes the codec of a plugin's name, or None if there is none."""
+        """Return the constructor for the name of a plugin codec, or None if there is none."""
         return None
 
     @classmethod
@@ -171,26 +171,26 @@ class Codec(ABC):
         The prefix is ``numcodecs.`` for ids of numcodecs, and ``virtualds.`` for ids that only
         virtualds uses, so that no other reader confuses them.
         """
-        name = cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
-        return (NUMCODECS if name == cls.zarr_v2_id else OURS) + name
+        name = cls.zarr_v2_id.removeprefix(PRIVATE_PREFIX)
+        return (NUMCODECS_PREFIX if name == cls.zarr_v2_id else OURS) + name
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Build the codec from its Zarr v2 configuration; the entries are the fields."""
+        """Build the codec from its Zarr v2 configuration, whose keys are the fields by default."""
         return cls(
             **{
-                one.name: READERS[one.type](config[key])  # type: ignore[index]
-                for key, one in _name_fields(cls).items()
-                if key in config or one.default is MISSING
+                config_field.name: READERS[config_field.type](config[key])  # type: ignore[index]
+                for key, config_field in _map_fields_by_key(cls).items()
+                if key in config or config_field.default is MISSING
             }
         )
 
     def to_zarr_v2(self) -> dict[str, Any]:
         """Return the Zarr v2 configuration, ``id`` included."""
         entries = {"id": self.zarr_v2_id}
-        for key, one in _name_fields(type(self)).items():
-            value = getattr(self, one.name)
-            write = WRITERS.get(one.type)  # type: ignore[arg-type]
+        for key, config_field in _map_fields_by_key(type(self)).items():
+            value = getattr(self, config_field.name)
+            write = WRITERS.get(config_field.type)  # type: ignore[arg-type]
             entries[key] = write(value) if write else value
         return entries
 
@@ -241,7 +241,7 @@ class Codec(ABC):
 
     @property
     def uses_memory_order(self) -> bool:
-        """Whether other readers apply the codec in memory order, not in the order of the axes."""
+        """Whether other readers apply the codec in memory order rather than in axis order."""
         return self.maps_arrays or self.serialises
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
@@ -267,7 +267,7 @@ class Codec(ABC):
         return None if self.grows_by is None else nbytes + self.grows_by
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes: ``nbytes`` of them, if the length is known.
+        """Return the decoded bytes, and check their length if ``nbytes`` is given.
 
         Raises
         ------
@@ -275,19 +275,19 @@ class Codec(ABC):
             The bytes are damaged, or decode to another length.
         """
         try:
-            found = self._decode(data, nbytes)
+            decoded = self._decode(data, nbytes)
         except VirtualdsError:
             raise
         except self.damage as error:
             raise CodecError(f"{self.label}: {error}") from error
-        check_length(self, len(found), nbytes)
-        return found
+        check_length(self, len(decoded), nbytes)
+        return decoded
 
     @abstractmethod
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes; the caller checks their length, and handles `damage`.
+        """Return the decoded bytes; `decode` checks their length, and converts `damage` errors.
 
-        A length that the bytes themselves state is checked before memory is allocated for it.
+        Implementations check a length that the bytes state before they allocate memory for it.
         """
 
     @property
@@ -296,7 +296,7 @@ class Codec(ABC):
         return False
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        """Write the decoded bytes into contiguous memory that they fill.
+        """Write the decoded bytes into a contiguous buffer of their exact length.
 
         Raises
         ------
@@ -307,14 +307,17 @@ class Codec(ABC):
 
 
 @cache
-def _name_fields(kind: type[Codec]) -> dict[str, Field[Any]]:
-    """Return the fields of a codec by their keys in the configuration."""
-    return {one.metadata.get(KEY, one.name): one for one in fields(kind)}  # type: ignore[arg-type]
+def _map_fields_by_key(kind: type[Codec]) -> dict[str, Field[Any]]:
+    """Return the dataclass fields of a codec by their keys in the configuration."""
+    return {
+        config_field.metadata.get(CONFIG_KEY, config_field.name): config_field
+        for config_field in fields(kind)  # type: ignore[arg-type]
+    }
 
 
 @dataclass(frozen=True)
 class SelfDescribingCodec(Codec):
-    """A codec whose streams contain everything that decoding needs.
+    """A codec whose encoded bytes suffice for decoding.
 
     Parameters
     ----------
@@ -333,7 +336,7 @@ class SelfDescribingCodec(Codec):
 
 
 class SingleTypeCodec(Codec):
-    """A codec for numbers of a single dtype, in the order of the axes."""
+    """A codec for arrays of a single dtype, which encodes elements in axis order."""
 
     dtype: str
 
@@ -371,7 +374,7 @@ class ShapedCodec(SingleTypeCodec):
 
     shape: tuple[int, ...]
     dtype: str
-    config: Json = field(compare=False, metadata={KEY: "configuration"})
+    config: Json = field(compare=False, metadata={CONFIG_KEY: "configuration"})
 
     serialises: ClassVar[bool] = True
 
@@ -407,15 +410,15 @@ class ShapedCodec(SingleTypeCodec):
         return dict(json.loads(self.config))
 
 
-def check_length(codec: Codec, found: int, expected: int | None) -> None:
-    """Raise an error for a result of unexpected length."""
-    if expected is not None and found != expected:
-        raise CodecError(f"{codec.label}: decoded to {found} bytes, not {expected}")
+def check_length(codec: Codec, actual: int, expected: int | None) -> None:
+    """Raise a `CodecError` if decoded bytes have an unexpected length."""
+    if expected is not None and actual != expected:
+        raise CodecError(f"{codec.label}: decoded to {actual} bytes, not {expected}")
 
 
 @dataclass(frozen=True)
 class Unreadable(Codec):
-    """A codec that cannot be decoded, and raises an error that says why.
+    """A placeholder for a codec that cannot be decoded; decoding raises an error.
 
     Parameters
     ----------

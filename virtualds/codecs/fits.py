@@ -62,20 +62,20 @@ class SignFlip(Codec):
 
 # ---------------------------------------------------------------------- fits image
 
-BLOCK, CARD = 2880, 80
+BLOCK_BYTES, CARD_BYTES = 2880, 80
 """The size in bytes of a block and of a card (sections 3.1 and 4.1)."""
-NEEDED = re.compile(
+NEEDED_KEYWORDS = re.compile(
     rb"(XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|T(FORM|TYPE|NULL|SCAL|ZERO)\d+|BLANK"
     rb"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK))"
 )
 """Keywords that define how the table contains the image."""
-PRIMARY = b"".join(
-    f"{name:8}= {value:>20}".encode().ljust(CARD)
+EMPTY_PRIMARY = b"".join(
+    f"{name:8}= {value:>20}".encode().ljust(CARD_BYTES)
     for name, value in (("SIMPLE", "T"), ("BITPIX", 8), ("NAXIS", 0), ("EXTEND", "T"))
 )
 """The header of a file without a primary image."""
-END = b"END".ljust(CARD)
-LENGTHS = struct.Struct(">II")
+END = b"END".ljust(CARD_BYTES)
+HCOMPRESS_SHAPE = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
 MAX_ITEMSIZE = 8
 """The maximum size in bytes of a pixel."""
@@ -111,7 +111,7 @@ class FitsImage(SingleTypeCodec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
-        # the decoders raise an error of their own, which has no public name in astropy
+        # astropy has no public name for the error class of its decoders
         decoders = import_package(DECODERS, "fits_image")
         file = _make_file(memoryview(data))
         try:
@@ -122,23 +122,23 @@ class FitsImage(SingleTypeCodec):
 
 
 def _make_file(part: memoryview) -> BytesIO:
-    """Return a FITS file with only one part, and only the cards that decoding needs."""
+    """Return a FITS file of one HDU, with only the cards that decoding needs."""
     cards = list(_split_header(part))
-    header = b"".join(card for card in cards if NEEDED.fullmatch(card[:8].rstrip())) + END
-    start = -(-(len(cards) + 1) * CARD // BLOCK) * BLOCK
-    pieces = (PRIMARY + END, header, part[start:])
+    header = b"".join(card for card in cards if NEEDED_KEYWORDS.fullmatch(card[:8].rstrip())) + END
+    start = -(-(len(cards) + 1) * CARD_BYTES // BLOCK_BYTES) * BLOCK_BYTES
+    pieces = (EMPTY_PRIMARY + END, header, part[start:])
     return BytesIO(b"".join(b for piece in pieces for b in (piece, _pad(piece))))
 
 
 def _pad(piece: Buffer) -> bytes:
     # headers are padded with blanks (section 3.3.1); what follows the data is not read
-    return b" " * (-len(piece) % BLOCK)
+    return b" " * (-len(piece) % BLOCK_BYTES)
 
 
 def _split_header(part: memoryview) -> Iterator[bytes]:
     """Yield the cards before END."""
-    for start in range(0, len(part) - CARD + 1, CARD):
-        card = bytes(part[start : start + CARD])
+    for start in range(0, len(part) - CARD_BYTES + 1, CARD_BYTES):
+        card = bytes(part[start : start + CARD_BYTES])
         if card == END:
             return
         yield card
@@ -146,7 +146,7 @@ def _split_header(part: memoryview) -> Iterator[bytes]:
 
 
 def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:
-    """Return the pixels, after checking how many there are."""
+    """Return the pixels, after checking their number."""
     with fits.open(file, do_not_scale_image_data=True) as parts:
         image = parts[1]
         shape, bits = image.shape, image.header["BITPIX"]
@@ -164,15 +164,15 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     """
     tiles = [prod(tile) for tile in _iterate_tile_shapes(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
-        rows, how = parts[1].data, image.compression_type
-        if how in RICE:
+        rows, algorithm = parts[1].data, image.compression_type
+        if algorithm in RICE:
             _check_rice(parts[1].header)
         descriptors = rows.view(np.ndarray)
         for name, check in (
-            ("COMPRESSED_DATA", CHECKS.get(how)),
+            ("COMPRESSED_DATA", STREAM_CHECKS.get(algorithm)),
             ("GZIP_COMPRESSED_DATA", _is_gzip),
         ):
-            # most tables have the second column, but no tile in it
+            # the fallback column often exists but is empty
             if check is None or name not in rows.names or not descriptors[name][:, 0].any():
                 continue
             for stream, pixels in zip(rows[name], tiles, strict=True):
@@ -181,7 +181,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
 
 
 def _check_rice(header: Mapping[str, Any]) -> None:
-    """Raise an error for invalid parameters (table 37): some make the decoder end the process."""
+    """Check Rice parameters (table 37), as some invalid ones crash the decoder."""
     names = [name for name in header if re.fullmatch(r"ZNAME\d+", name)]
     values = {str(header[name]).upper(): header.get(f"ZVAL{name[5:]}") for name in names}
     block, word = values.get("BLOCKSIZE", 32), values.get("BYTEPIX", 4)
@@ -200,7 +200,7 @@ def _iterate_tile_shapes(
 
 def _is_hcompress(stream: bytes, pixels: int) -> bool:
     # rows and columns follow the first two bytes (section 10.4.4)
-    return len(stream) >= 10 and prod(LENGTHS.unpack_from(stream, 2)) == pixels
+    return len(stream) >= 10 and prod(HCOMPRESS_SHAPE.unpack_from(stream, 2)) == pixels
 
 
 def _is_gzip(stream: bytes, pixels: int) -> bool:
@@ -208,13 +208,13 @@ def _is_gzip(stream: bytes, pixels: int) -> bool:
     return len(zlib.decompressobj(wbits=31).decompress(stream, limit + 1)) <= limit
 
 
-CHECKS = {"HCOMPRESS_1": _is_hcompress, "GZIP_1": _is_gzip, "GZIP_2": _is_gzip}
-"""Checks whether a stream has a given number of pixels; other decoders stop by themselves."""
+STREAM_CHECKS = {"HCOMPRESS_1": _is_hcompress, "GZIP_1": _is_gzip, "GZIP_2": _is_gzip}
+"""Functions that check the number of pixels of a stream; other decoders check it themselves."""
 
 
 # ---------------------------------------------------------------------- fits tiles
 
-HEADER = 3
+HEADER_WORDS = 3
 """Words of the header of a line list in the old form."""
 
 
@@ -251,8 +251,8 @@ class RiceTile(SingleTypeCodec):
         count = _count_pixels(nbytes, dtype)
         # single bytes are unsigned (section 10.4.1)
         word = np.dtype("u1" if self.word == 1 else f"i{self.word}")
-        found = imagecodecs.rcomp_decode(bytes(data), (count,), word, nblock=self.block)
-        return _to_bytes(found, dtype)
+        pixels = imagecodecs.rcomp_decode(bytes(data), (count,), word, nblock=self.block)
+        return _to_bytes(pixels, dtype)
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class PlioTile(SingleTypeCodec):
         count = _count_pixels(nbytes, dtype)
         if len(data) % 2:
             raise ValueError(f"{len(data)} bytes are not words of 2")
-        return _to_bytes(_draw_runs(np.frombuffer(data, ">i2").tolist(), count), dtype)
+        return _to_bytes(_decode_line_list(np.frombuffer(data, ">i2").tolist(), count), dtype)
 
 
 def _count_pixels(nbytes: int | None, dtype: np.dtype[Any]) -> int:
@@ -287,12 +287,12 @@ def _count_pixels(nbytes: int | None, dtype: np.dtype[Any]) -> int:
     return nbytes // dtype.itemsize
 
 
-def _to_bytes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Buffer:
-    out: memoryview = found.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
+def _to_bytes(pixels: npt.NDArray[Any], dtype: np.dtype[Any]) -> Buffer:
+    out: memoryview = pixels.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
     return out
 
 
-def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
+def _decode_line_list(words: list[int], count: int) -> npt.NDArray[np.int32]:
     """Decode a line list, which has runs of one value among zeros, to pixels."""
     out = np.zeros(count, np.int32)
     index, stop = _find_words(words)
@@ -301,7 +301,7 @@ def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
         code, number = divmod(words[index], 4096)
         index += 1
         if code == 1:
-            # a value in two words, the low bits first
+            # the value has two words, low bits first
             if index >= stop:
                 raise ValueError("a list ends within a value")
             value = (words[index] << 12) + number
@@ -324,8 +324,8 @@ def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
 
 def _find_words(words: list[int]) -> tuple[int, int]:
     """Return start and stop of the instructions in a line list."""
-    if len(words) > HEADER - 1 and words[2] > 0:
-        start, stop = HEADER, words[2]
+    if len(words) > HEADER_WORDS - 1 and words[2] > 0:
+        start, stop = HEADER_WORDS, words[2]
     elif len(words) > 4:
         start, stop = words[1], (words[4] << 15) + words[3]
     else:
@@ -363,11 +363,11 @@ class RowBytes(Codec):
             raise ValueError(f"row_bytes: {self.width} bytes of rows of {self.row}")
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        before, rest = divmod(len(data) - self.width, self.row)
-        whole = before + 1 if nbytes is None else nbytes // self.width
-        if rest or not 0 <= before < whole:
-            raise ValueError(f"{len(data)} bytes are not up to {whole} rows")
-        out = np.zeros((whole, self.width), np.uint8)
+        before, remainder = divmod(len(data) - self.width, self.row)
+        row_count = before + 1 if nbytes is None else nbytes // self.width
+        if remainder or not 0 <= before < row_count:
+            raise ValueError(f"{len(data)} bytes are not up to {row_count} rows")
+        out = np.zeros((row_count, self.width), np.uint8)
         stored = np.frombuffer(data, np.uint8)
         out[:before] = stored[: before * self.row].reshape(before, self.row)[:, : self.width]
         out[before] = stored[before * self.row :]
@@ -394,10 +394,10 @@ class Logicals(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stored = np.frombuffer(data, np.uint8)
-        found = stored == ord("T")
+        values = stored == ord("T")
         if self.has_ones:
-            found |= stored == 1
-        out: memoryview = found.view(np.uint8).data
+            values |= stored == 1
+        out: memoryview = values.view(np.uint8).data
         return out
 
 
@@ -454,10 +454,10 @@ class PaddedText(Codec):
         return nbytes // 4
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        found = np.frombuffer(data, np.uint8)
-        if found.size % self.width:
-            raise ValueError(f"{found.size} bytes are not texts of {self.width}")
-        texts = found.reshape(-1, self.width)
+        characters = np.frombuffer(data, np.uint8)
+        if characters.size % self.width:
+            raise ValueError(f"{characters.size} bytes are not texts of {self.width}")
+        texts = characters.reshape(-1, self.width)
         if (texts > 127).any():
             raise ValueError("there are characters that are not ASCII")
         # section 7.3.3.1: characters after a NUL are undefined
@@ -500,7 +500,7 @@ class TextNumbers(Codec):
             raise ValueError(f"{len(data)} bytes are not texts of {self.width}")
         if not data:
             return data
-        # zeros pad the rows past the end of the array
+        # rows past the end of the array contain zeros
         texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
         texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         dtype = np.dtype(self.dtype)
@@ -511,7 +511,7 @@ class TextNumbers(Codec):
 
     @property
     def absent(self) -> Any:
-        """The number that means "no value"."""
+        """The decoded missing value."""
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             return np.nan

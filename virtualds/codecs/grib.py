@@ -18,24 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codecs.codec import Codec, check_length
-from virtualds.codecs.images import SIZE_OF_JPEG2000
+from virtualds.codecs.images import JPEG2000_START
 from virtualds.importing import import_eccodes
 from virtualds.streams import Buffer
 
-UNITS = frozenset({*range(8), *range(10, 15), 254})
-"""Units of time of edition 1 (code table 4)."""
+TIME_UNITS = frozenset({*range(8), *range(10, 15), 254})
+"""Codes of the units of time of edition 1 (code table 4)."""
 
 MIN_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 """The minimum size in bytes of the sections of edition 1."""
 
-REPEATED, END = b"\xfe", b"7777"
-"""Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""
+REPEATED_BITMAP, END_SECTION = b"\xfe", b"7777"
+"""The code for a bitmap defined by an earlier field (code table 6.0), and section 8."""
 
 MAX_BITS = 63
 """The maximum number of bits of a packed number."""
 
 ECCODES_MISSING = float(np.finfo(np.float32).max)
-"""The missing value while a message is decoded; cfgrib uses the same number."""
+"""The missing value passed to ecCodes when decoding, the same as in cfgrib."""
 
 _LOCK = Lock()
 
@@ -45,7 +45,7 @@ class ContradictionError(ValueError):
 
 
 def check_first_edition(message: bytes) -> None:
-    """Raise an error for a message of edition 1 with a wrong length or an invalid time.
+    """Check the section lengths and the time of a message of edition 1.
 
     Raises
     ------
@@ -63,14 +63,16 @@ def check_first_edition(message: bytes) -> None:
     if offset + 4 != len(message):
         raise ContradictionError(f"sections end at byte {offset} of {len(message)}")
     month, day, hour, minute, unit = message[21:26]
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in UNITS):
+    if not (
+        1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in TIME_UNITS
+    ):
         raise ContradictionError(
             f"month {month}, day {day}, {hour}:{minute}, steps in unit {unit} are not a time"
         )
 
 
 def check_second_edition(message: memoryview, points: int | None) -> None:
-    """Raise an error for a message of edition 2 whose grid, bitmap and packed values do not agree.
+    """Check that the grid, bitmap and packed values of a message of edition 2 agree.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     if len(bitmap) > 5 and not bitmap[5] and len(bitmap) != 6 + -(-counts[0] // 8):
         raise ContradictionError(f"a bitmap of {len(bitmap) - 6} bytes for {counts[0]} points")
     packed = sections[7][5:]
-    if packed[:4] == SIZE_OF_JPEG2000:
+    if packed[:4] == JPEG2000_START:
         _check_image(packed, counts[1])
     check = TEMPLATES.get(_read_number(sections[5], 9, 2))
     if check is not None:
@@ -99,7 +101,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
 
 
 def select_field(message: memoryview, number: int) -> memoryview | bytes:
-    """Return a message of edition 2 with only one of the fields of a message.
+    """Return one field of a message of edition 2 as a message of its own.
 
     A field has the latest of each section before it (92.6); a bitmap of code 254 is the latest one
     that the message defines (code table 6.0). A message with one field is returned as it is.
@@ -109,10 +111,10 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
     ContradictionError
         The message has fewer fields.
     """
-    found, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
+    sections, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
     for section in _split_sections(message):
-        found[section[4]] = section
-        if section[4] == 6 and section[5:6] != REPEATED:
+        sections[section[4]] = section
+        if section[4] == 6 and section[5:6] != REPEATED_BITMAP:
             bitmap = section
         if section[4] != 7:
             continue
@@ -121,27 +123,27 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
         count += 1
     else:
         raise ContradictionError(f"it holds {count} fields, not {number + 1}")
-    length = 16 + sum(map(len, found.values())) + 4
+    length = 16 + sum(map(len, sections.values())) + 4
     if number == 0 and length == len(message):
         return message
-    if 6 in found and found[6][5:6] == REPEATED:
-        found[6] = bitmap
-    body = b"".join(found[n] for n in sorted(found)) + END
+    if 6 in sections and sections[6][5:6] == REPEATED_BITMAP:
+        sections[6] = bitmap
+    body = b"".join(sections[n] for n in sorted(sections)) + END_SECTION
     return b"".join((message[:8], (16 + len(body)).to_bytes(8, "big"), body))
 
 
 def _split_sections(message: memoryview) -> list[memoryview]:
-    """Return the sections of a message in their order."""
-    found, offset = list[memoryview](), 16
+    """Return the sections of a message of edition 2, in order."""
+    sections, offset = list[memoryview](), 16
     while offset + 5 <= len(message) - 4:
         length = _read_number(message, offset, 4)
         if length < 5 or offset + length > len(message) - 4:
             break
-        found.append(message[offset : offset + length])
+        sections.append(message[offset : offset + length])
         offset += length
-    if offset != len(message) - 4 or not {3, 5, 7} <= {section[4] for section in found}:
+    if offset != len(message) - 4 or not {3, 5, 7} <= {section[4] for section in sections}:
         raise ContradictionError("sections do not add up")
-    return found
+    return sections
 
 
 def _read_number(data: bytes | memoryview, offset: int, width: int) -> int:
@@ -149,38 +151,38 @@ def _read_number(data: bytes | memoryview, offset: int, width: int) -> int:
 
 
 def _check_image(data: memoryview, values: int) -> None:
-    """Raise an error for a JPEG 2000 image of another size (ITU-T T.800, A.5.1)."""
-    x, y, left, top = (_read_number(data, at, 4) for at in (8, 12, 16, 20))
+    """Check the size of a JPEG 2000 image (ITU-T T.800, A.5.1)."""
+    x, y, left_edge, top = (_read_number(data, at, 4) for at in (8, 12, 16, 20))
     components, depth, steps = bytes(data[40:42]), bytes(data[42:43]), bytes(data[43:45])
-    sound = x * y == values and not left + top
+    sound = x * y == values and not left_edge + top
     # one component of unsigned numbers
     if not sound or components != b"\0\1" or not depth or depth[0] >= 32 or steps != b"\1\1":
         raise ContradictionError(f"an image of {x} x {y}, not of {values} values")
 
 
-# ---------------------------------------------------------------------- how values are packed
+# ---------------------------------------------------------------------- packing
 
 
-def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
-    """Check template 5.0: numbers of the same width."""
-    bits = _read_number(how, 19, 1)
+def _check_simple(section: memoryview, packed: memoryview, values: int) -> None:
+    """Check template 5.0 (simple packing)."""
+    bits = _read_number(section, 19, 1)
     _check_sound(bits <= MAX_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
-def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:
-    """Check template 5.4: floating-point numbers."""
-    width = {1: 4, 2: 8, 3: 16}.get(_read_number(how, 11, 1), 0)
+def _check_floats(section: memoryview, packed: memoryview, values: int) -> None:
+    """Check template 5.4 (IEEE floating-point numbers)."""
+    width = {1: 4, 2: 8, 3: 16}.get(_read_number(section, 11, 1), 0)
     _check_sound(width * values == len(packed), 8 * width, values, packed)
 
 
-def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
-    """Check templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
-    if len(how) > 48:
-        order, octets = how[47], how[48]
+def _check_groups(section: memoryview, packed: memoryview, values: int) -> None:
+    """Check templates 5.2 and 5.3 (complex packing): references, widths and lengths of groups."""
+    if len(section) > 48:
+        order, octets = section[47], section[48]
         _check_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
         packed = packed[(order + 1) * octets :]
-    count = _read_number(how, 31, 4)
-    bits, of_width, of_length = how[19], how[36], how[46]
+    count = _read_number(section, 31, 4)
+    bits, of_width, of_length = section[19], section[36], section[46]
     if not (count or bits or packed):
         # NCEP writes constant fields without groups
         return
@@ -188,18 +190,18 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
     _check_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
     offset = sizes[0]
-    widths = how[35] + _unpack_bits(packed[offset : offset + sizes[1]], of_width, count)
+    widths = section[35] + _unpack_bits(packed[offset : offset + sizes[1]], of_width, count)
     lengths = _unpack_bits(packed[offset + sizes[1] : sum(sizes)], of_length, count)
-    lengths = _read_number(how, 37, 4) + how[41] * lengths
-    lengths[-1] = _read_number(how, 42, 4)
+    lengths = _read_number(section, 37, 4) + section[41] * lengths
+    lengths[-1] = _read_number(section, 42, 4)
     is_whole = int(lengths.sum()) == values
     _check_sound(is_whole and int(widths.max()) <= 32, bits, values, packed)
-    left = 8 * (len(packed) - sum(sizes))
-    _check_sound(int((widths * lengths).sum()) <= left, bits, values, packed)
+    bits_left = 8 * (len(packed) - sum(sizes))
+    _check_sound(int((widths * lengths).sum()) <= bits_left, bits, values, packed)
 
 
 def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
-    """Return numbers of ``bits`` bits each, the highest bit first."""
+    """Unpack ``count`` unsigned numbers of ``bits`` bits each, most significant bit first."""
     if not bits:
         return np.zeros(count, np.int64)
     flags = np.unpackbits(np.frombuffer(data, np.uint8))[: bits * count].reshape(count, bits)
@@ -244,7 +246,7 @@ class GribMessage(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         eccodes = import_eccodes("grib")
-        # ecCodes searches for the end of a message
+        # otherwise ecCodes would search for the end of the message
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise ValueError(f"{len(data)} bytes are not a message from GRIB to 7777")
         message = _select(data, self.field, None if nbytes is None else nbytes // 4)
@@ -262,9 +264,9 @@ class GribMessage(Codec):
             finally:
                 eccodes.codes_release(handle)
         with np.errstate(over="ignore"):
-            found = np.asarray(values).astype("<f4")
-        found[found == np.float32(ECCODES_MISSING)] = np.nan
-        return found.view(np.uint8).data
+            decoded = np.asarray(values).astype("<f4")
+        decoded[decoded == np.float32(ECCODES_MISSING)] = np.nan
+        return decoded.view(np.uint8).data
 
 
 def _select(data: Buffer, number: int, points: int | None) -> bytes:
@@ -282,7 +284,7 @@ def _select(data: Buffer, number: int, points: int | None) -> bytes:
 
 
 def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
-    """Return the values of a message, with all rows in the direction of the first one."""
+    """Return the values of a message in scan order, with alternating rows reversed."""
     values = np.asarray(eccodes.codes_get_values(handle))
     try:
         if not eccodes.codes_get(handle, "alternativeRowScanning", int):
@@ -300,7 +302,7 @@ def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
 
 @cache
 def _is_thread_safe() -> bool:
-    """Return whether ecCodes was built with support for threads."""
+    """Return whether ecCodes was built thread-safe."""
     eccodes = import_eccodes("grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
 

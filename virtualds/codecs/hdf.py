@@ -32,7 +32,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs.codec import KEY, Codec, check_length
+from virtualds.codecs.codec import CONFIG_KEY, Codec, check_length
 from virtualds.codecs.numcodecs import MAX_FRAME, STORED_BYTES, unshuffle_stored
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
@@ -40,24 +40,24 @@ from virtualds.streams import Buffer, Bytes, check_decoded_size, limit_decoded_s
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
 
-VECTORISED = (2, 4, 8)
+ZLIB_INTO_SIZES = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
 
-TILED = (2, 4, 8, 16)
+FAST_BLOSC_SIZES = (2, 4, 8, 16)
 """Element sizes for which Blosc has fast code; it unshuffles others byte by byte."""
 
-FEW_BYTES = 2**15
+MIN_BLOSC_BYTES = 2**15
 """Minimum number of bytes for which Blosc is faster than numpy, despite the cost of a call."""
 
-LONG = 8
-"""Minimum element size for which numpy transposes a few bytes faster than it copies planes."""
+MIN_TRANSPOSED_SIZE = 8
+"""Minimum element size for which transposing few bytes is faster than copying byte planes."""
 
 
 @dataclass(frozen=True)
 class Shuffle(Codec):
     """Elements whose bytes of the same significance are grouped; trailing bytes stay in place."""
 
-    itemsize: int = field(default=4, metadata={KEY: "elementsize"})
+    itemsize: int = field(default=4, metadata={CONFIG_KEY: "elementsize"})
 
     zarr_v2_id = "shuffle"
     hdf5_filter = 2
@@ -96,19 +96,19 @@ class Shuffle(Codec):
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         check_length(self, len(data), out.size)
-        rest = len(data) % self.itemsize
-        if rest:
+        tail = len(data) % self.itemsize
+        if tail:
             source = memoryview(data)
-            out[-rest:] = np.frombuffer(source[-rest:], np.uint8)
-            data, out = source[:-rest], out[:-rest]
+            out[-tail:] = np.frombuffer(source[-tail:], np.uint8)
+            data, out = source[:-tail], out[:-tail]
         if len(data):
             _find_unshuffle(self.itemsize)(data, out, self.itemsize)
 
 
 @cache
 def _find_unshuffle(itemsize: int) -> Unshuffle:
-    """Return zlib-into's unshuffle if it is installed, or else the portable one."""
-    if itemsize not in VECTORISED:
+    """Return zlib-into's unshuffle if it is installed, otherwise `unshuffle_portably`."""
+    if itemsize not in ZLIB_INTO_SIZES:
         return unshuffle_portably
     try:
         from zlib_into import unshuffle
@@ -118,10 +118,10 @@ def _find_unshuffle(itemsize: int) -> Unshuffle:
 
 
 def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
-    """Unshuffle with numpy and, for longer chunks, Blosc, which are always installed."""
-    if itemsize in TILED and FEW_BYTES <= len(data) <= MAX_FRAME:
+    """Unshuffle with NumPy or, for longer chunks, with Blosc; both are always installed."""
+    if itemsize in FAST_BLOSC_SIZES and MIN_BLOSC_BYTES <= len(data) <= MAX_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
-    elif itemsize < LONG or len(data) >= FEW_BYTES:
+    elif itemsize < MIN_TRANSPOSED_SIZE or len(data) >= MIN_BLOSC_BYTES:
         unshuffle_by_planes(data, out, itemsize)
     else:
         planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
@@ -129,7 +129,7 @@ def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
 
 
 def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
-    """Unshuffle plane by plane, the order in which numpy accesses the least memory."""
+    """Unshuffle one byte plane after the other, which needs the fewest memory accesses."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)
     for rank in range(itemsize):
@@ -144,7 +144,7 @@ MAX_EXPANSION = 140
 
 @dataclass(frozen=True)
 class Lzf(Codec):
-    """An LZF stream; it does not contain its decoded length."""
+    """An LZF stream, which does not contain its decoded length."""
 
     zarr_v2_id = "imagecodecs_lzf"
     zarr_v3_name = "imagecodecs_lzf"
@@ -245,9 +245,9 @@ class Szip(Codec):
         """Decode ``size`` bytes of a stream that was coded with these parameters."""
         imagecodecs = import_package("imagecodecs", "szip")
         room = np.empty(size, np.uint8)
-        found = imagecodecs.szip_decode(stream, header=False, out=room, **asdict(coded))
-        # if the stream ends early, the rest of the memory is not written
-        check_length(self, len(found), size)
+        decoded = imagecodecs.szip_decode(stream, header=False, out=room, **asdict(coded))
+        # if the stream ends early, libaec leaves the end of the buffer unwritten
+        check_length(self, len(decoded), size)
         return room.data
 
     def _decode_padded(self, stream: bytes, size: int) -> memoryview:
@@ -263,10 +263,10 @@ class Szip(Codec):
         length = self.pixels_per_scanline + self._padding
         coded = replace(self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length)
         lines = -(-size // (self.pixels_per_scanline * width))
-        whole = np.frombuffer(self._decode_plain(stream, lines * length * width, coded), np.uint8)
-        cut = whole.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
-        found = cut.reshape(-1)[:size]
-        out: memoryview = found.reshape(planes, -1).T.reshape(-1).data
+        padded = np.frombuffer(self._decode_plain(stream, lines * length * width, coded), np.uint8)
+        cut = padded.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
+        trimmed = cut.reshape(-1)[:size]
+        out: memoryview = trimmed.reshape(planes, -1).T.reshape(-1).data
         return out
 
 
@@ -287,12 +287,12 @@ NBIT_HEADER = 21
 """Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
 
 SIZES = (1, 2, 4, 8)
-"""The sizes in bytes of elements that are decoded."""
+"""The supported element sizes in bytes."""
 
-ROWS = 8192
+ROWS_AT_ONCE = 8192
 """The number of rows, of eight numbers each, that are unpacked at a time to fit the CPU's cache."""
 
-WORD = 8
+MAX_WORD_BYTES = 8
 """The size in bytes of the longest word with which bits are read."""
 
 
@@ -346,21 +346,21 @@ class Nbit(Codec):
         return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
 
     @property
-    def _as_they_are(self) -> bool:
+    def _is_unpacked(self) -> bool:
         return self.precision == 8 * np.dtype(self.dtype).itemsize
 
     def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes if self._as_they_are else None
+        return nbytes if self._is_unpacked else None
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        if self._as_they_are:
+        if self._is_unpacked:
             return data
         dtype = np.dtype(self.dtype)
         check_length(self, self.elements * dtype.itemsize, nbytes)
-        found = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
-        found <<= self.offset
-        # no copy if the byte order is that of the machine
-        return found.astype(dtype, copy=False).view(np.uint8).data
+        numbers = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
+        numbers <<= self.offset
+        # without a copy if the byte order is native
+        return numbers.astype(dtype, copy=False).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -416,13 +416,13 @@ class ScaleOffset(Codec):
         view = memoryview(data)
         bits, least = self._read_header(view, dtype.itemsize)
         if bits == 8 * dtype.itemsize:
-            found = _read_full_width(view[NBIT_HEADER:], self.elements, dtype.itemsize)
+            numbers = _read_full_width(view[NBIT_HEADER:], self.elements, dtype.itemsize)
         else:
-            found = unpack_bits(view[NBIT_HEADER:], self.elements, bits, dtype.itemsize)
-            found = self._restore(found, bits, least, dtype)
-        # no copy if the byte order is that of the machine
+            numbers = unpack_bits(view[NBIT_HEADER:], self.elements, bits, dtype.itemsize)
+            numbers = self._restore(numbers, bits, least, dtype)
+        # without a copy if the byte order is native
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
-        return found.astype(stored, copy=False).view(np.uint8).data
+        return numbers.astype(stored, copy=False).view(np.uint8).data
 
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
         """Return the number of bits per element, and the bits of the minimum as an array of one."""
@@ -435,23 +435,23 @@ class ScaleOffset(Codec):
         return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
 
     def _restore(
-        self, found: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
+        self, differences: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
     ) -> Unsigned:
         """Convert differences from the minimum to the bits of the elements, in place."""
-        filled = found == (1 << bits) - 1
+        filled = differences == (1 << bits) - 1
         if dtype.kind == "f":
             native = dtype.newbyteorder("=")
             # HDF5 computes in the precision of the elements; damaged bytes may be NaN or infinity
             with np.errstate(all="ignore"):
-                values = found.view(f"i{dtype.itemsize}").astype(native)
+                values = differences.view(f"i{dtype.itemsize}").astype(native)
                 values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
                 values += least.view(native)
-            found = values.view(found.dtype)
+            differences = values.view(differences.dtype)
         else:
-            found += least
+            differences += least
         if self.fill is not None:
-            found[filled] = self.fill
-        return found
+            differences[filled] = self.fill
+        return differences
 
 
 def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
@@ -485,17 +485,17 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     if len(data) < size:
         raise ValueError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
     rows = -(-count // 8)
-    stream = np.zeros(rows * bits + WORD, np.uint8)
+    stream = np.zeros(rows * bits + MAX_WORD_BYTES, np.uint8)
     stream[:size] = np.frombuffer(data, np.uint8, size)
     out = np.zeros((rows, 8), f"u{itemsize}")
-    for start in range(0, rows, ROWS) if bits else ():
-        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS])
+    for start in range(0, rows, ROWS_AT_ONCE) if bits else ():
+        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS_AT_ONCE])
     return out.reshape(-1)[:count]
 
 
 def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> None:
     """Unpack rows of eight numbers each, column by column, from words that overlap."""
-    word = 4 if bits <= 32 else WORD
+    word = 4 if bits <= 32 else MAX_WORD_BYTES
     for column in range(8):
         first, skipped = divmod(column * bits, 8)
         words = np.ndarray(len(out), f">u{word}", stream, first, (bits,)).astype(f"u{word}")
@@ -527,14 +527,14 @@ def _kind_of(values: Sequence[int]) -> str | None:
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
     # a negative factor means that each chunk has its own
-    known = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
-    return "ui"[signed] if known and signed < 2 else None
+    is_integer = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
+    return "ui"[signed] if is_integer and signed < 2 else None
 
 
 # ---------------------------------------------------------------------- hdf4
 
 RUN, COUNT = 0x80, 0x7F
-"""Bits of the byte before a run or before plain bytes: the kind, and the length less the least."""
+"""Masks of the control byte: the kind, and the length minus the minimum length."""
 MIN_RUN, MIN_PLAIN = 3, 1
 SYMBOLS = 256
 """Number of leaves of a tree of the Huffman code, one for each byte."""
@@ -592,7 +592,7 @@ class SkippingHuffman(Codec):
         bits = iter(np.unpackbits(np.frombuffer(data, np.uint8)).tolist())
         trees = [_SplayTree() for _ in range(self.skip)]
         try:
-            # a generator would turn the end of the bits into another error
+            # in a generator, StopIteration at the end of the bits would become a RuntimeError
             return bytes([trees[number % self.skip].decode_byte(bits) for number in range(nbytes)])
         except StopIteration:
             raise ValueError(f"the codes end before {nbytes} bytes") from None
@@ -676,9 +676,9 @@ class BitField(Codec):
         if bits.size < numbers * self.count:
             raise ValueError(f"{len(data)} bytes are no {numbers} times {self.count} bits")
         stored = bits[: numbers * self.count].reshape(numbers, self.count)
-        whole = np.full((numbers, 8 * self.size), self.fills_ones, np.uint8)
+        bit_rows = np.full((numbers, 8 * self.size), self.fills_ones, np.uint8)
         above = 8 * self.size - 1 - self.first
         if self.extends_sign:
-            whole[:, :above] = stored[:, :1]
-        whole[:, above : above + self.count] = stored
-        return np.packbits(whole).tobytes()
+            bit_rows[:, :above] = stored[:, :1]
+        bit_rows[:, above : above + self.count] = stored
+        return np.packbits(bit_rows).tobytes()

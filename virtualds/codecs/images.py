@@ -41,20 +41,20 @@ from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer
 
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""
 
 APP14 = 0xEE
 """Second byte of Adobe's marker, whose segment ends with the colour transform."""
 
-END = b"\xff\xd9"
+END_OF_IMAGE = b"\xff\xd9"
 """Marker at the end of an image."""
 
-JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+MARKERS_WITHOUT_SEGMENT = frozenset({0x01, *range(0xD0, 0xD9)})
 """Second bytes of markers without a segment."""
 
-UNTRANSFORMED = 0
-"""The number in Adobe's marker of components that are red, green and blue."""
+RGB_TRANSFORM = 0
+"""Adobe's colour transform for components that are red, green and blue."""
 
 SUBSAMPLING: dict[Any, Any] = {
     "4:4:4": [[1, 1], [1, 1], [1, 1]],
@@ -119,7 +119,9 @@ class Jpeg(Codec):
         tables = config.get("tables")
         tables = base64.b64decode(tables) if isinstance(tables, str) else tables
         colours = config.get("colorspace_jpeg"), config.get("colorspace_data")
-        if not isinstance(tables, bytes | None) or not all(_is_colours(one) for one in colours):
+        if not isinstance(tables, bytes | None) or not all(
+            _is_colours(colour) for colour in colours
+        ):
             raise ValueError(f"{colours} are not colour spaces, or the tables are not bytes")
         return cls(tables, *colours)
 
@@ -144,7 +146,7 @@ class Jpeg(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpeg")
-        # a damaged header would make the decoder allocate memory for another image
+        # check the size first, as decoders allocate the memory that a header requests
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
         most = 4 if head.bits <= 8 else 8
@@ -158,7 +160,7 @@ class Jpeg(Codec):
 
 
 def _is_colours(value: Any) -> bool:
-    """Return whether a value may be a photometric interpretation: a TIFF number, or a name."""
+    """Return whether a value is None, a TIFF photometric interpretation or a name of one."""
     return value is None or isinstance(value, str) or (type(value) is int and 0 <= value < 2**16)
 
 
@@ -190,14 +192,14 @@ class JpegChunk(ShapedCodec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpeg")
         head = parse_jpeg_header(memoryview(data))
-        found, expected = head[:4], (*self.shape[:2], self._components, 8)
-        if found != expected:
+        actual, expected = head[:4], (*self.shape[:2], self._components, 8)
+        if actual != expected:
             raise ValueError(
-                f"an image of {found} lines, samples, components and bits, not {expected}"
+                f"an image of {actual} lines, samples, components and bits, not {expected}"
             )
         _check_whole(bytes(memoryview(data)[-2:]))
-        # libjpeg takes such components for YCbCr if there is a JFIF marker, too
-        is_rgb = head.transform == UNTRANSFORMED and self._components == 3
+        # libjpeg assumes YCbCr if there is also a JFIF marker
+        is_rgb = head.transform == RGB_TRANSFORM and self._components == 3
         colours = "rgb" if is_rgb else None
         out: bytes = imagecodecs.jpeg8_decode(
             bytes(data), colorspace=colours, outcolorspace=colours
@@ -206,11 +208,11 @@ class JpegChunk(ShapedCodec):
 
 
 def _check_whole(data: Buffer) -> None:
-    """Raise an error for a truncated image, which libjpeg would complete silently.
+    """Raise an error for a truncated image, which libjpeg would silently pad.
 
     The data of an image contain no end marker (ITU-T T.81, B.1.1.5).
     """
-    if END not in bytes(data):
+    if END_OF_IMAGE not in bytes(data):
         raise ValueError("the image has no end")
 
 
@@ -220,7 +222,7 @@ def _check_quality(quality: Any) -> None:
 
 
 def _check_colours(components: int, config: Mapping[str, Any]) -> None:
-    """Raise an error for colours and subsamplings that do not fit the number of components."""
+    """Check that colour space and subsampling fit the number of components."""
     colours, chosen = config.get("encoded_color_space"), config.get("subsampling")
     factors: Any = SUBSAMPLING.get(chosen, chosen) if isinstance(chosen, str) else chosen
     if components == 1:
@@ -260,7 +262,7 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
     for marker, offset in _find_segments(data):
         if marker == APP14 and data[offset + 4 : offset + 9].tobytes() == b"Adobe":
             transform = data[offset + 15] if offset + 15 < len(data) else -1
-        if marker in FRAMES:
+        if marker in FRAME_MARKERS:
             lines, samples = (
                 int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
             )
@@ -271,14 +273,14 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
 
 
 def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the second byte and the position of every marker before the data of the image."""
+    """Yield the second byte and the offset of every marker before the image data."""
     offset = 2
     while offset + 9 < len(data) and data[offset] == 0xFF:
         marker = data[offset + 1]
         yield marker, offset
         # segments contain their length; any number of 0xFF may precede a marker
         length = int.from_bytes(data[offset + 2 : offset + 4], "big")
-        offset += 1 if marker == 0xFF else 2 if marker in JPEG_BARE else 2 + length
+        offset += 1 if marker == 0xFF else 2 if marker in MARKERS_WITHOUT_SEGMENT else 2 + length
 
 
 # ---------------------------------------------------------------------- JPEG-LS
@@ -332,10 +334,10 @@ def _count_image_bytes(data: memoryview) -> int:
 
 # ---------------------------------------------------------------------- jpegxl
 
-EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
+EXPONENT_BITS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
 """Bits of the exponent by dtype; integers have none."""
 
-EXTRA = {1: 0, 2: 1, 3: 0, 4: 1}
+EXTRA_CHANNELS = {1: 0, 2: 1, 3: 0, 4: 1}
 """Channels other than colours, by the number of all channels."""
 
 JPEGXL_KEYS = {
@@ -354,7 +356,7 @@ JPEGXL_KEYS = {
 JPEGXL_BARE = b"\xff\x0a"
 """First bytes of a codestream."""
 
-HEADERS = 128
+HEADER_BYTES = 128
 """Length of the start of a codestream that contains all headers that are read."""
 
 LENGTHS = ((1, 9), (1, 13), (1, 18), (1, 30))
@@ -393,9 +395,9 @@ class JpegXlChunk(ShapedCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype not in EXPONENTS:
-            raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENTS)}")
-        sound = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA
+        if self.dtype not in EXPONENT_BITS:
+            raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENT_BITS)}")
+        sound = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA_CHANNELS
         # chunks have no axes for a single frame or channel
         if not sound or 1 in self._frame_shape + self._channel_shape:
             raise ValueError(f"jpegxl: chunks of {self.shape} are not images")
@@ -405,7 +407,9 @@ class JpegXlChunk(ShapedCodec):
     @property
     def _channel_shape(self) -> tuple[int, ...]:
         """The shape of the channel axis: one length, or empty."""
-        named = len(self.shape) == 4 or (len(self.shape) == 3 and self.shape[-1] <= max(EXTRA))
+        named = len(self.shape) == 4 or (
+            len(self.shape) == 3 and self.shape[-1] <= max(EXTRA_CHANNELS)
+        )
         return self.shape[-1:] if named else ()
 
     @property
@@ -418,27 +422,27 @@ class JpegXlChunk(ShapedCodec):
         stream = bytes(data)
         head = parse_jpegxl_header(stream)
         self._check(head)
-        found: Any = imagecodecs.jpegxl_decode(stream, keeporientation=True)
-        if found.shape != self.shape:
-            raise ValueError(f"an image of {found.shape}, not {self.shape}")
-        if head.bits < 8 * found.itemsize and int(found.max()) >> head.bits:
+        decoded: Any = imagecodecs.jpegxl_decode(stream, keeporientation=True)
+        if decoded.shape != self.shape:
+            raise ValueError(f"an image of {decoded.shape}, not {self.shape}")
+        if head.bits < 8 * decoded.itemsize and int(decoded.max()) >> head.bits:
             raise ValueError(
                 f"the decoder spreads numbers of {head.bits} bits; install a newer imagecodecs"
             )
-        out: bytes = found.astype(self.dtype, casting="safe", copy=False).tobytes()
+        out: bytes = decoded.astype(self.dtype, casting="safe", copy=False).tobytes()
         return out
 
     def _check(self, head: JpegXlHeader) -> None:
-        """Raise an error for an image that does not fit the chunk, before allocating memory."""
+        """Raise an error if the header does not fit the chunk."""
         first = len(self._frame_shape)
-        found, expected = head[:2], self.shape[first : first + 2]
-        extra = EXTRA[prod(self._channel_shape)]
-        if found != expected or head.extra != extra or (self._frame_shape and not head.frames):
+        actual, expected = head[:2], self.shape[first : first + 2]
+        extra = EXTRA_CHANNELS[prod(self._channel_shape)]
+        if actual != expected or head.extra != extra or (self._frame_shape and not head.frames):
             raise ValueError(
-                f"an image of {found} pixels, {head.extra} channels besides colours and "
+                f"an image of {actual} pixels, {head.extra} channels besides colours and "
                 f"{'several frames' if head.frames else 'one frame'}, not of {self.shape}"
             )
-        bits, exponent = 8 * np.dtype(self.dtype).itemsize, EXPONENTS[self.dtype]
+        bits, exponent = 8 * np.dtype(self.dtype).itemsize, EXPONENT_BITS[self.dtype]
         if head.exponent != exponent or head.bits > bits or (exponent and head.bits != bits):
             raise ValueError(
                 f"numbers of {head.bits} bits, {head.exponent} of them of an exponent, "
@@ -450,7 +454,7 @@ class JpegXlChunk(ShapedCodec):
 
 
 class _Bits:
-    """Bits, the lowest of a byte first."""
+    """A reader of bits, least significant bit of each byte first."""
 
     def __init__(self, data: bytes) -> None:
         self._bits, self._left = int.from_bytes(data, "little"), 8 * len(data)
@@ -458,10 +462,10 @@ class _Bits:
     def read(self, count: int) -> int:
         if count > self._left:
             raise ValueError("the headers of the image have no end")
-        found = self._bits & (1 << count) - 1
+        bits = self._bits & (1 << count) - 1
         self._bits >>= count
         self._left -= count
-        return found
+        return bits
 
     def read_number(self, *ways: tuple[int, int]) -> int:
         """Read a number in one of four encodings, each with a summand and a number of bits."""
@@ -492,7 +496,7 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
 
 
 def _find_codestream(data: bytes) -> bytes:
-    """Return the beginning of the image, without the boxes around it."""
+    """Return the start of the codestream, without the boxes of the container."""
     offset = 0
     while offset + 8 <= len(data) and data[:2] != JPEGXL_BARE:
         length, kind = (
@@ -502,16 +506,16 @@ def _find_codestream(data: bytes) -> bytes:
         start = offset + 8
         if length == 1:
             length, start = int.from_bytes(data[start : start + 8], "big"), start + 8
-        # a partial codestream begins with its number
+        # a partial codestream begins with its index
         start += 4 if kind == b"jxlp" else 0
         if kind in (b"jxlc", b"jxlp") and data[start : start + 2] == JPEGXL_BARE:
-            return data[start : start + HEADERS]
+            return data[start : start + HEADER_BYTES]
         offset += length or len(data)
         if length and length < 8:
             break
     if data[:2] != JPEGXL_BARE:
         raise ValueError(f"{len(data)} bytes hold no image")
-    return data[:HEADERS]
+    return data[:HEADER_BYTES]
 
 
 def _read_size(bits: _Bits) -> tuple[int, int]:
@@ -529,7 +533,7 @@ def _read_length(bits: _Bits, eights: int) -> int:
 
 
 def _is_animated(bits: _Bits) -> bool:
-    """Return whether there may be several frames, and skip the other fields."""
+    """Read the extra fields, and return whether there may be several frames."""
     # orientation, for display only
     bits.read(3)
     if bits.read(1):
@@ -546,7 +550,7 @@ def _is_animated(bits: _Bits) -> bool:
 
 # ---------------------------------------------------------------------- images
 
-SIZE_OF_JPEG2000 = b"\xff\x4f\xff\x51"
+JPEG2000_START = b"\xff\x4f\xff\x51"
 """Markers before the sizes of a JPEG 2000 codestream (ITU-T T.800, table A.2)."""
 
 LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
@@ -570,7 +574,7 @@ class Image(SelfDescribingCodec):
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)
         stream = bytes(data)
-        # before memory is allocated for an image of another size
+        # check the size before the decoder allocates memory
         try:
             pixels = type(self).count_pixels(stream)
         except (struct.error, IndexError) as error:
@@ -578,8 +582,8 @@ class Image(SelfDescribingCodec):
         if nbytes is not None and (not 0 < pixels <= nbytes or nbytes % pixels):
             raise ValueError(f"an image of {pixels} pixels, not of {nbytes} bytes")
         config = self.to_zarr_v2()
-        how = {key: config[key] for key in self.options if key in config}
-        out: bytes = getattr(imagecodecs, f"{name}_decode")(stream, **how).tobytes()
+        decode_options = {key: config[key] for key in self.options if key in config}
+        out: bytes = getattr(imagecodecs, f"{name}_decode")(stream, **decode_options).tobytes()
         return out
 
 
@@ -602,7 +606,7 @@ def _count_webp(data: bytes) -> int:
 
 
 def _count_jpeg2000(data: bytes) -> int:
-    offset = data.find(SIZE_OF_JPEG2000)
+    offset = data.find(JPEG2000_START)
     if offset < 0:
         raise IndexError(offset)
     right, bottom, left, top = struct.unpack_from(">IIII", data, offset + 8)

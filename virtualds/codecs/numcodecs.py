@@ -27,7 +27,7 @@ import zstandard
 
 from virtualds.codecs.codec import (
     DECODE_ERRORS,
-    NUMCODECS,
+    NUMCODECS_PREFIX,
     Codec,
     CodecError,
     CodecName,
@@ -49,9 +49,9 @@ from virtualds.streams import (
 )
 
 CONTEXT_BYTES = 2**18
-"""Minimum bytes for which numcodecs' zstd, which creates a context for every call, is as fast."""
+"""Minimum number of bytes for which numcodecs' zstd is as fast despite a context per call."""
 
-RATIO = 256
+MAX_LZ4_RATIO = 256
 """The maximum ratio of decoded to encoded length of LZ4."""
 
 STORED_BYTES, STORED_BITS = 0x11, 0x14
@@ -75,20 +75,20 @@ def decode_zstd(data: Buffer, nbytes: int | None) -> Buffer:
     # no memory is allocated for a damaged length
     if nbytes and _find_zstd_size(data) in (-1, nbytes):
         try:
-            found: bytes = _get_decompressor().decompress(
+            decoded: bytes = _get_decompressor().decompress(
                 data, max_output_size=nbytes, allow_extra_data=False
             )
-            if len(found) == nbytes:
-                return found
+            if len(decoded) == nbytes:
+                return decoded
         except zstandard.ZstdError:
-            # there may be several frames
+            # the data may have several frames
             pass
     _check_end(data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
     return _import_numcodecs_zstd()(data)
 
 
 def _check_end(data: Buffer, most: int) -> None:
-    """Raise an error for zstd frames that decode to more than ``most`` bytes."""
+    """Raise an error if zstd frames decode to more than ``most`` bytes."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
             while part := stream.read(PIECE):
@@ -101,18 +101,18 @@ def _check_end(data: Buffer, most: int) -> None:
 
 
 def decode_zstd_into(data: Buffer, out: Bytes) -> None:
-    """Decode zstd frames into contiguous memory that they fill."""
+    """Decode zstd frames into a contiguous buffer of their exact length."""
     if out.size >= CONTEXT_BYTES and _find_zstd_size(data) == out.size:
         _import_numcodecs_zstd()(data, out)
         return
-    found = decode_zstd(data, out.size)
-    if len(found) != out.size:
-        raise ValueError(f"decodes to {len(found)} bytes, not {out.size}")
-    out[:] = np.frombuffer(found, np.uint8)
+    decoded = decode_zstd(data, out.size)
+    if len(decoded) != out.size:
+        raise ValueError(f"decodes to {len(decoded)} bytes, not {out.size}")
+    out[:] = np.frombuffer(decoded, np.uint8)
 
 
 def _find_zstd_size(data: Buffer) -> int | None:
-    """Return the decoded length of the first frame: -1 if it has none, or None for no frame."""
+    """Return the decoded length of the first frame, -1 if it is not stored, or None if invalid."""
     try:
         return int(zstandard.frame_content_size(data))
     except zstandard.ZstdError:
@@ -120,12 +120,12 @@ def _find_zstd_size(data: Buffer) -> int | None:
 
 
 def _get_decompressor() -> zstandard.ZstdDecompressor:
-    """Return the decompressor of this thread: no two threads may use one."""
+    """Return the decompressor of the current thread, as threads must not share one."""
     try:
-        found: zstandard.ZstdDecompressor = _threads.zstd
+        decompressor: zstandard.ZstdDecompressor = _threads.zstd
     except AttributeError:
-        found = _threads.zstd = zstandard.ZstdDecompressor()
-    return found
+        decompressor = _threads.zstd = zstandard.ZstdDecompressor()
+    return decompressor
 
 
 @cache
@@ -143,7 +143,7 @@ def decode_lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Bu
     """
     size = int.from_bytes(data[:4], "little")
     check_decoded_size(size, nbytes, len(data))
-    if size > RATIO * len(data):
+    if size > MAX_LZ4_RATIO * len(data):
         raise ValueError(
             f"{len(data)} bytes say they decode to {size}, more than LZ4 can make of them"
         )
@@ -194,8 +194,8 @@ def decode_blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> 
     check_decoded_size(decoded, nbytes, len(data))
     if decoded >= 2**31:
         raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
-    found: Buffer = _import_blosc().decompress(data, out)
-    return found
+    result: Buffer = _import_blosc().decompress(data, out)
+    return result
 
 
 def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
@@ -218,21 +218,21 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
         `STORED_BYTES` or `STORED_BITS`.
     """
     size = len(data)
-    whole, rest = divmod(size, block)
-    count = whole + (rest > 0)
+    block_count, last_length = divmod(size, block)
+    count = block_count + (last_length > 0)
     start = 16 + 4 * count
     frame = np.empty(start + 4 * count + size, np.uint8)
     frame[:4] = 2, 1, flags, itemsize
     frame[4:16].view("<u4")[:] = size, block, frame.size
     frame[16:start].view("<u4")[:] = start + np.arange(count) * (4 + block)
     source = np.frombuffer(data, np.uint8)
-    end = start + whole * (4 + block)
-    blocks = frame[start:end].reshape(whole, 4 + block)
+    end = start + block_count * (4 + block)
+    blocks = frame[start:end].reshape(block_count, 4 + block)
     blocks[:, :4] = np.frombuffer(block.to_bytes(4, "little"), np.uint8)
-    blocks[:, 4:] = source[: whole * block].reshape(whole, block)
-    if rest:
-        frame[end : end + 4] = np.frombuffer(rest.to_bytes(4, "little"), np.uint8)
-        frame[end + 4 :] = source[whole * block :]
+    blocks[:, 4:] = source[: block_count * block].reshape(block_count, block)
+    if last_length:
+        frame[end : end + 4] = np.frombuffer(last_length.to_bytes(4, "little"), np.uint8)
+        frame[end + 4 :] = source[block_count * block :]
     _import_blosc().decompress(frame, out)
 
 
@@ -252,33 +252,33 @@ def _import_blosc() -> Any:
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams contain everything that decoding needs."""
 
-TAKEN = {
+INPUT_DTYPE_KEYS = {
     "astype": "decode_dtype",
     "delta": "dtype",
     "fixedscaleoffset": "dtype",
     "quantize": "dtype",
 }
-"""Array filters with a parameter for the dtype that they encode, by its name."""
+"""The parameter for the input dtype of array-to-array codecs, by id."""
 
-MADE = {
+OUTPUT_DTYPE_KEYS = {
     "astype": "encode_dtype",
     "delta": "astype",
     "fixedscaleoffset": "astype",
     "quantize": "astype",
 }
-"""Their parameter for the encoded dtype; by default the dtype that they encode."""
+"""The parameter for the encoded dtype, by id; its default is the input dtype."""
 
-PACKBITS = (np.dtype("?"), np.dtype("u1"))
-"""The dtypes that the filter ``packbits`` encodes, and encodes to."""
+PACKBITS_DTYPES = (np.dtype("?"), np.dtype("u1"))
+"""The input and the encoded dtype of the codec ``packbits``."""
 
-ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
+ARRAY_IDS = INPUT_DTYPE_KEYS.keys() | {"bitround", "packbits"}
 """Array-to-array codecs of Zarr v3."""
 
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
-"""Codecs that add four bytes to the data and verify them."""
+"""Codecs that prepend a four-byte checksum, and verify it."""
 
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
-"""Codecs of numcodecs that are decoded without a plugin."""
+"""Ids of the codecs that numcodecs itself provides."""
 
 NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
 """Errors of numcodecs for invalid bytes or parameters."""
@@ -295,7 +295,7 @@ BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
 """Blosc's compressors with which numcodecs is built."""
 
-DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
+DECODE_DIRECTLY: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "zstd": decode_zstd,
     "lz4": decode_lz4,
     "blosc": decode_blosc,
@@ -304,17 +304,17 @@ DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
 """Codecs that are decoded without numcodecs' codec objects, which are slow for small chunks, or
 do not stop at the expected length."""
 
-INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
+DECODE_INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
     "zstd": decode_zstd_into,
     "lz4": lambda data, out: decode_lz4(data, out.size, out),
     "blosc": lambda data, out: decode_blosc(data, out.size, out),
 }
-"""Codecs that can decode into given memory."""
+"""Codecs that can decode into an existing buffer."""
 
 
 @dataclass(frozen=True)
 class Numcodecs(Codec):
-    """Any codec of numcodecs: one class with the names of all of them.
+    """Any codec of numcodecs or of its plugins.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ class Numcodecs(Codec):
     def names(cls) -> Iterator[CodecName]:
         for name in NUMCODECS_IDS:
             yield CodecName("zarr_v2", name, cls.from_zarr_v2)
-            yield CodecName("zarr_v3", NUMCODECS + name, partial(cls._from_prefixed, name))
+            yield CodecName("zarr_v3", NUMCODECS_PREFIX + name, partial(cls._from_prefixed, name))
         yield from (CodecName("zarr_v3", name, make) for name, make in REGISTERED.items())
         yield from (CodecName("hdf5", number, make) for number, make in HDF5_FILTERS.items())
         yield from (CodecName("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
@@ -346,7 +346,7 @@ class Numcodecs(Codec):
     def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
         if kind == "zarr_v2" and is_from_plugin(str(name)):
             return cls.from_zarr_v2
-        inner = str(name).removeprefix(NUMCODECS)
+        inner = str(name).removeprefix(NUMCODECS_PREFIX)
         if kind == "zarr_v3" and inner != name and is_from_plugin(inner):
             return partial(cls._from_prefixed, inner)
         return None
@@ -361,10 +361,10 @@ class Numcodecs(Codec):
     ) -> Self:
         """Build the codec with the Zarr v3 name ``numcodecs.<name>``."""
         entries = dict(config)
-        if name in TAKEN:
-            entries[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
-        for table in (TAKEN, MADE):
-            # raises here for an invalid dtype
+        if name in INPUT_DTYPE_KEYS:
+            entries[INPUT_DTYPE_KEYS[name]] = config.get(INPUT_DTYPE_KEYS[name]) or dtype.str
+        for table in (INPUT_DTYPE_KEYS, OUTPUT_DTYPE_KEYS):
+            # raise the error for an invalid dtype here
             np.dtype(entries.get(table.get(name, "")) or dtype)
         return cls.from_zarr_v2({**entries, "id": name})
 
@@ -385,7 +385,7 @@ class Numcodecs(Codec):
         if self.id == "blosc":
             return {"name": "blosc", "configuration": _blosc_to_zarr_v3(config, itemsize)}
         del config["id"]
-        return {"name": NUMCODECS + self.id, "configuration": config}
+        return {"name": NUMCODECS_PREFIX + self.id, "configuration": config}
 
     @property
     def label(self) -> str:
@@ -396,17 +396,19 @@ class Numcodecs(Codec):
         return self.id in ARRAY_IDS
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        if self.id not in TAKEN:
-            taken, made = PACKBITS if self.id == "packbits" else (dtype, dtype)
+        if self.id not in INPUT_DTYPE_KEYS:
+            input_dtype, output_dtype = PACKBITS_DTYPES if self.id == "packbits" else (dtype, dtype)
         else:
             config = self.to_zarr_v2()
-            taken = np.dtype(config.get(TAKEN[self.id]) or dtype)
-            made = np.dtype(config.get(MADE[self.id]) or taken)
-        return made if taken == dtype else None
+            input_dtype = np.dtype(config.get(INPUT_DTYPE_KEYS[self.id]) or dtype)
+            output_dtype = np.dtype(config.get(OUTPUT_DTYPE_KEYS[self.id]) or input_dtype)
+        return output_dtype if input_dtype == dtype else None
 
     def in_order(self, order: Order) -> Self:
         config = self.to_zarr_v2()
-        names = [table[self.id] for table in (TAKEN, MADE) if self.id in table]
+        names = [
+            table[self.id] for table in (INPUT_DTYPE_KEYS, OUTPUT_DTYPE_KEYS) if self.id in table
+        ]
         spelled = {name: config[name] for name in names if config.get(name) is not None}
         turned = {name: np.dtype(text).newbyteorder(order).str for name, text in spelled.items()}
         return self.from_zarr_v2(config | turned)
@@ -420,11 +422,11 @@ class Numcodecs(Codec):
             return {"bzip2": True, "complevel": config.get("level", 0)}
         if self.id == "blosc":
             name = config.get("cname", "")
-            how = {
+            blosc_encoding = {
                 "compressor": f"blosc_{name.removeprefix('blosc')}",
                 "shuffle": config.get("shuffle"),
             }
-            return {"blosc": how, "complevel": config.get("clevel", 0)}
+            return {"blosc": blosc_encoding, "complevel": config.get("clevel", 0)}
         return {}
 
     def encoded_size(self, nbytes: int) -> int | None:
@@ -433,31 +435,31 @@ class Numcodecs(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.id == "lzma":
             return decode_lzma(data, nbytes, self.to_zarr_v2())
-        direct = DIRECT.get(self.id)
+        direct = DECODE_DIRECTLY.get(self.id)
         return direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
 
     @property
     def fills_output(self) -> bool:
-        return self.id in INTO
+        return self.id in DECODE_INTO
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        if self.id not in INTO:
+        if self.id not in DECODE_INTO:
             super().decode_into(data, out)
             return
         try:
-            INTO[self.id](data, out)
+            DECODE_INTO[self.id](data, out)
         except DECODE_ERRORS as error:
             raise CodecError(f"{self.id}: {error}") from error
 
 
 @cache
 def is_from_plugin(name: str) -> bool:
-    """Return whether another package provides numcodecs with a codec of this name."""
+    """Return whether a plugin of numcodecs provides a codec of this name."""
     points = entry_points(group=NUMCODECS_GROUP, name=name)
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
-def _of(name: str, /, **config: Any) -> Numcodecs:
+def _make_numcodecs(name: str, /, **config: Any) -> Numcodecs:
     """Build a codec of numcodecs from its configuration."""
     return Numcodecs.from_zarr_v2({**config, "id": name})
 
@@ -472,7 +474,7 @@ def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
             f"HDF5 filter 32001 (Blosc) with {name}: numcodecs decodes only "
             f"{sorted(BLOSC_DECODED)}; leave the variable out with drop_variables"
         )
-    return _of("blosc", cname=name, clevel=level, shuffle=shuffle, blocksize=0)
+    return _make_numcodecs("blosc", cname=name, clevel=level, shuffle=shuffle, blocksize=0)
 
 
 def _blosc_from_zarr_v3(
@@ -480,27 +482,31 @@ def _blosc_from_zarr_v3(
 ) -> Numcodecs:
     """Build the codec of Zarr v3 ``blosc``, without the type size, which only encoders need."""
     others = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
-    return _of("blosc", **others, shuffle=BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle")))
+    return _make_numcodecs(
+        "blosc", **others, shuffle=BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))
+    )
 
 
 REGISTERED: dict[str, Make] = {
-    # rounded values stay rounded
-    "bitround": lambda config, dtype, shape: _of("bitround", keepbits=int(config["keepbits"])),
+    # decoding does nothing
+    "bitround": lambda config, dtype, shape: _make_numcodecs(
+        "bitround", keepbits=int(config["keepbits"])
+    ),
     "blosc": _blosc_from_zarr_v3,
-    "zstd": lambda config, dtype, shape: _of("zstd", **config),
+    "zstd": lambda config, dtype, shape: _make_numcodecs("zstd", **config),
 }
-"""Names in the Zarr v3 codec specifications and the registry zarr-extensions."""
+"""Constructors by the names in the Zarr v3 specifications and in zarr-extensions."""
 
 HDF5_FILTERS: dict[int, Make] = {
-    307: lambda values, itemsize: _of("bz2", level=values[0] if values else 9),
+    307: lambda values, itemsize: _make_numcodecs("bz2", level=values[0] if values else 9),
     32001: _blosc_from_hdf5,
-    32015: lambda values, itemsize: _of("zstd", level=values[0] if values else 0),
+    32015: lambda values, itemsize: _make_numcodecs("zstd", level=values[0] if values else 0),
 }
 """HDF5 filter identification values."""
 
 TIFF_COMPRESSIONS: dict[int, Make] = {
-    34925: lambda page: _of("lzma"),
-    **dict.fromkeys((34926, 50000), lambda page: _of("zstd", level=0)),
+    34925: lambda page: _make_numcodecs("lzma"),
+    **dict.fromkeys((34926, 50000), lambda page: _make_numcodecs("zstd", level=0)),
 }
 """Numbers in the TIFF tag Compression."""
 
@@ -520,7 +526,7 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
 
 
 def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
-    """Decode with the codec that numcodecs creates from its parameters."""
+    """Decode with the codec object of numcodecs."""
     try:
         out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
         if "O" in out.format:
@@ -544,7 +550,7 @@ PCODEC_TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1"
 """Dtypes that a stream may have."""
 
 OTHER_TYPE = "does not match"
-"""Part of pco's error for memory of another dtype."""
+"""Part of pco's error message for a buffer of another dtype."""
 
 
 @dataclass(frozen=True)
@@ -576,8 +582,8 @@ def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
             if OTHER_TYPE not in str(error):
                 failure = ValueError(f"{error}")
             continue
-        found = room[: progress.n_processed].tobytes()
-        if not progress.finished or len(found) > most:
+        decoded = room[: progress.n_processed].tobytes()
+        if not progress.finished or len(decoded) > most:
             raise ValueError(f"{len(data)} bytes decode to more than {most}")
-        return found
+        return decoded
     raise failure

@@ -34,7 +34,7 @@ Layout = tuple[int | FixedAxis, ...]
 @public
 @dataclass(frozen=True)
 class CodecPipeline:
-    """The steps by which the bytes of one chunk become values.
+    """The decoding of the bytes of a chunk to values.
 
     Two pipelines with the same decoding are equal: compression levels are not compared.
 
@@ -47,12 +47,12 @@ class CodecPipeline:
     fill : bytes or None
         The stored element that fills missing chunks, or None for zero.
     layout : tuple of int or FixedAxis
-        For every stored axis, in C order, the array axis that it is; an array axis that is not
+        The array axis of every stored axis, in C order; an array axis that is not
         listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
     packing : Packing, TimePacking or None
         CF packing of the file that the chunk came from.
     flipped : tuple of int
-        The array axes along which a chunk shows its stored elements from the last to the first.
+        The array axes along which the stored elements of a chunk are reversed.
 
     Raises
     ------
@@ -78,29 +78,29 @@ class CodecPipeline:
         if self.dtype.itemsize > MAX_ELEMENT_SIZE:
             check_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
         if self.dtype.hasobject:
-            # the bytes of such an element are an address
+            # the bytes of such elements are pointers
             raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")
         if self.fill is not None and len(self.fill) != self.dtype.itemsize:
             raise ValueError(
                 f"CodecPipeline: a fill of {len(self.fill)} bytes is not one {self.dtype} element"
             )
         if self.fill is not None and not any(self.fill):
-            # a single representation of zero, so that pipelines with the same decoding are equal
+            # normalise zero to None, so that pipelines with the same decoding are equal
             object.__setattr__(self, "fill", None)
         if self.flipped:
-            # one element has no direction
+            # chunks without the axis have a single element along it, so flipping has no effect
             stored = sorted(set(self.flipped).intersection(self.layout))
             object.__setattr__(self, "flipped", tuple(stored))
 
     def __str__(self) -> str:
-        """Describe the encoding of chunks in a few words; ``repr`` includes everything."""
-        words = str(self.packing) if self.packing else ""
-        numbers = f"{self._kind} {words}" if words else self._kind
+        """Return a short description of the encoding of chunks."""
+        packing = str(self.packing) if self.packing else ""
+        numbers = f"{self._kind} {packing}" if packing else self._kind
         return f"{numbers}, {self._codec_names}"
 
     @property
     def storage(self) -> str:
-        """The text of the pipeline, without the packing."""
+        """The description of the pipeline without the packing."""
         return f"{self._kind}, {self._codec_names}"
 
     @property
@@ -119,14 +119,14 @@ class CodecPipeline:
 
     @property
     def fill_value(self) -> Any:
-        """The stored number that fills missing chunks."""
+        """The fill value of missing chunks as a stored number."""
         if self.fill is None:
             return np.zeros((), self.dtype)[()]
         return np.frombuffer(self.fill, self.dtype)[0]
 
     @cached_property
     def missing_value(self) -> Any:
-        """The value of missing chunks: the decoded fill value."""
+        """The fill value of missing chunks after decoding."""
         stored = np.full((1,), self.fill_value, self.dtype.newbyteorder("="))
         return (self.packing.decode(stored) if self.packing else stored)[0]
 
@@ -160,13 +160,13 @@ class CodecPipeline:
         moved = self._relabel(lambda old: old + (old >= axis))
         if any(isinstance(e, FixedAxis) for e in moved.layout):
             return moved
-        shown = [e for e in moved.layout if isinstance(e, int)]
-        if shown != sorted(shown):
+        array_axes = [e for e in moved.layout if isinstance(e, int)]
+        if array_axes != sorted(array_axes):
             return moved
-        return replace(moved, layout=tuple(sorted([*shown, axis])))
+        return replace(moved, layout=tuple(sorted([*array_axes, axis])))
 
     def drop_axis(self, axis: int, encoded: int, inset: int) -> CodecPipeline:
-        """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
+        """Return the pipeline of the array without ``axis``, at index ``inset`` of each chunk."""
         index = encoded - 1 - inset if axis in self.flipped else inset
         fixed = () if encoded == 1 else (FixedAxis(encoded, index),)
         position = self.layout.index(axis) if axis in self.layout else len(self.layout)
@@ -174,7 +174,7 @@ class CodecPipeline:
         return replace(self, layout=layout)._relabel(lambda old: old - (old > axis))
 
     def flip(self, axis: int) -> CodecPipeline:
-        """Return the pipeline of the array with an axis in the other direction."""
+        """Return the pipeline of the array reversed along an axis."""
         return replace(self, flipped=tuple({axis}.symmetric_difference(self.flipped)))
 
     def _relabel(self, change: Any) -> CodecPipeline:
@@ -182,14 +182,14 @@ class CodecPipeline:
         return replace(self, layout=layout, flipped=tuple(map(change, self.flipped)))
 
 
-# ---------------------------------------------------------------------- encoding words
+# ---------------------------------------------------------------------- descriptions
 
 SCALING = ("scale_factor", "add_offset", "_Unsigned")
-FILLS = ("_FillValue", "missing_value")
-"""Attributes of CF packing, by what they decide."""
+FILL_ATTRIBUTES = ("_FillValue", "missing_value")
+"""CF attributes for missing values; `SCALING` are those for scale and offset."""
 TIMES = ("units", "calendar")
 
-OF_THE_TYPE = ("itemsize", "elementsize")
+TYPE_PARAMETERS = ("itemsize", "elementsize")
 """Parameters of codecs that follow from the data type."""
 
 
@@ -216,18 +216,18 @@ def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
 
 
 def _name_differences(text: str, group: Sequence[CodecPipeline]) -> list[str]:
-    """Return the names of different pipelines with the same text."""
+    """Return distinct names of pipelines that have the same description."""
     if len(group) == 1:
         return [text]
     aspects = zip(*map(_iterate_aspects, group), strict=True)
-    differing = [words for words in aspects if len(set(words)) > 1]
-    names = [", ".join([text, *words]) for words in zip(*differing, strict=True)]
+    differing = [texts for texts in aspects if len(set(texts)) > 1]
+    names = [", ".join([text, *texts]) for texts in zip(*differing, strict=True)]
     names = names or [text] * len(group)
     count = Counter(names)
     seen: Counter[str] = Counter()
     for index, name in enumerate(names):
         seen[name] += 1
-        # differences without a description get a number
+        # pipelines without a describable difference get a number
         names[index] = name if count[name] == 1 else f"{name} ({seen[name]})"
     return names
 
@@ -236,7 +236,7 @@ def _iterate_aspects(pipeline: CodecPipeline) -> Iterator[str]:
     """Yield descriptions of the properties in which pipelines with the same text may differ."""
     attributes = pipeline.packing.attributes if pipeline.packing else {}
     yield format_attributes(attributes, SCALING, "no scale and offset")
-    yield format_attributes(attributes, FILLS, "no fill value")
+    yield format_attributes(attributes, FILL_ATTRIBUTES, "no fill value")
     yield format_attributes(attributes, TIMES, "no units")
     yield f"decoded to {pipeline.decoded_dtype}"
     yield format_codecs(pipeline.codecs)
@@ -263,8 +263,8 @@ def format_attributes(
     >>> format_attributes({"scale_factor": np.float32(0.5), "_FillValue": 7}, SCALING)
     'scale_factor=0.5 (float32)'
     """
-    shown = (f"{name}={_format_scalar(attributes[name])}" for name in names if name in attributes)
-    return ", ".join(shown) or nothing
+    items = (f"{name}={_format_scalar(attributes[name])}" for name in names if name in attributes)
+    return ", ".join(items) or nothing
 
 
 def _format_scalar(value: Any) -> str:
@@ -275,7 +275,7 @@ def _format_scalar(value: Any) -> str:
 
 
 def format_codecs(codecs: Sequence[Codec]) -> str:
-    """Format codecs with the parameters that matter for decoding.
+    """Format codecs with the parameters that affect decoding.
 
     Examples
     --------
@@ -288,10 +288,12 @@ def format_codecs(codecs: Sequence[Codec]) -> str:
 
 def _format_codec(codec: Codec) -> str:
     compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
-    shown = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
-    # unreadable codecs have no name in Zarr
+    parameters_by_name = {
+        name: getattr(codec, name) for name in compared if name not in TYPE_PARAMETERS
+    }
+    # an `Unreadable` codec has no Zarr configuration
     name = codec.zarr_v2_id if isinstance(codec, Unreadable) else codec.to_zarr_v2()["id"]
     parameters = ", ".join(
-        f"{n}={value}" for n, value in shown.items() if value not in (name, "", ())
+        f"{n}={value}" for n, value in parameters_by_name.items() if value not in (name, "", ())
     )
     return f"{name}({parameters})" if parameters else name

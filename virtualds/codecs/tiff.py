@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, CodecName, SingleTypeCodec
+from virtualds.codecs.codec import CONFIG_KEY, DECODE_ERRORS, Codec, CodecName, SingleTypeCodec
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, limit_decoded_size
 
-REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-"""Every byte with its bits in reversed order."""
+BIT_REVERSAL = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+"""Translation table that reverses the bits of a byte."""
 UNCOMPRESSED_MODE = 2
 """Bit of T4Options (TIFF 6.0, section 11)."""
 
@@ -41,8 +41,8 @@ class PackedIntegers(SingleTypeCodec):
     """
 
     dtype: str
-    bits: int = field(metadata={KEY: "bitspersample"})
-    run: int = field(metadata={KEY: "runlen"})
+    bits: int = field(metadata={CONFIG_KEY: "bitspersample"})
+    run: int = field(metadata={CONFIG_KEY: "runlen"})
 
     zarr_v2_id = "imagecodecs_packints"
     damage = DECODE_ERRORS
@@ -69,15 +69,18 @@ class PackedIntegers(SingleTypeCodec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "packints")
         row = -(-self.run * self.bits // 8)
-        whole = len(data) if nbytes is None else self.encoded_size(nbytes)
-        if not whole or whole % row or len(data) < whole:
-            raise ValueError(f"{len(data)} bytes are not {whole} in rows of {row}")
+        encoded_length = len(data) if nbytes is None else self.encoded_size(nbytes)
+        if not encoded_length or encoded_length % row or len(data) < encoded_length:
+            raise ValueError(f"{len(data)} bytes are not {encoded_length} in rows of {row}")
         dtype = np.dtype(self.dtype)
-        # everything after the rows is padding
-        found: Any = imagecodecs.packints_decode(
-            bytes(memoryview(data)[:whole]), dtype.newbyteorder("="), self.bits, runlen=self.run
+        # bytes after the rows are padding
+        integers: Any = imagecodecs.packints_decode(
+            bytes(memoryview(data)[:encoded_length]),
+            dtype.newbyteorder("="),
+            self.bits,
+            runlen=self.run,
         )
-        out: bytes = found.astype(dtype, copy=False).tobytes()
+        out: bytes = integers.astype(dtype, copy=False).tobytes()
         return out
 
 
@@ -89,12 +92,12 @@ class ReversedBits(Codec):
     grows_by = 0
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        return bytes(data).translate(REVERSED)
+        return bytes(data).translate(BIT_REVERSAL)
 
 
 @dataclass(frozen=True)
 class Fax(Codec):
-    """Fax: one byte for each pixel, 0 or 1.
+    """Fax compression, decoded to one byte per pixel, 0 or 1.
 
     Parameters
     ----------
@@ -110,7 +113,7 @@ class Fax(Codec):
     compression: int = 4
     options: int = 0
 
-    # the default is for older sets, which only contain group 4
+    # the id and the default are those of older sets, which only have group 4
     zarr_v2_id = "virtualds_fax4"
     tiff_compressions = (2, 3, 4)
     damage = DECODE_ERRORS
@@ -138,12 +141,12 @@ class Fax(Codec):
             raise ValueError(f"{len(data)} bytes are not {nbytes} in rows of {self.width}")
         size = nbytes // self.width, self.width
         if self.compression == 2:
-            found: Any = imagecodecs.ccittrle_decode(bytes(data), *size)
+            pixels: Any = imagecodecs.ccittrle_decode(bytes(data), *size)
         elif self.compression == 3:
-            found = imagecodecs.ccittfax3_decode(bytes(data), *size, t4options=self.options)
+            pixels = imagecodecs.ccittfax3_decode(bytes(data), *size, t4options=self.options)
         else:
-            found = imagecodecs.ccittfax4_decode(bytes(data), *size)
-        out: bytes = found.tobytes()
+            pixels = imagecodecs.ccittfax4_decode(bytes(data), *size)
+        out: bytes = pixels.tobytes()
         return out
 
 
@@ -204,7 +207,7 @@ class _Predictor(SingleTypeCodec):
         return {**super().to_zarr_v2(), "axis": -2, "dist": 1}
 
     def _to_samples(self, data: Buffer, dtype: Any) -> Any:
-        """Return encoded samples as rows, pixels, samples."""
+        """Return the encoded samples with axes for rows, pixels and samples."""
         _, pixels, samples = self.shape
         row = pixels * samples * np.dtype(self.dtype).itemsize
         if not row or len(data) % row:
@@ -225,8 +228,8 @@ class Differences(_Predictor):
         dtype = np.dtype(self.dtype)
         # the differences of floats are those of their bits
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
-        found = np.cumsum(self._to_samples(data, bits), axis=1, dtype=bits.newbyteorder("="))
-        out: memoryview = found.astype(bits, copy=False).reshape(-1).view(np.uint8).data
+        samples = np.cumsum(self._to_samples(data, bits), axis=1, dtype=bits.newbyteorder("="))
+        out: memoryview = samples.astype(bits, copy=False).reshape(-1).view(np.uint8).data
         return out
 
 
@@ -248,8 +251,8 @@ class FloatDifferences(_Predictor):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         size = np.dtype(self.dtype).itemsize
-        found = self._to_samples(data, np.uint8)
-        planes = np.cumsum(found, axis=1, dtype=np.uint8).reshape(len(found), size, -1)
+        row_bytes = self._to_samples(data, np.uint8)
+        planes = np.cumsum(row_bytes, axis=1, dtype=np.uint8).reshape(len(row_bytes), size, -1)
         # the highest byte is first in the file, and last in a little-endian number
         if np.dtype(self.dtype).newbyteorder("<") == np.dtype(self.dtype):
             planes = planes[:, ::-1]
@@ -267,7 +270,7 @@ class _ByteCompressor(Codec):
         imagecodecs = import_package("imagecodecs", name)
         decode = getattr(imagecodecs, f"{name}_decode")
         most = limit_decoded_size(len(data)) if nbytes is None else nbytes
-        # room for one more byte reveals a stream that is too long
+        # an additional byte reveals streams that are too long
         out: bytes = decode(bytes(data), out=most + 1)
         if nbytes is None and len(out) > most:
             raise ValueError(f"decoded to more than the expected {most} bytes")

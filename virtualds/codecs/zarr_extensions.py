@@ -29,7 +29,7 @@ from virtualds.importing import import_package
 from virtualds.json_values import to_scalar
 from virtualds.streams import Buffer, Bytes
 
-TYPES = {
+NUMPY_TYPES = {
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
 }
@@ -47,7 +47,7 @@ OUT_OF_RANGE = ("error", "clamp", "wrap")
 
 DIRECTIONS = ("encode", "decode")
 
-DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_map": {}}
+CAST_DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_map": {}}
 """Defaults of the configuration; ``data_type`` has none."""
 
 
@@ -101,10 +101,10 @@ class CastValues(Codec):
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
         """Build the codec from the configuration of ``cast_value``."""
-        if unknown := config.keys() - {"data_type", *DEFAULTS}:
+        if unknown := config.keys() - {"data_type", *CAST_DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
         types = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
-        ways = {name: config.get(name) or way for name, way in DEFAULTS.items()}
+        ways = {name: config.get(name) or way for name, way in CAST_DEFAULTS.items()}
         return cls.from_zarr_v2({**types, **ways})
 
     def to_zarr_v2(self) -> dict[str, Any]:
@@ -120,9 +120,9 @@ class CastValues(Codec):
         return entries
 
     def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
-        ways = {name: self.configuration[name] for name in DEFAULTS}
-        others = {name: way for name, way in ways.items() if way != DEFAULTS[name]}
-        # numpy and Zarr v3 have the same names
+        ways = {name: self.configuration[name] for name in CAST_DEFAULTS}
+        others = {name: way for name, way in ways.items() if way != CAST_DEFAULTS[name]}
+        # NumPy's and Zarr v3's type names are the same
         kind = np.dtype(self.encoded).name
         return {"name": self.registered_name, "configuration": {"data_type": kind, **others}}
 
@@ -136,9 +136,9 @@ class CastValues(Codec):
     @cached_property
     def _keeps_values(self) -> bool:
         """Whether the decoded type can represent every stored number."""
-        stored, shown = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
-        wider = np.can_cast(stored, shown) and stored.itemsize < shown.itemsize
-        return (stored == shown or wider) and not self._build_map("decode")
+        stored, decoded = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
+        wider = np.can_cast(stored, decoded) and stored.itemsize < decoded.itemsize
+        return (stored == decoded or wider) and not self._build_map("decode")
 
     @property
     def maps_arrays(self) -> bool:
@@ -159,14 +159,14 @@ class CastValues(Codec):
         return nbytes // np.dtype(self.decoded).itemsize * np.dtype(self.encoded).itemsize
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        stored, shown = np.dtype(self.encoded), np.dtype(self.decoded)
+        stored, decoded = np.dtype(self.encoded), np.dtype(self.decoded)
         if len(data) % stored.itemsize:
             raise ValueError(f"{len(data)} bytes are not a whole number of {stored}")
         count = len(data) // stored.itemsize
-        check_length(self, count * shown.itemsize, nbytes)
+        check_length(self, count * decoded.itemsize, nbytes)
         numbers = np.frombuffer(data, stored)
-        found = numbers if self._keeps_values else self._cast(numbers)
-        return found.astype(shown, copy=False).view(np.uint8).data
+        values = numbers if self._keeps_values else self._cast(numbers)
+        return values.astype(decoded, copy=False).view(np.uint8).data
 
     def _cast(self, numbers: Any) -> Any:
         """Cast as zarr-python does, in the byte order of the machine."""
@@ -183,17 +183,17 @@ class CastValues(Codec):
 def _type_of(data_type: Any) -> str:
     """Return the numpy name of a Zarr v3 data type."""
     name = data_type["name"] if isinstance(data_type, Mapping) else data_type
-    if name not in TYPES:
+    if name not in NUMPY_TYPES:
         raise UnsupportedError(
-            f"codec 'cast_value': data_type {data_type!r} is not one of {list(TYPES)}; open the "
-            f"data with zarr-python"
+            f"codec 'cast_value': data_type {data_type!r} is not one of {list(NUMPY_TYPES)}; "
+            f"open the data with zarr-python"
         )
-    return np.dtype(TYPES[name]).str
+    return np.dtype(NUMPY_TYPES[name]).str
 
 
 # ---------------------------------------------------------------------- scale offset
 
-PARAMETERS = {"offset": 0, "scale": 1}
+SCALE_OFFSET_DEFAULTS = {"offset": 0, "scale": 1}
 """Keys of the configuration, with defaults."""
 
 
@@ -233,12 +233,12 @@ class ScaledValues(SingleTypeCodec):
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
         """Build the codec from the configuration of ``scale_offset``."""
-        if unknown := config.keys() - PARAMETERS.keys():
+        if unknown := config.keys() - SCALE_OFFSET_DEFAULTS.keys():
             raise ValueError(f"{min(unknown)!r} is not known")
-        return cls(dtype.str, **{**PARAMETERS, **config})
+        return cls(dtype.str, **{**SCALE_OFFSET_DEFAULTS, **config})
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        offset, scale = (float(one) for one in self._numbers)
+        offset, scale = (float(number) for number in self._numbers)
         if np.dtype(self.dtype).kind == "f" and np.isfinite([offset, scale]).all():
             types = {"dtype": self.dtype, "astype": self.dtype}
             return {"id": "fixedscaleoffset", "offset": offset, "scale": scale, **types}
@@ -271,21 +271,21 @@ class ScaledValues(SingleTypeCodec):
             raise ValueError(f"{len(data)} bytes are not a whole number of {dtype}")
         stored = np.frombuffer(data, dtype)
         native = stored.astype(dtype.newbyteorder("="), copy=False)
-        found = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
+        values = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
             native, *self._numbers
         )
-        return found.astype(dtype, copy=False).view(np.uint8).data
+        return values.astype(dtype, copy=False).view(np.uint8).data
 
 
 def _unscale_floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
-    # infinities and NaN are values
+    # infinities and NaN are valid results
     with np.errstate(all="ignore"):
-        found: npt.NDArray[Any] = stored / scale + offset
-    return found
+        values: npt.NDArray[Any] = stored / scale + offset
+    return values
 
 
 def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
-    """Divide without remainder and add the offset, within the limits of the dtype."""
+    """Divide and add the offset, or raise an error if a remainder or an overflow occurs."""
     if not stored.size:
         return stored
     with np.errstate(over="ignore"):
@@ -296,9 +296,9 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
         ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
         if min(ends) < limits.min or max(ends) > limits.max:
             raise ValueError(f"{min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}")
-        # quotients may have wrapped around, and wrap back
-        found: npt.NDArray[Any] = quotients + offset
-    return found
+        # quotients that wrapped around wrap back when the offset is added
+        values: npt.NDArray[Any] = quotients + offset
+    return values
 
 
 # ---------------------------------------------------------------------- packbits
@@ -306,11 +306,11 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
 """Bytes before and after the bits, for the number of padding bits in their last byte."""
 
-KEYS = {"padding_encoding", "first_bit", "last_bit"}
+PACKBITS_KEYS = {"padding_encoding", "first_bit", "last_bit"}
 """Keys of the configuration of ``packbits``."""
 
-NUMBERS = 2**16
-"""Numbers that are unpacked at a time: a multiple of eight, so that they begin with a byte."""
+NUMBERS_AT_ONCE = 2**16
+"""Numbers to unpack at a time: a multiple of eight, so that each batch starts at a byte."""
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ class BitFields(SingleTypeCodec):
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
         """Build the codec from the configuration of ``packbits``."""
-        if unknown := config.keys() - KEYS:
+        if unknown := config.keys() - PACKBITS_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         first, last = config.get("first_bit"), config.get("last_bit")
         entries = {
@@ -388,7 +388,7 @@ class BitFields(SingleTypeCodec):
 
     @property
     def _all_bits(self) -> int:
-        """Bits of a number, or of either part of a complex one."""
+        """Number of bits of a number, or of each part of a complex number."""
         return _count_bits(np.dtype(self.dtype))
 
     @property
@@ -401,23 +401,23 @@ class BitFields(SingleTypeCodec):
 
     @property
     def _width(self) -> int:
-        """Stored bits of a number, or of either part of a complex one."""
+        """Number of stored bits of a number, or of each part of a complex number."""
         return self.last_bit - self.first_bit + 1
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         packed, padding = self._split_header(np.frombuffer(data, np.uint8))
-        each = np.dtype(self.dtype).itemsize // self._parts
+        itemsize = np.dtype(self.dtype).itemsize // self._parts
         if nbytes is None:
             count = (8 * packed.size - (padding or 0)) // self._width
         else:
-            count = nbytes // each
+            count = nbytes // itemsize
         filled = 8 * packed.size - count * self._width
         if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
             raise ValueError(
                 f"{packed.size} bytes with {padding} padding bits do not hold {count} "
                 f"numbers of {self._width} bits"
             )
-        return self._unpack(packed, count, each).data
+        return self._unpack(packed, count, itemsize).data
 
     def _split_header(self, data: Bytes) -> tuple[Bytes, int | None]:
         """Return the packed bytes, and the number of padding bits if it is stored."""
@@ -427,7 +427,7 @@ class BitFields(SingleTypeCodec):
         packed = data[before : data.size - behind]
         return packed, int(data[0 if before else -1]) if before or behind else None
 
-    def _unpack(self, packed: Bytes, count: int, each: int) -> Bytes:
+    def _unpack(self, packed: Bytes, count: int, itemsize: int) -> Bytes:
         """Return the bytes of ``count`` numbers of ``each`` bytes."""
         width, all_bits = self._width, self._all_bits
         if all_bits == 1:
@@ -435,17 +435,17 @@ class BitFields(SingleTypeCodec):
         if width == all_bits:
             return packed
         signed = np.dtype(self.dtype).kind == "i"
-        out = np.empty((count, each), np.uint8)
-        for start in range(0, count, NUMBERS):
-            some = out[start : start + NUMBERS]
+        out = np.empty((count, itemsize), np.uint8)
+        for start in range(0, count, NUMBERS_AT_ONCE):
+            batch = out[start : start + NUMBERS_AT_ONCE]
             part = packed[start // 8 * width :]
-            bits = np.unpackbits(part, count=len(some) * width, bitorder="little")
-            fields = bits.reshape(len(some), width)
-            spread = np.zeros((len(some), all_bits), np.uint8)
+            bits = np.unpackbits(part, count=len(batch) * width, bitorder="little")
+            fields = bits.reshape(len(batch), width)
+            spread = np.zeros((len(batch), all_bits), np.uint8)
             spread[:, self.first_bit : self.last_bit + 1] = fields
             if signed:
                 spread[:, self.last_bit + 1 :] = fields[:, -1:]
-            some[:] = np.packbits(spread, axis=1, bitorder="little")
+            batch[:] = np.packbits(spread, axis=1, bitorder="little")
         return out.reshape(-1)
 
 

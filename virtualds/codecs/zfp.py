@@ -20,7 +20,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import KEY, Codec, Json, SelfDescribingCodec, ShapedCodec, check_length
+from virtualds.codecs.codec import (
+    CONFIG_KEY,
+    Codec,
+    Json,
+    SelfDescribingCodec,
+    ShapedCodec,
+    check_length,
+)
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer
@@ -31,22 +38,22 @@ MAGIC = int.from_bytes(b"zfp\x05", "little")
 SWAPPED_MAGIC = int.from_bytes(b"zfp\x05", "big")
 """The same bytes in the words of a big-endian machine."""
 
-META, MODE, BEHIND = 32, 84, 96
+META_OFFSET, MODE_OFFSET, SHORT_HEADER_BITS = 32, 84, 96
 """The offsets in bits at which type and shape begin, the mode begins, and a short mode ends."""
 
-LONG_MODE, LONG = 0xFFF, 52
-"""The short mode that a long mode follows, and the bits of the long mode."""
+LONG_MODE, LONG_MODE_BITS = 0xFFF, 52
+"""The value of the short mode that precedes a long mode, and the bits of a long mode."""
 
-RATES = 2048
-"""Short modes below it are the bits of a block, less one."""
+MAX_RATE = 2048
+"""Short modes below this value are the number of bits of a block, minus one."""
 
 ITEMSIZES = (4, 8, 4, 8)
 """The size in bytes of the types by number: int32, int64, float32, float64."""
 
-SIDE = 4
+BLOCK_SIDE = 4
 """Elements of a block along every axis."""
 
-HEADER = 20
+HEADER_BYTES = 20
 """Length of the longest header."""
 
 TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
@@ -106,32 +113,35 @@ class Zfp(Codec):
 
     @property
     def _mode(self) -> int:
-        return self._bits >> MODE & LONG_MODE
+        return self._bits >> MODE_OFFSET & LONG_MODE
 
     @property
     def length(self) -> int:
         """The length of the header in bits."""
-        return BEHIND + LONG * (self._mode == LONG_MODE)
+        return SHORT_HEADER_BITS + LONG_MODE_BITS * (self._mode == LONG_MODE)
 
     @property
     def _fewest(self) -> int:
         """Minimum number of bits of a block."""
         if self._mode == LONG_MODE:
-            return (self._bits >> BEHIND & 0x7FFF) + 1
-        return self._mode + 1 if self._mode < RATES else 1
+            return (self._bits >> SHORT_HEADER_BITS & 0x7FFF) + 1
+        return self._mode + 1 if self._mode < MAX_RATE else 1
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return ITEMSIZES[self._bits >> META & 3]
+        return ITEMSIZES[self._bits >> META_OFFSET & 3]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a chunk, without axes of length 1; 48 bits are the lengths less one."""
-        rank = (self._bits >> META + 2 & 3) + 1
-        each = 48 // rank
-        lengths = self._bits >> META + 4
-        return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
+        rank = (self._bits >> META_OFFSET + 2 & 3) + 1
+        bits_per_axis = 48 // rank
+        lengths = self._bits >> META_OFFSET + 4
+        return tuple(
+            (lengths >> bits_per_axis * i & (1 << bits_per_axis) - 1) + 1
+            for i in reversed(range(rank))
+        )
 
     def compute_room(self, bits: int) -> int:
         """Return the maximum number of bytes that the blocks of a stream of ``bits`` may read.
@@ -142,13 +152,13 @@ class Zfp(Codec):
         blocks = self.blocks
         if bits < blocks * self._fewest:
             raise ValueError(f"{bits} bits for {blocks} blocks of {self._fewest} bits")
-        most: int = max(self._fewest, SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
+        most: int = max(self._fewest, BLOCK_SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
         return max(-(-bits // 8), -(-blocks * most // 8))
 
     @property
     def blocks(self) -> int:
         """The number of blocks."""
-        return prod(-(-n // SIDE) for n in self.shape)
+        return prod(-(-n // BLOCK_SIDE) for n in self.shape)
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return self.decode_before(data, nbytes, b"\0")
@@ -164,8 +174,8 @@ class Zfp(Codec):
         imagecodecs = import_package("imagecodecs", "zfp")
         out = imagecodecs.zfp_decode(stream)
         # as in h5py: numbers in the byte order of the writing machine, not of the dataset
-        found: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
-        return found
+        decoded: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
+        return decoded
 
     def _build_stream(self, data: Buffer, room: int) -> bytes:
         """Return a stream with its header, padded with zeros."""
@@ -175,8 +185,8 @@ class Zfp(Codec):
         stream[start : start + body.size] = body << shift
         if shift:
             stream[start + 1 : start + 1 + body.size] |= body >> (8 - shift)
-        known = (self._bits & (1 << self.length) - 1).to_bytes(start + 1, "little")
-        stream[: start + 1] |= np.frombuffer(known, np.uint8)
+        header = (self._bits & (1 << self.length) - 1).to_bytes(start + 1, "little")
+        stream[: start + 1] |= np.frombuffer(header, np.uint8)
         return stream.tobytes()
 
 
@@ -193,14 +203,14 @@ class Zfpy(SelfDescribingCodec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stream = bytes(data)
-        words = np.frombuffer(stream[:HEADER].ljust(HEADER, b"\0"), "<u4")
+        words = np.frombuffer(stream[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), "<u4")
         try:
             header = Zfp(tuple(words.tolist()))
         except UnsupportedError as error:
-            raise ValueError(f"no header of a zfp stream: {stream[:HEADER]!r}") from error
+            raise ValueError(f"no header of a zfp stream: {stream[:HEADER_BYTES]!r}") from error
         check_length(self, prod(header.shape) * header.itemsize, nbytes)
         room = header.compute_room(8 * len(stream) - header.length)
-        return header.decode_whole(stream.ljust(HEADER + room, b"\0"))
+        return header.decode_whole(stream.ljust(HEADER_BYTES + room, b"\0"))
 
 
 # ---------------------------------------------------------------------- without a header
@@ -210,8 +220,8 @@ class Zfpy(SelfDescribingCodec):
 class ZfpChunk(ShapedCodec):
     """A chunk as one zfp stream without a header."""
 
-    # compared, since decoding needs it
-    config: Json = field(metadata={KEY: "configuration"})
+    # decoding depends on the configuration, so it is compared
+    config: Json = field(metadata={CONFIG_KEY: "configuration"})
 
     zarr_v2_id = "virtualds_zfp_chunk"
     registered_name = "zfp"
@@ -226,11 +236,11 @@ class ZfpChunk(ShapedCodec):
             )
         if len(self.shape) > 4:
             raise ValueError(f"zfp: chunks of {self.shape} have more than 4 axes")
-        each = 48 // max(len(self.shape), 1)
-        if any(n > 1 << each for n in self.shape):
+        bits_per_axis = 48 // max(len(self.shape), 1)
+        if any(n > 1 << bits_per_axis for n in self.shape):
             raise UnsupportedError(
-                f"codec 'zfp' of chunks of {self.shape}: axes of more than {1 << each} elements "
-                f"are not decoded; open the data with the library that wrote them"
+                f"codec 'zfp' of chunks of {self.shape}: axes of more than {1 << bits_per_axis} "
+                f"elements are not decoded; open the data with the library that wrote them"
             )
         _check_limits(self._limits)
 
@@ -253,7 +263,7 @@ class ZfpChunk(ShapedCodec):
 
     @property
     def header(self) -> Zfp:
-        """The header that the stream would have."""
+        """The header of the equivalent stream with a header."""
         least, most, planes, exponent = self._limits
         fields = [
             (MAGIC, 32),
@@ -270,17 +280,17 @@ class ZfpChunk(ShapedCodec):
         for value, width in fields:
             bits |= value << shift
             shift += width
-        return Zfp(tuple(np.frombuffer(bits.to_bytes(HEADER, "little"), "<u4").tolist()))
+        return Zfp(tuple(np.frombuffer(bits.to_bytes(HEADER_BYTES, "little"), "<u4").tolist()))
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         header, expected = self.header, prod(self.shape) * np.dtype(self.dtype).itemsize
         check_length(self, expected, nbytes)
         self._check_rate(len(data), header.blocks)
-        found = header.decode_before(data, None, b"\0")
-        # a truncated stream decodes too, but to values that depend on the padding
-        if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
+        decoded = header.decode_before(data, None, b"\0")
+        # a truncated stream decodes without an error, to values that depend on the padding
+        if not self._is_rate and decoded != header.decode_before(data, None, b"\xff"):
             raise ValueError(f"{len(data)} bytes end before the last of its blocks does")
-        return self._narrow(found)
+        return self._narrow(decoded)
 
     @property
     def _is_rate(self) -> bool:
@@ -289,7 +299,7 @@ class ZfpChunk(ShapedCodec):
         return least == most
 
     def _check_rate(self, nbytes: int, blocks: int) -> None:
-        """Raise an error for a stream with another rate."""
+        """Raise an error if the length of a stream does not match the rate."""
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
@@ -332,7 +342,7 @@ def _make_expert_limits(
 def _make_rate_limits(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats contains at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
-    bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
+    bits = max(floor(BLOCK_SIDE**rank * _check_number(rate) + 0.5), least)
     return bits, bits, MAX_PLANES, MIN_EXPONENT
 
 

@@ -30,7 +30,7 @@ Wrapper = Literal["zlib", "gzip", "deflate"]
 
 @cache
 def _import_deflate() -> Any:
-    # conda's package lacks it
+    # conda's package of libdeflate has no Python bindings
     try:
         import deflate
     except ImportError:
@@ -47,11 +47,11 @@ def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer |
     if library is None or nbytes is None:
         return None
     try:
-        found: Buffer = getattr(library, f"{wrapper}_decompress")(data, nbytes)
+        inflated: Buffer = getattr(library, f"{wrapper}_decompress")(data, nbytes)
     except (library.DeflateError, ValueError):
         return None
-    # a stream that is shorter than stated is accepted
-    return found if len(found) == nbytes else None
+    # libdeflate accepts streams that are shorter than ``nbytes``
+    return inflated if len(inflated) == nbytes else None
 
 
 # ---------------------------------------------------------------------- zlib
@@ -59,7 +59,7 @@ def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer |
 DAMAGE = (zlib.error, ValueError, EOFError)
 """Errors of the standard library for damaged streams."""
 
-SUCCESS = 0
+LIBDEFLATE_SUCCESS = 0
 """The value of ``enum libdeflate_result`` for a valid stream that fills the memory."""
 
 
@@ -83,9 +83,9 @@ class Zlib(Codec):
         return {"zlib": True, "complevel": self.level}
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        found = inflate_fast("zlib", data, nbytes)
-        # the errors of the standard library are the clearest
-        return decode_stream(zlib.decompressobj(), data, nbytes) if found is None else found
+        inflated = inflate_fast("zlib", data, nbytes)
+        # the standard library has the clearest error messages
+        return decode_stream(zlib.decompressobj(), data, nbytes) if inflated is None else inflated
 
     @property
     def fills_output(self) -> bool:
@@ -109,8 +109,8 @@ class Gzip(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         is_one = nbytes is not None and _is_one_member(data, nbytes)
-        if is_one and (found := inflate_fast("gzip", data, nbytes)) is not None:
-            return found
+        if is_one and (inflated := inflate_fast("gzip", data, nbytes)) is not None:
+            return inflated
         # the standard library finds the end of each member
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
 
@@ -134,7 +134,7 @@ def _is_one_member(data: Buffer, nbytes: int) -> bool:
 
 
 class Libdeflate:
-    """libdeflate, called from any number of threads.
+    """The library libdeflate, which may be called from several threads.
 
     Parameters
     ----------
@@ -173,15 +173,15 @@ class Libdeflate:
         result = function(
             decompressor.address, _address_of(source), source.size, _address_of(out), out.size, None
         )
-        return bool(result == SUCCESS)
+        return bool(result == LIBDEFLATE_SUCCESS)
 
     def _get_decompressor(self) -> _Decompressor:
-        """Return the decompressor of this thread: no two threads may use one."""
+        """Return the decompressor of the current thread, as threads must not share one."""
         try:
-            found: _Decompressor = self._threads.decompressor
+            decompressor: _Decompressor = self._threads.decompressor
         except AttributeError:
-            found = self._threads.decompressor = _Decompressor(self._allocate, self._free)
-        return found
+            decompressor = self._threads.decompressor = _Decompressor(self._allocate, self._free)
+        return decompressor
 
 
 class _Decompressor:
@@ -198,9 +198,10 @@ class _Decompressor:
 
 
 def _declare_types(function: Any) -> Any:
-    """Declare a function of a decompressor, stream and its size, memory and its size.
+    """Declare the argument types of a decompression function of libdeflate.
 
-    Its last argument receives the number of bytes.
+    They are the decompressor, the input and its size, the output and its size, and a pointer to
+    the number of bytes written.
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     function.argtypes = [pointer, pointer, size, pointer, size, pointer]
@@ -209,13 +210,13 @@ def _declare_types(function: Any) -> Any:
 
 
 def _address_of(array: Bytes) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 @cache
 def find_libdeflate() -> Libdeflate | None:
-    """Return libdeflate, or None if the package deflate lacks it or hides its functions."""
+    """Return the libdeflate that the package deflate contains, or None if it is not usable."""
     try:
         from deflate import _deflate
 
@@ -266,41 +267,41 @@ class ZipMember(Codec):
         header = _parse_header(data)
         expected = None if nbytes is None else nbytes + self.skip
         if header.method == STORED:
-            found, checksum = _read_stored(header, expected)
+            content, checksum = _read_stored(header, expected)
         elif header.method == DEFLATED:
-            found, checksum = _inflate(header, expected)
+            content, checksum = _inflate(header, expected)
         else:
             raise ValueError(f"compression method {header.method} is not decoded")
-        if zlib.crc32(found) not in checksum:
+        if zlib.crc32(content) not in checksum:
             raise ValueError(
-                f"the CRC-32 is {zlib.crc32(found):#010x}, the archive says {checksum[0]:#010x}"
+                f"the CRC-32 is {zlib.crc32(content):#010x}, the archive says {checksum[0]:#010x}"
             )
-        return memoryview(found)[self.skip :]
+        return memoryview(content)[self.skip :]
 
 
 def _parse_header(data: Buffer) -> _MemberHeader:
     if len(data) < HEADER.size or bytes(data[:4]) != MAGIC:
         raise ValueError(f"{bytes(data[:4])!r} begins no member of a zip archive")
     _, flags, method, checksum, _, _, name, extra = HEADER.unpack_from(data)
-    rest = memoryview(data)[HEADER.size + name + extra :]
-    return _MemberHeader(bool(flags & STREAMED), method, checksum, rest)
+    content = memoryview(data)[HEADER.size + name + extra :]
+    return _MemberHeader(bool(flags & STREAMED), method, checksum, content)
 
 
 def _read_stored(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a stored member, and its possible checksums."""
     if header.is_streamed and nbytes is None:
         raise ValueError("only its list of members says where a stored member ends")
-    found = header.data if nbytes is None else header.data[:nbytes]
-    return found, _list_checksums(header, header.data[len(found) :])
+    content = header.data if nbytes is None else header.data[:nbytes]
+    return content, _list_checksums(header, header.data[len(content) :])
 
 
 def _inflate(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a deflated member, and its possible checksums."""
     # the end of a streamed member is unknown until its checksum is reached
     if nbytes and not header.is_streamed:
-        found = inflate_fast("deflate", header.data, nbytes)
-        if found is not None:
-            return found, (header.checksum,)
+        inflated = inflate_fast("deflate", header.data, nbytes)
+        if inflated is not None:
+            return inflated, (header.checksum,)
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     data = decode_stream(stream, header.data, nbytes)
     return data, _list_checksums(header, memoryview(stream.unused_data))

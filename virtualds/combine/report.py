@@ -17,7 +17,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadMethod
-from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
+from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING, format_attributes, format_codecs
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
@@ -223,7 +223,7 @@ def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], 
         yield from _list_decoded_facts(name, is_coordinate, *part.decoded, attributes)
         yield (name, STORED), str(part.stored[1].newbyteorder("="))
         yield (name, SCALE), format_attributes(attributes, SCALING)
-        yield (name, FILL), format_attributes(attributes, FILLS)
+        yield (name, FILL), format_attributes(attributes, FILL_ATTRIBUTES)
 
 
 def _list_decoded_facts(

@@ -41,7 +41,7 @@ Words: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Heading:
-    """A verdict in one line, and what it is based on below; ``sign`` precedes it in HTML."""
+    """A verdict on one line, and its basis below; ``sign`` precedes the verdict in HTML."""
 
     title: str
     below: Sequence[Block] = ()
@@ -66,7 +66,7 @@ class Table:
 
     @property
     def more(self) -> str:
-        """The text about the number of rows that are not shown."""
+        """A note with the number of rows that are not shown, or "" if all are."""
         return format_remainder(max(self.total, len(self.rows)) - self.most, self.rest)
 
     def select_columns(self) -> list[int]:
@@ -89,7 +89,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks with a title; a click opens and closes it; cards are side by side."""
+    """Blocks with a title, collapsible in HTML; cards are drawn side by side."""
 
     title: str
     body: Iterable[Block]
@@ -98,7 +98,7 @@ class Section:
 
 
 class Report:
-    """A report as text, in a notebook, as a page and as a dictionary, all built from its blocks."""
+    """A report that can be text, HTML in a notebook, a page or a dictionary."""
 
     _title: ClassVar[str] = "Report"
     """The title of its page."""
@@ -115,7 +115,7 @@ class Report:
         return cell(draw(self))
 
     def to_html(self) -> str:
-        """Return the report as an HTML page of its own.
+        """Return the report as a complete HTML page.
 
         Examples
         --------
@@ -135,25 +135,25 @@ class Report:
         >>> BuildReport(3, opened=3).to_dict()["opened"]
         3
         """
-        found: dict[str, Any] = _to_plain(self)
-        return found
+        report: dict[str, Any] = _to_plain(self)
+        return report
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert classes and tuples to dictionaries and lists."""
+    """Convert dataclasses and tuples to dictionaries and lists."""
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping) or hasattr(value, "_asdict"):
         named = value if isinstance(value, Mapping) else value._asdict()
-        return {name: _to_plain(one) for name, one in named.items()}
-    return [_to_plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return {name: _to_plain(item) for name, item in named.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 Block: TypeAlias = Words | Mapping[str, Any] | Heading | Table | Card | Section | Report
 
 
 def format_remainder(count: int, rest: str = "") -> str:
-    """Return a text that says how many more there are, or "" if there are none.
+    """Return a note with the number of omitted items, or "" if there are none.
 
     Examples
     --------
@@ -168,9 +168,9 @@ def format_remainder(count: int, rest: str = "") -> str:
 GAP = "  "
 """The space between two columns, and the indentation inside a block."""
 UNBOUND = 100_000
-"""Number of characters in a line that is not wrapped."""
-NARROWEST = 20
-"""Minimum number of characters of a column of values, in however narrow a terminal."""
+"""Line width in characters at which nothing is wrapped."""
+MIN_VALUE_WIDTH = 20
+"""Minimum width of a column of values in characters, even in a narrow terminal."""
 
 Style: TypeAlias = Callable[[str], str]
 
@@ -202,12 +202,12 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
 
 def _format_value(text: object) -> str:
     """Return a string without secrets and without control characters."""
-    # before wrapping, alignment and bold: these would change what is masked as a secret
+    # mask secrets before the text is wrapped, aligned or made bold, so that they are recognised
     masked = without_secrets(str(text))
     return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), masked)
 
 
-def _show_line(text: object) -> str:
+def _format_one_line(text: object) -> str:
     """Return a string on one line, without secrets and without control characters."""
     return re.sub(r"[\r\n]+", " ", _format_value(text))
 
@@ -225,15 +225,17 @@ def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
         case Table():
             yield from _write_table(block, width, bold)
         case Heading(title, below):
-            yield bold(_show_line(title))
+            yield bold(_format_one_line(title))
             yield from _indent(below, width, bold)
         case Section(title, body, note):
             if inside := list(_indent(body, width, bold)):
                 yield ""
-                yield bold(_show_line(title)) + f" ({_show_line(note)})" * bool(note)
+                yield bold(_format_one_line(title)) + f" ({_format_one_line(note)})" * bool(note)
                 yield from inside
         case Card(title, body, note):
-            yield bold(_show_line("".join(title))) + f": {_show_line(note)}" * bool(note)
+            yield bold(_format_one_line("".join(title))) + f": {_format_one_line(note)}" * bool(
+                note
+            )
             remedy = f"do: {block.remedy}" if block.remedy else ""
             yield from _indent([*body, remedy], width, bold)
             yield from (f"{GAP}{line}" for line in _format_value(block.code).splitlines())
@@ -248,17 +250,19 @@ def _indent(blocks: Iterable[Block], width: int, bold: Style) -> Iterator[str]:
 
 
 def _write_facts(rows: Mapping[str, Any], width: int, bold: Style) -> Iterator[str]:
-    given = {_show_line(name): str(value) for name, value in rows.items() if value is not None}
-    wide = max(map(len, given), default=0)
-    for name, value in given.items():
-        first, *rest = _fold(value, max(width - wide - len(GAP), NARROWEST))
+    facts = {
+        _format_one_line(name): str(value) for name, value in rows.items() if value is not None
+    }
+    wide = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        first, *continuation = _fold(value, max(width - wide - len(GAP), MIN_VALUE_WIDTH))
         yield bold(name.ljust(wide)) + GAP + first
-        yield from (" " * wide + GAP + line for line in rest)
+        yield from (" " * wide + GAP + line for line in continuation)
 
 
-def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
-    columns = shown.select_columns()
-    lines = [shown.head, *shown.rows[: shown.most]] if shown.rows else []
+def _write_table(table: Table, width: int, bold: Style) -> Iterator[str]:
+    columns = table.select_columns()
+    lines = [table.head, *table.rows[: table.most]] if table.rows else []
     cells = [[" ".join(_format_value(line[n]).split()) for n in columns] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for number, line in enumerate(cells):
@@ -266,17 +270,19 @@ def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
             text = GAP.join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
             yield text if number else bold(text)
         elif number:
-            # a table that is wider than the terminal is a list
+            # a table that is wider than the terminal is written as a list
             yield from _fold(line[0], width)
             named = zip(cells[0][1:], line[1:], strict=True)
             yield from _indent([{n: c for n, c in named if c}], width, bold)
-    if shown.more:
-        yield _format_value(shown.more)
+    if table.more:
+        yield _format_value(table.more)
 
 
 def _fold(text: str, width: int) -> list[str]:
     folded = (
-        textwrap.wrap(line, max(width, NARROWEST), break_on_hyphens=False, break_long_words=False)
+        textwrap.wrap(
+            line, max(width, MIN_VALUE_WIDTH), break_on_hyphens=False, break_long_words=False
+        )
         for line in _format_value(text).splitlines()
     )
     return [line for lines in folded for line in lines or [""]] or [""]
@@ -289,7 +295,7 @@ CODE = (
     "margin:4px 0 0;padding:4px 8px;border:1px solid rgba(128,128,128,.35);border-radius:3px;"
     "overflow-x:auto;user-select:all;white-space:pre-wrap;overflow-wrap:anywhere"
 )
-"""The style of a line of code: one click selects all of it."""
+"""The CSS style of code, in which one click selects everything."""
 
 
 def draw(block: Block) -> Markup | None:
@@ -304,7 +310,7 @@ def draw(block: Block) -> Markup | None:
         case Markup():
             return block
         case str() | tuple():
-            return element("div", _draw_words(block)) if block else None
+            return element("div", _draw_line(block)) if block else None
         case Mapping():
             rows = (
                 element("tr", element("th", name, scope="row"), element("td", value))
@@ -338,19 +344,19 @@ def draw(block: Block) -> Markup | None:
             return join(*map(draw, block._iterate_blocks()))
 
 
-def _draw_words(words: Words) -> Markup:
+def _draw_line(words: Words) -> Markup:
     parts = words if isinstance(words, tuple) else (words,)
     return join(*(element("code", part) if isinstance(part, Code) else part for part in parts))
 
 
-def _draw_table(shown: Table) -> Markup | None:
-    columns = {n: "vds-number" if n in shown.numbers else None for n in shown.select_columns()}
+def _draw_table(table: Table) -> Markup | None:
+    columns = {n: "vds-number" if n in table.numbers else None for n in table.select_columns()}
     if not columns:
         return None
-    names = (element("th", shown.head[n], class_=k, scope="col") for n, k in columns.items())
+    names = (element("th", table.head[n], class_=k, scope="col") for n, k in columns.items())
     body = (
         element("tr", *(element("td", row[n], class_=k) for n, k in columns.items()))
-        for row in shown.rows[: shown.most]
+        for row in table.rows[: table.most]
     )
     drawn = element(
         "table",
@@ -358,12 +364,12 @@ def _draw_table(shown: Table) -> Markup | None:
         element("tbody", *body),
         class_="vds-table",
     )
-    more = element("div", shown.more, class_="vds-note") if shown.more else None
+    more = element("div", table.more, class_="vds-note") if table.more else None
     return element("div", drawn, more, class_="vds-scroll")
 
 
 def _draw_card(card: Card) -> Markup:
-    title = join(f"{card.sign} " if card.sign else None, _draw_words(card.title))
+    title = join(f"{card.sign} " if card.sign else None, _draw_line(card.title))
     line = element("code", card.code)
     colour = f"border-left-color:{name_shade(card.shade)};" if card.shade else ""
     return element(

@@ -28,7 +28,7 @@ LONGEST, SHORTEST = 150, 26
 DEEPEST, FLATTEST = 110, 48
 """Lengths of the first axis of a box, which is drawn in perspective."""
 
-NARROWEST = 2.5
+MIN_CELL_WIDTH = 2.5
 """Minimum average width of cells between which lines are drawn."""
 
 SLANT = 0.64
@@ -66,9 +66,9 @@ class Line(NamedTuple):
 
     @property
     def inner(self) -> tuple[float, ...]:
-        """The boundaries drawn as lines between cells: none if the lines would hide the cells."""
+        """The boundaries to draw between cells, or none if the lines would hide the cells."""
         inner = self.edges[1:-1]
-        return inner if self.length >= NARROWEST * (len(inner) + 1) else ()
+        return inner if self.length >= MIN_CELL_WIDTH * (len(inner) + 1) else ()
 
 
 def draw_line(side: Side, cells: Sequence[Cell], title: str) -> Markup:
@@ -82,14 +82,14 @@ def draw_rectangle(down: Side | None, across: Side, face: Face, title: str) -> M
     *rows, columns = _scale_sides(sides, SHORTEST, LONGEST if down else 2 * LONGEST)
     row = rows[0] if rows else Line(SHORTEST, (0, SHORTEST))
     textures = Textures()
-    shown = _draw_face(face, row, columns, textures, "translate(1 1)")
+    drawn_face = _draw_face(face, row, columns, textures, "translate(1 1)")
     labels = [_label_below(across, 1, row.length, columns.length)]
     if down is not None:
         labels.append(_label_right(down, columns.length, row.length / 2))
     width = 2 + max(
         columns.length + (_estimate_width(down.label) if down else 0), _estimate_width(across.label)
     )
-    return _make_picture(width, row.length + LINE + 4, [shown, *labels], textures, title)
+    return _make_picture(width, row.length + LINE + 4, [drawn_face, *labels], textures, title)
 
 
 class Box(NamedTuple):
@@ -145,7 +145,7 @@ def _draw_face(
     moved: str,
     light: str | None = None,
 ) -> Markup:
-    """Draw the cells of a face, the lines between them, and the light that falls on it."""
+    """Draw the cells of a face, the lines between them, and its shading."""
     bands = _draw_bands(face, rows, columns, textures)
     lit = rectangle(0, 0, columns.length, rows.length, light) if light else None
     lines = "".join(f"M0 {number(y)}h{number(columns.length)}" for y in rows.inner)

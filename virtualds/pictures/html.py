@@ -64,25 +64,25 @@ SERIES = (
     Shade("sky", "#56b4e9", "#56b4e9", "M3 0v6M0 3h6", "#000", "++"),
     Shade("vermilion", "#d55e00", "#e06c12", BACKSLASHES + SLASHES, "#fff", "xx"),
 )
-"""The shades of things without an order, such as encodings and eras."""
+"""The shades of unordered categories, such as encodings and eras."""
 
 GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
-"""The shade of what is missing: only a texture, without a colour below it."""
+"""The shade of missing data: a texture without a colour."""
 
 NEXT = Shade("next", "#7fbfe6", "#0b4f78")
-"""The shade that alternates with the first shade of a series, to show where one thing ends."""
+"""The shade that alternates with the first shade of the series, to separate neighbours."""
 
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
-"""The shade of what has not been examined."""
+"""The shade of items that have not been examined."""
 
 OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
-"""The shades of things that are right, wrong, and lost."""
+"""The shades of items that are unchanged, changed and missing."""
 
 SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
 
 
 def get_shade(number: int) -> Shade:
-    """Return the shade of one of many things by its number; all further ones share the last shade.
+    """Return the shade of a category by its index; categories beyond the series share the last.
 
     Examples
     --------
@@ -96,12 +96,12 @@ def get_shade(number: int) -> Shade:
 
 
 def name_shade(shade: Shade) -> str:
-    """Return the colour of a shade as CSS, for pages with and without our style sheet."""
+    """Return the colour of a shade in CSS, with a fallback for pages without our style sheet."""
     return f"var(--vds-{shade.name},{shade.light})"
 
 
 def _format_theme_selectors(theme: str, is_light: str) -> str:
-    """Return the selectors of pages that declare themselves light or dark."""
+    """Return the CSS selectors of pages with a light or dark theme."""
     pages = (
         f'html[theme="{theme}"]',
         f'html[data-theme="{theme}"]',
@@ -185,11 +185,11 @@ SPECIAL = re.compile(f"[&<>\"']|{UNPRINTABLE.pattern}")
 """Characters that must be escaped in text."""
 
 EMPTY = frozenset({"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"})
-"""Elements without content. All others get an end tag, as HTML requires."""
+"""Void elements; all others get an end tag, as HTML requires."""
 
 
 class Markup(str):
-    """Text that is already HTML or SVG, and is not escaped again."""
+    """HTML or SVG text, which is not escaped again."""
 
     __slots__ = ()
 
@@ -204,7 +204,7 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    # so that a shown page, or a part of one, contains no secret
+    # no page contains a secret
     text = without_secrets(str(value))
     if SPECIAL.search(text) is None:
         return Markup(text)
@@ -250,12 +250,12 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def cell(*children: object) -> Markup:
-    """Return what a notebook shows for an object, including its scoped style sheet."""
+    """Return the HTML representation of an object in a notebook, with a scoped style sheet."""
     return element("div", element("style", Markup(STYLE)), *children, class_="vds")
 
 
 def page(title: str, *body: object) -> Markup:
-    """Return a whole page that needs no other file.
+    """Return a self-contained HTML page.
 
     Examples
     --------
@@ -269,8 +269,10 @@ def page(title: str, *body: object) -> Markup:
         element("title", title),
         element("style", Markup(STYLE_OF_PAGES + STYLE)),
     )
-    shown = element("div", element("h1", title), *body, class_="vds vds-page")
-    return Markup(f"<!doctype html>\n{element('html', head, element('body', shown), lang='en')}\n")
+    container = element("div", element("h1", title), *body, class_="vds vds-page")
+    return Markup(
+        f"<!doctype html>\n{element('html', head, element('body', container), lang='en')}\n"
+    )
 
 
 # ---------------------------------------------------------------------- svg
@@ -290,7 +292,7 @@ class Textures:
         self._used: dict[str, Shade] = {}
 
     def fill(self, shade: Shade) -> str:
-        """Return the fill of a shape with a shade: its colour, or its texture on top of it."""
+        """Return the ``fill`` of a shape: the colour of a shade, or a reference to its texture."""
         if not shade.texture:
             return name_shade(shade)
         self._used[shade.name] = shade
@@ -298,8 +300,8 @@ class Textures:
 
     def define(self) -> Markup | None:
         """Return the definitions of the textures that were used, or None if there are none."""
-        found = [self._define_one(shade) for shade in self._used.values()]
-        return element("defs", *found) if found else None
+        patterns = [self._define_one(shade) for shade in self._used.values()]
+        return element("defs", *patterns) if patterns else None
 
     def _define_one(self, shade: Shade) -> Markup:
         ground = None if shade is GAP else rectangle(0, 0, TILE, TILE, name_shade(shade))
@@ -316,7 +318,7 @@ class Textures:
 
 
 def number(value: float) -> str:
-    """Format a length in a picture; tenths are fine enough.
+    """Format a length of SVG with at most one decimal.
 
     Examples
     --------
@@ -330,13 +332,13 @@ def rectangle(
     x: float, y: float, width: float, height: float, fill: str, tooltip: object = None
 ) -> Markup:
     """Return a rectangle; ``tooltip`` is shown while the pointer is over it."""
-    shown = () if tooltip is None else (element("title", tooltip),)
+    title = () if tooltip is None else (element("title", tooltip),)
     sides = {"x": x, "y": y, "width": width, "height": height}
-    return element("rect", *shown, **{n: number(v) for n, v in sides.items()}, fill=fill)
+    return element("rect", *title, **{n: number(v) for n, v in sides.items()}, fill=fill)
 
 
 def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:
-    """Return a line of text; ``anchor`` says which end of it is at ``x``."""
+    """Return a line of text; ``anchor`` is the end of it at ``x`` (SVG's ``text-anchor``)."""
     return element("text", words, x=number(x), y=number(y), text_anchor=anchor)
 
 
@@ -410,18 +412,18 @@ def frame(x: float, y: float, width: float, height: float) -> Markup:
 
 def legend(entries: Sequence[tuple[Shade, object]]) -> Markup:
     """Return the legend of the shades of a picture."""
-    return element("div", *(_show_entry(*entry) for entry in entries), class_="vds-key")
+    return element("div", *(_draw_legend_entry(*entry) for entry in entries), class_="vds-key")
 
 
-def _show_entry(shade: Shade, words: object) -> Markup:
+def _draw_legend_entry(shade: Shade, label: object) -> Markup:
     textures = Textures()
     square = rectangle(0, 0, 14, 14, textures.fill(shade))
     swatch = picture(14, 14, textures.define(), square, frame(0, 0, 14, 14), title=shade.name)
-    return element("span", swatch, join(words))
+    return element("span", swatch, join(label))
 
 
 MAX_LABEL = 22
-"""Characters of a label below a strip."""
+"""Maximum number of characters of a label below a strip."""
 
 
 def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
@@ -434,9 +436,9 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
     """
     labels = [
         element(
-            "span", _shorten_label(words), style=f"position:absolute;{_position_style(position)}"
+            "span", _shorten_label(label), style=f"position:absolute;{_position_style(position)}"
         )
-        for position, words in marks
+        for position, label in marks
     ]
     style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
     return element("div", *labels, style=style)
@@ -446,6 +448,6 @@ def _position_style(part: float) -> str:
     return "right:0" if part >= 1 else f"left:{part * 100:.1f}%"
 
 
-def _shorten_label(words: str) -> str:
-    """Return a date, or the end of the name of a file, in which it differs from others."""
-    return words if len(words) <= MAX_LABEL else f"…{words[1 - MAX_LABEL :]}"
+def _shorten_label(label: str) -> str:
+    """Shorten a label to its end, in which file names usually differ."""
+    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"

@@ -12,7 +12,7 @@ import pytest
 from programs import run_code
 
 import virtualds
-from virtualds.codecs import OF_HDF5PLUGIN
+from virtualds.codecs import HDF5PLUGIN_FILTERS
 
 PLUGINS = {
     "SZ": hdf5plugin.SZ(absolute=1e-3),
@@ -59,7 +59,7 @@ def run(code: str, *args: str) -> str:
 
 
 def test_all_filters_that_hdf5plugin_alone_has_are_tried() -> None:
-    assert {plugin.filter_id for plugin in PLUGINS.values()} == OF_HDF5PLUGIN
+    assert {plugin.filter_id for plugin in PLUGINS.values()} == HDF5PLUGIN_FILTERS
 
 
 @pytest.mark.parametrize("name", PLUGINS)

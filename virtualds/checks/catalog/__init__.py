@@ -158,18 +158,18 @@ class Catalog(Report):
             "assets": {"column_name": "path", "format_column_name": "asset_format"},
             "aggregation_control": {
                 "variable_column_name": "variables",
-                # one column alone is a key that intake-esm does not find again
+                # with a single column, intake-esm does not find the key again
                 "groupby_attrs": [*(self._list_names() or ["name"]), "group"],
                 "aggregations": [{"type": "union", "attribute_name": "variables"}, *joins],
             },
             **rows,
         }
         texts = {f"{stem}.csv": table.to_csv(index=False)} if csv else {}
-        texts[name_of(target)] = _to_text(document)
+        texts[name_of(target)] = _to_json(document)
         _write(target.rpartition("/")[0], texts, storage_options)
 
     def _build_esm_table(self) -> pd.DataFrame:
-        """Return a table whose columns have one type each: intake-esm infers it from few rows."""
+        """Return the table with one type per column, as intake-esm infers types from a few rows."""
         table = self.to_dataframe().assign(
             sizes=[json.dumps(entry.sizes) for entry in self.entries],
             path=[entry.place for entry in self.entries],
@@ -220,9 +220,13 @@ class Catalog(Report):
         >>> catalog("20*.nc").to_stac("stac", license="CC-BY-4.0")  # doctest: +SKIP
         """
         target = normalise_url(folder)
-        known = [entry for entry in self.entries if not _list_missing(entry)]
-        absent = [f"{e.place} has no {_list_missing(e)[0]}" for e in self.entries if e not in known]
-        if not known:
+        complete = [entry for entry in self.entries if not _list_missing_axes(entry)]
+        absent = [
+            f"{e.place} has no {_list_missing_axes(e)[0]}"
+            for e in self.entries
+            if e not in complete
+        ]
+        if not complete:
             raise ValueError(
                 f"{target}: an item of STAC needs a longitude, a latitude and a time, and no group "
                 f"has all ({name_some(absent, 3) or 'the catalogue is empty'}); give coordinates "
@@ -231,10 +235,10 @@ class Catalog(Report):
         if absent:
             warn_user(f"{target}: left out of the collection: {name_some(absent, 5)}")
         documents = build_documents(
-            known, id or name_of(target), description or f"{self._summary}, listed by virtualds",
+            complete, id or name_of(target), description or f"{self._summary}, listed by virtualds",
             license,
         )  # fmt: skip
-        texts = {path: _to_text(document) for path, document in documents.items()}
+        texts = {path: _to_json(document) for path, document in documents.items()}
         _write(target, texts, storage_options)
 
     def _list_names(self) -> list[str]:
@@ -250,15 +254,15 @@ class Catalog(Report):
         yield Heading(self._summary)
         names = self._list_names()
         head = ("name", "group", *names, "variables", "sizes", "time", "longitude", "latitude")
-        rows = [_show(entry, names) for entry in self.entries]
+        rows = [_format_cells(entry, names) for entry in self.entries]
         numbers = range(len(head), len(head) + 3)
         head = (*head, "files", "bytes", "snapshots")
         yield Table(head, rows, tuple(numbers), rest="to_dataframe() has all")
         yield list_left_out("Left out", self.left_out)
 
 
-def _show(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of an entry in the report."""
+def _format_cells(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the table cells of an entry in the report."""
     ends = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
     return (
         entry.name,
@@ -277,12 +281,12 @@ def _shorten(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _list_missing(entry: CatalogEntry) -> list[str]:
+def _list_missing_axes(entry: CatalogEntry) -> list[str]:
     return [axis for axis in AXIS_COLUMNS if entry.find_extent(axis) is None]
 
 
-NATIVE = ("hdf5", "netcdf3")
-"""Formats that the netcdf4 engine of intake-esm opens, too."""
+NETCDF4_ENGINE_FORMATS = ("hdf5", "netcdf3")
+"""Formats that xarray's engine netcdf4 also opens."""
 
 
 def _find_asset_format(entry: CatalogEntry) -> str:
@@ -291,18 +295,18 @@ def _find_asset_format(entry: CatalogEntry) -> str:
     It opens local files itself, and files of a server as file objects, except with ``opendap``.
     Its ``reference`` opens the root of kerchunk JSON also without our engine.
     """
-    if entry.format in NATIVE and entry.group == "/":
+    if entry.format in NETCDF4_ENGINE_FORMATS and entry.group == "/":
         return "netcdf"
     is_reference = entry.format == "kerchunk-json" and entry.group == "/"
     return "reference" if is_reference else "opendap"
 
 
-def _to_text(document: Mapping[str, Any]) -> str:
+def _to_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _write(folder: str, texts: Mapping[str, str], options: Mapping[str, Any] | None) -> None:
-    """Write files in a folder; the last one names the others."""
+    """Write files into a folder. The last file, which lists the others, is written last."""
     store, access = find_store(folder), StorageOptions.of(options)
     for name, text in texts.items():
         url = join_path(folder, name)
@@ -383,35 +387,37 @@ def catalog(
         files = files.select_newest(newest)
     groups = PathPattern(f"/{(tree or '').strip('/')}")
     names = [*(files.pattern.names if files.pattern else ()), *groups.names]
-    known = Counter([*COLUMNS, "asset_format", *names])
-    if clashes := [name for name in names if known[name] > 1]:
+    column_counts = Counter([*COLUMNS, "asset_format", *names])
+    if clashes := [name for name in names if column_counts[name] > 1]:
         raise ValueError(
             f"{{{clashes[0]}}}: the catalogue has a column of this name; give this part of the "
             f"pattern another one"
         )
     try:
-        found = _list_all(files, groups, opening, is_one or on_error == "raise")
+        results = _list_all(files, groups, opening, is_one or on_error == "raise")
     except (FileNotFoundError, FormatError):
-        # it may be a folder of sets
+        # the path may be a folder of sets
         if not is_one or not (sets := _find_sets(files)):
             raise
-        found = _list_all(replace(files, nested=sets), groups, opening, on_error == "raise")
-    left_out = tuple(one for one in found if isinstance(one, LeftOut))
+        results = _list_all(replace(files, nested=sets), groups, opening, on_error == "raise")
+    left_out = tuple(one for one in results if isinstance(one, LeftOut))
     if left_out and on_error == "skip":
         warn_user(f"left out of the catalogue: {name_some(map(str, left_out), 5)}", CombineWarning)
-    listed = (entry for one in found if isinstance(one, list) for entry in one)
+    listed = (entry for one in results if isinstance(one, list) for entry in one)
     return Catalog(tuple(listed), left_out)
 
 
-Found = list[CatalogEntry] | LeftOut
+EntriesOrError = list[CatalogEntry] | LeftOut
 """The entries of a set or file, or the reason why it cannot be opened."""
 
 
-def _list_all(files: Files, groups: PathPattern, opening: OpenOptions, raises: bool) -> list[Found]:
+def _list_all(
+    files: Files, groups: PathPattern, opening: OpenOptions, raises: bool
+) -> list[EntriesOrError]:
     """Return the entries of sets and files, in order; remote ones are opened in threads."""
     folder = _find_common_folder([normalise_url(file) for file in files.flat])
 
-    def examine(number: int) -> Found:
+    def examine(number: int) -> EntriesOrError:
         location = Location.of_url(files.flat[number], files.options)
         try:
             entries = list_entries(location, opening, folder, files.facts[number])
@@ -437,7 +443,7 @@ def _list_all(files: Files, groups: PathPattern, opening: OpenOptions, raises: b
 
 
 def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
-    """Return the sets and files of a pattern or a list, or the only one."""
+    """Return the sets and files of a pattern, a list or a single path."""
     if isinstance(paths, str) and names_files(paths):
         access = StorageOptions.of(options)
         return Files(find_entries(paths, access), access, find_pattern(paths))
@@ -445,19 +451,21 @@ def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
 
 
 def _find_sets(files: Files) -> list[str]:
-    """Return the sets in a folder, by the suffixes of formats; none of a file."""
+    """Return the urls of the sets in a folder, by the suffixes of formats; none for a file."""
     url = normalise_url(files.flat[0])
     if "::" in url:
         return []
     pattern = join_path(escape_pattern(url), f"*{{{','.join(SET_SUFFIXES)}}}")
-    listed = list[str]()
+    urls = list[str]()
     with suppress(OSError):
-        listed = find_entries(pattern, files.options)
-    return [one for one in listed if find_existing_format(Location.of_url(one, files.options))]
+        urls = find_entries(pattern, files.options)
+    return [
+        set_url for set_url in urls if find_existing_format(Location.of_url(set_url, files.options))
+    ]
 
 
 def _find_common_folder(urls: Sequence[str]) -> str:
-    """Return the folder that all files have in common."""
+    """Return the deepest folder that contains all urls."""
     folders = [url.rpartition("/")[0].split("/") for url in urls]
     together = 0
     for parts in zip(*folders, strict=False):

@@ -163,11 +163,11 @@ def list_entries(
     entries, extents = list[CatalogEntry](), dict[str, Mapping[str, Extent]]()
     with explain_open_errors(location.url), location.cache_scan():
         reader, source = reader_of(location, opening.parser)
-        whole = open_group(location, opening, (reader, source))
-        groups = {path: group for path, group in whole.walk() if group.variables} or {"": whole}
+        root = open_group(location, opening, (reader, source))
+        groups = {path: group for path, group in root.walk() if group.variables} or {"": root}
         fetch_coordinates(location.url, groups.values(), opening)
         versions = _describe_versions(reader, source, location)
-        own = f"{location.url.rstrip('/')}/" if isinstance(reader, Format) else None
+        set_prefix = f"{location.url.rstrip('/')}/" if isinstance(reader, Format) else None
         manifests = {path: _list_manifests(group) for path, group in groups.items()}
         shared = _find_shared_lists(manifests)
         for path, group in groups.items():
@@ -176,8 +176,8 @@ def list_entries(
             dataset: xr.Dataset = decode_group(alone, "keep", make, location.url)
             sizes = {str(dim): size for dim, size in dataset.sizes.items()}
             extents[path] = _inherit(extents, path, sizes) | find_extents(dataset)
-            sources = None if path in shared else find_sources(manifests[path], own)
-            title = group.attributes.get("title", whole.attributes.get("title", ""))
+            sources = None if path in shared else find_sources(manifests[path], set_prefix)
+            title = group.attributes.get("title", root.attributes.get("title", ""))
             entry = CatalogEntry(
                 without_secrets(name.rstrip("/")),
                 without_secrets(location.url),
@@ -201,26 +201,26 @@ def _describe_versions(reader: Any, source: SourceFile, location: Location) -> d
     """Return the number of snapshots of a set, and the id and time of the newest."""
     if not isinstance(reader, Format) or reader.history is None:
         return {}
-    found = reader.list_snapshots(source.url, location.options)
-    newest = found.iloc[-1:].to_dict("records")
-    return {"snapshots": len(found)} | {
-        key: str(one[column])
-        for one in newest
+    snapshots = reader.list_snapshots(source.url, location.options)
+    newest = snapshots.iloc[-1:].to_dict("records")
+    return {"snapshots": len(snapshots)} | {
+        key: str(snapshot[column])
+        for snapshot in newest
         for key, column in (("snapshot", "snapshot"), ("modified", "time"))
     }
 
 
 def _list_manifests(group: ManifestGroup) -> list[ChunkManifest]:
     data = (variable.data for variable in group.variables.values())
-    arrays = (one for one in data if isinstance(one, ManifestArray))
+    arrays = (values for values in data if isinstance(values, ManifestArray))
     return [fragment.manifest for array in arrays for fragment in array.fragments]
 
 
 def _find_shared_lists(manifests: Mapping[str, Sequence[ChunkManifest]]) -> set[str]:
-    """Return the groups whose files the set lists only together with the files of other groups."""
+    """Return the groups that share the set's list of source files with other groups."""
     owners: dict[Hashable, set[str]] = {}
-    for path, some in manifests.items():
-        for manifest in some:
+    for path, group_manifests in manifests.items():
+        for manifest in group_manifests:
             if (summary := manifest.catalogue) is not None:
                 owners.setdefault(summary.name, set()).add(path)
     return {path for paths in owners.values() if len(paths) > 1 for path in paths}
@@ -236,28 +236,28 @@ def _describe(variable: xr.Variable) -> VariableFacts:
 # ---------------------------------------------------------------------- the extents of coordinates
 
 MAX_GRID_BYTES = 2**26
-"""Maximum size in bytes of longitudes or latitudes of a curvilinear grid that are read."""
-MOST_DEGREES = {"latitude": 90.001, "longitude": 720}
-"""Largest values of degrees; others are radians, metres or undeclared fill values."""
+"""Maximum size in bytes of a longitude or latitude of a curvilinear grid that is read."""
+MAX_DEGREES = {"latitude": 90.001, "longitude": 720}
+"""Largest absolute values in degrees; larger ones are metres or undeclared fill values."""
 MAX_VALUES = 100
-"""Maximum number of values that are listed of a coordinate of text."""
+"""Maximum number of values of a text coordinate that an extent lists."""
 
-UNITS_OF = {
+AXIS_UNITS = {
     "longitude": ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE"),
     "latitude": ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN"),
 }
-"""Units that make a variable a longitude or latitude (CF conventions 1.11, sections 4.1, 4.2)."""
-UNIQUE = ("time", *UNITS_OF)
+"""Units that identify longitudes and latitudes (CF conventions 1.11, sections 4.1, 4.2)."""
+UNIQUE_AXES = ("time", *AXIS_UNITS)
 """Axes for which a group has at most one coordinate."""
-NAMES_OF = {"longitude": ("lon", "longitude"), "latitude": ("lat", "latitude")}
+AXIS_NAMES = {"longitude": ("lon", "longitude"), "latitude": ("lat", "latitude")}
 """Names of longitudes and latitudes that have neither a standard name nor units."""
 
 
 def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
     """Return the extents of the coordinates, by name.
 
-    Axes are found as CF says: by ``standard_name``, units and ``axis``. If several variables are
-    one of time, longitude and latitude, the first of the most certain has the axis.
+    Axes are identified as in CF, by ``standard_name``, units and ``axis``. If several variables
+    qualify as time, longitude or latitude, the first of the most certain ones is chosen.
 
     Examples
     --------
@@ -266,45 +266,45 @@ def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
     Extent(axis='latitude', start=-75.0, stop=75.0, units='', calendar='', values=())
     """
     axes: dict[str, tuple[int, str]] = {}
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     for key, variable in dataset.variables.items():
         name, (axis, uncertainty) = str(key), _find_axis(str(key), variable)
         if axis == "time" and key not in dataset.coords:
-            # dates may be data
+            # a data variable may hold dates
             continue
         if not (axis or variable.dims == (key,)) or (axis and variable.ndim > 2):
             continue
         with locating(f"variable {name!r}"):
-            values = _load(variable)
-        extent = None if values is None else _measure(values, axis, variable)
+            values = _load_values(variable)
+        extent = None if values is None else _compute_extent(values, axis, variable)
         if extent is None:
             continue
-        if axis in UNIQUE:
+        if axis in UNIQUE_AXES:
             best, other = axes.get(axis, (uncertainty + 1, ""))
             if uncertainty >= best:
                 extent = extent._replace(axis="")
             else:
                 axes[axis] = uncertainty, name
                 if other:
-                    found[other] = found[other]._replace(axis="")
-        found[name] = extent
-    return found
+                    extents[other] = extents[other]._replace(axis="")
+        extents[name] = extent
+    return extents
 
 
 def _find_axis(name: str, variable: xr.Variable) -> tuple[str, int]:
-    """Return the axis of a variable, and how uncertain that is: 0 is most certain."""
+    """Return the axis of a variable, and a rank: the lower, the more certain."""
     attributes = {**variable.encoding, **variable.attrs}
     standard, units = attributes.get("standard_name", ""), attributes.get("units", "")
     letter = attributes.get("axis", "")
     minor = 2 * (variable.dims != (name,))
     if _are_dates(variable):
-        # times of a forecast: the time for which it is comes before the time at which it began
+        # of the times of a forecast, the valid time is preferred to the reference time
         rank = 0 if standard == "time" else 1 if letter == "T" else 3 if standard else 2
         return "time", minor + 4 * rank
-    for axis, known in UNITS_OF.items():
-        if standard == axis or (not standard and units in known):
+    for axis, axis_units in AXIS_UNITS.items():
+        if standard == axis or (not standard and units in axis_units):
             return axis, minor + (standard != axis)
-        if not standard and not units and name.lower() in NAMES_OF[axis]:
+        if not standard and not units and name.lower() in AXIS_NAMES[axis]:
             return axis, minor + 4
     if variable.dims == (name,) and (letter == "Z" or attributes.get("positive")):
         return "vertical", 0
@@ -314,13 +314,13 @@ def _find_axis(name: str, variable: xr.Variable) -> tuple[str, int]:
 def _are_dates(variable: xr.Variable) -> bool:
     if variable.dtype.kind == "M":
         return True
-    # dates of cftime are objects, which are always loaded
+    # cftime dates have dtype object, and such variables are always loaded
     first = variable.values.flat[:1] if variable.dtype.kind == "O" and variable.size else ()
-    return any(hasattr(one, "calendar") for one in first)
+    return any(hasattr(value, "calendar") for value in first)
 
 
-def _load(variable: xr.Variable) -> npt.NDArray[Any] | None:
-    """Return the values of a coordinate, or None if these are too many to read."""
+def _load_values(variable: xr.Variable) -> npt.NDArray[Any] | None:
+    """Return the values of a coordinate, or None if it is empty or too large to read."""
     array = get_virtual_array(variable)
     if array is None:
         return np.asarray(variable.values) if variable.size else None
@@ -328,8 +328,8 @@ def _load(variable: xr.Variable) -> npt.NDArray[Any] | None:
     return array.read() if is_small else None
 
 
-def _measure(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Extent | None:
-    """Return the extent of values without missing ones, or None if there are no others."""
+def _compute_extent(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Extent | None:
+    """Return the extent of the values that are not missing, or None if all are."""
     kind, units = values.dtype.kind, str(variable.attrs.get("units", ""))
     if kind in "OUST" and axis != "time":
         texts = tuple(map(str, values.ravel()[:MAX_VALUES].tolist()))
@@ -338,15 +338,15 @@ def _measure(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Exte
         values, kind, units = values / np.timedelta64(1, "h"), "f", "hours"
     if kind not in "iufMO":
         return None
-    known = values[~pd.isnull(values)] if kind in "fMO" else values.ravel()
-    if not known.size:
+    valid = values[~pd.isnull(values)] if kind in "fMO" else values.ravel()
+    if not valid.size:
         return None
-    low, high = known.min(), known.max()
+    low, high = valid.min(), valid.max()
     if axis == "time":
         of_numpy = variable.encoding.get("calendar", "proleptic_gregorian")
         calendar = getattr(low, "calendar", of_numpy)
         return Extent(axis, _format_date(low), _format_date(high), calendar=str(calendar))
-    if max(abs(low), abs(high)) > MOST_DEGREES.get(axis, np.inf):
+    if max(abs(low), abs(high)) > MAX_DEGREES.get(axis, np.inf):
         return None
     return Extent(axis, low.item(), high.item(), units)
 
@@ -359,11 +359,11 @@ def _inherit(
     extents: Mapping[str, Mapping[str, Extent]], path: str, sizes: Mapping[str, int]
 ) -> dict[str, Extent]:
     """Return the extents of dimensions that a group inherits from the groups above it."""
-    found: dict[str, Extent] = {}
+    inherited: dict[str, Extent] = {}
     above = path
     while above:
         above = above.rpartition("/")[0]
         for name, extent in extents.get(above, {}).items():
             if name in sizes:
-                found.setdefault(name, extent)
-    return found
+                inherited.setdefault(name, extent)
+    return inherited

@@ -42,10 +42,10 @@ Document = dict[str, Any]
 def build_documents(
     entries: Sequence[CatalogEntry], id: str, description: str, license: str
 ) -> dict[str, Document]:
-    """Return the items and, as the last document, the collection, by their paths in its folder."""
+    """Return the items and, last, the collection, by path relative to the collection's folder."""
     ids = _make_ids(entries)
-    items = [_make_item(entry, one, id) for entry, one in zip(entries, ids, strict=True)]
-    paths = [f"{one}/{one}.json" for one in ids]
+    items = [_make_item(entry, item_id, id) for entry, item_id in zip(entries, ids, strict=True)]
+    paths = [f"{item_id}/{item_id}.json" for item_id in ids]
     spans = [(item["properties"]["start_datetime"], item["properties"]["end_datetime"])
              for item in items]  # fmt: skip
     collection = {
@@ -67,15 +67,15 @@ def build_documents(
 
 
 def _make_ids(entries: Sequence[CatalogEntry]) -> list[str]:
-    """Return a different id for each entry, which is also the name of a file."""
+    """Return unique ids of the entries, which are also valid file names."""
     ids: dict[str, None] = {}
     for entry in entries:
-        found = plain = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
+        item_id = plain = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
         number = 1
-        while found in ids:
+        while item_id in ids:
             number += 1
-            found = f"{plain}-{number}"
-        ids[found] = None
+            item_id = f"{plain}-{number}"
+        ids[item_id] = None
     return list(ids)
 
 
@@ -91,7 +91,7 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
     box = [west, lat.start, east, lat.stop]
     start, stop = to_datetime(time.start), to_datetime(time.stop, is_end=True)
     properties: Document = {
-        # one moment has itself as its span
+        # a single moment has no range
         "datetime": start if start == stop else None,
         "start_datetime": start,
         "end_datetime": stop,
@@ -111,13 +111,13 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
             for name, facts in entry.variables.items()
         },
     }
-    how = {"engine": "virtual"} | ({} if entry.group == "/" else {"group": entry.group})
+    open_kwargs = {"engine": "virtual"} | ({} if entry.group == "/" else {"group": entry.group})
     media = MEDIA_TYPES.get(entry.format)
     asset = {
         "href": entry.path,
         **({"type": media} if media else {}),
         "roles": ["data"],
-        "xarray:open_kwargs": how,
+        "xarray:open_kwargs": open_kwargs,
     }
     return {
         "type": "Feature",
@@ -136,12 +136,12 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
 def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
     """Return a dimension of the datacube extension."""
     if extent is None:
-        words = "positions; the dimension has no coordinate that was read"
-        return {"type": "count", "extent": [0, max(size - 1, 0)], "description": words}
+        description = "positions; the dimension has no coordinate that was read"
+        return {"type": "count", "extent": [0, max(size - 1, 0)], "description": description}
     if extent.calendar:
         ends = [to_datetime(extent.start), to_datetime(extent.stop, is_end=True)]
-        words = f"calendar {extent.calendar}"
-        return {"type": "temporal", "extent": ends, "description": words}
+        description = f"calendar {extent.calendar}"
+        return {"type": "temporal", "extent": ends, "description": description}
     ends = [extent.start, extent.stop]
     unit = {"unit": extent.units} if extent.units else {}
     if extent.axis == "vertical":
@@ -154,7 +154,7 @@ def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
     return {"type": "coordinate", "extent": ends} | unit
 
 
-# ---------------------------------------------------------------------- boxes and times
+# ---------------------------------------------------------------------- bounding boxes, datetimes
 
 
 def to_longitudes(start: float, stop: float) -> tuple[float, float]:
@@ -175,7 +175,7 @@ def to_longitudes(start: float, stop: float) -> tuple[float, float]:
 
 
 def to_geometry(west: float, south: float, east: float, north: float) -> Document:
-    """Return a box as a geometry of GeoJSON; two across the antimeridian, and a single point."""
+    """Return a bounding box as a GeoJSON geometry: one or two polygons, a line or a point."""
     if (west, south) == (east, north):
         return {"type": "Point", "coordinates": [west, south]}
     if west == east or south == north:
@@ -211,16 +211,16 @@ def to_datetime(text: str, *, is_end: bool = False) -> str:
     >>> to_datetime("2001-02-30"), to_datetime("2001-02-03T12:00:00.25")
     ('2001-02-28T00:00:00Z', '2001-02-03T12:00:00.250000Z')
     """
-    found = DATE.match(text)
-    if found is None or not 0 < int(found[1]) < 10_000:
+    match = DATE.match(text)
+    if match is None or not 0 < int(match[1]) < 10_000:
         raise CombineError(
             f"{text}: dates of STAC have years from 1 to 9999; leave this group out of the "
             f"catalogue, or write to_esm"
         )
-    year, month, day = int(found[1]), int(found[2]), int(found[3])
+    year, month, day = int(match[1]), int(match[2]), int(match[3])
     day = min(day, calendar.monthrange(year, month)[1])
-    digits = float(found[5] or 0) * 1e6
+    digits = float(match[5] or 0) * 1e6
     micro = min(math.ceil(digits) if is_end else math.floor(digits), 999_999)
-    clock = datetime.fromisoformat(f"2000-01-01T{found[4] or '00:00:00'}")
-    whole = clock.replace(year=year, month=month, day=day, microsecond=micro)
-    return f"{whole.isoformat()}Z"
+    clock = datetime.fromisoformat(f"2000-01-01T{match[4] or '00:00:00'}")
+    moment = clock.replace(year=year, month=month, day=day, microsecond=micro)
+    return f"{moment.isoformat()}Z"

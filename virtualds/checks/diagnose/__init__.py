@@ -24,11 +24,11 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
 
-NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
-"""Arguments that a trial never passes on: it must not write a set."""
-OPTIONS = frozenset(find_arguments(open_virtual_mfdataset)) - NOT_TRIED
+EXCLUDED_OPTIONS = {"paths", "attrs_file", "to", "target_options"}
+"""Arguments that trials never pass on, since they must not write a set."""
+OPTIONS = frozenset(find_arguments(open_virtual_mfdataset)) - EXCLUDED_OPTIONS
 MANY_FILE_OPTIONS = {"parallel", "progress"}
-"""Arguments for opening many files, which a trial of two files does not need."""
+"""Arguments for opening many files, which trials of two files do not need."""
 
 
 @check_arguments(more=OPTIONS.union(PASSED_TO_XARRAY))
@@ -98,17 +98,17 @@ def diagnose(
     if (newest := options.pop("newest", None)) is not None:
         files = files.select_newest(newest)
     chosen = _sample_files(files.flat, sample)
-    how: dict[str, Any] | None = None
-    # given coordinates become dimensions, unless the joined dimension is given
+    combine_options: dict[str, Any] | None = None
+    # the coordinates of the user become dimensions, unless the user names the joined dimension
     if combine is not None or concat_dim is not None or coordinates:
         usual = "by_coords" if concat_dim is None else "nested"
-        how = {"combine": combine or usual, "concat_dim": concat_dim}
+        combine_options = {"combine": combine or usual, "concat_dim": concat_dim}
     merging = {name: options[name] for name in CHOICES if name in options}
-    dims = how or {"combine": "by_coords", "concat_dim": None}
+    dims = combine_options or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
     coordinates = add_from_pattern(files.pattern, combination.dims, coordinates)
     steps = list_steps(coordinates, combination, preprocess)
-    # without steps, files that are read together stay together
+    # without steps, files of a batch are examined together
     examining = (Examination(steps),) if steps else ()
     job = replace(BatchJob.of(opening, building, examining, files.options), stops=False)
     workers = choose_workers(building.parallel, files)
@@ -116,18 +116,18 @@ def diagnose(
     joined = tuple(dim for dim in combination.dims if dim is not None)
     reason = "as given"
     if combination.dims:
-        known = survey.facts.runs
-        for dim in set(joined) - {fact.subject for fact in known}:
-            # the name may be misspelt
-            check_name(dim, [fact.subject for fact in known if fact.aspect == SIZE])
+        runs = survey.facts.runs
+        for dim in set(joined) - {fact.subject for fact in runs}:
+            # the user may have misspelt the name
+            check_name(dim, [fact.subject for fact in runs if fact.aspect == SIZE])
     else:
         joined, reason = guess_dimensions(survey)
-    if how is None:
-        how = {"combine": "nested", "concat_dim": next(iter(joined), None)}
-        how = {"combine": "by_coords"} if len(joined) > 1 else how
+    if combine_options is None:
+        combine_options = {"combine": "nested", "concat_dim": next(iter(joined), None)}
+        combine_options = {"combine": "by_coords"} if len(joined) > 1 else combine_options
     tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
-    trial = TrialCombine(joined, how, tried, preprocess)
+    trial = TrialCombine(joined, combine_options, tried, preprocess)
     differences = find_differences(survey, trial)
     eras, ranges = find_eras(survey, joined)
     return Diagnosis(
@@ -153,10 +153,10 @@ def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
 
 
 def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
-    """Return the dimensions to join along, and how they were found."""
+    """Return the dimensions to join along, and the reason for the choice."""
     facts, runs = survey.facts, survey.facts.runs
     dims = [fact.subject for fact in runs if fact.aspect == SIZE]
-    # how many different coordinates each dimension has
+    # number of distinct coordinates by dimension
     values = {d: len(facts.count_texts(Fact(d, VALUES))) for d in dims if Fact(d, VALUES) in runs}
     sizes = [dim for dim in dims if len(facts.count_texts(Fact(dim, SIZE))) > 1]
     moving = [dim for dim in dims if values.get(dim, 0) > 1]
@@ -168,17 +168,19 @@ def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
     ]
     firsts = [dim for dim in firsts if dim not in still]
     leading = [max(firsts, key=firsts.count)] if firsts else []
-    found = (
+    candidates = (
         ("the unlimited dimension", [d for d in dims if d in survey.unlimited and d not in still]),
         ("its coordinate differs from file to file", moving),
         ("its size differs from file to file", [d for d in sizes if d not in values]),
         ("the first dimension of most variables", leading),
     )
     nothing = "none differs; name a new one with concat_dim", list[str]()
-    reason, chosen = next(((reason, some) for reason, some in found if some), nothing)
+    reason, chosen = next(
+        ((reason, dims_found) for reason, dims_found in candidates if dims_found), nothing
+    )
     if not chosen:
         return (), reason
-    # along these dimensions files follow each other, with few exceptions
+    # dimensions along which most files follow each other
     spans = {dim: survey.spans.get(dim, ()) for dim in chosen}
     apart = [d for d in chosen if 2 * len(list(find_overlapping(spans[d]))) < len(spans[d]) - 1]
     alone = [dim for dim in apart if dim in moving]

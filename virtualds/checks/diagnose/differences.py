@@ -77,15 +77,15 @@ from virtualds.datasets.structure import (
 )
 from virtualds.errors import name_some, without_secrets
 
-REPEATED = (
+REPEATED_ARGUMENTS = (
     *("combine", "concat_dim", "data_vars", "coords", "compat", "join", "combine_attrs"),
     *("sort", "overlap", "group", "drop_variables", "decode_cf", "on_error"),
 )
-"""Arguments of the diagnosis that the line of code repeats: only short ones, never secrets."""
-OF_ONE_FILE = ("group", "decode_cf")
-"""Arguments among them that are also needed to open one file."""
-MAX_LOST = 20
-"""Maximum number of files that cannot be opened and that a line of code names."""
+"""Arguments of `diagnose` that the code of a remedy repeats: short ones, and no secrets."""
+OPENING_ARGUMENTS = ("group", "decode_cf")
+"""Those of them that are also needed to open a single file."""
+MAX_EXCLUDED = 20
+"""Maximum number of unreadable files that the code of a remedy excludes by name."""
 
 Arguments = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ NOTHING = Fix()
 
 
 def is_fault(row: Difference) -> bool:
-    """Return whether a difference must be fixed before others can be."""
+    """Return whether a difference must be fixed before the others."""
     return row.verdict == "blocks" or (row.verdict == "costs" and row.leads)
 
 
@@ -141,7 +141,7 @@ def find_fix(row: Difference, expected: Expected) -> Fix:
         return NOTHING
     if (options := SIDE_BY_SIDE.get(row.remedy)) is not None:
         return Fix(options)
-    find = _select_first_system if expected.attribute is not None else _MENDS.get(row.aspect)
+    find = _select_first_system if expected.attribute is not None else _FIXES.get(row.aspect)
     return NOTHING if find is None else find(row, expected)
 
 
@@ -149,11 +149,11 @@ def write_remedy(
     row: Difference,
     fix: Fix,
     needed: Sequence[Fix],
-    given: Arguments,
+    arguments: Arguments,
     first: str,
-    lost: Sequence[str],
+    unreadable: Sequence[str],
 ) -> str:
-    """Return a line of code that fixes a difference, or "" if there is none.
+    """Return the code that fixes a difference, or "" if there is none.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def write_remedy(
     if row.aspect == GAP:
         return "print(vds.virtual.gaps)"
     if fix != NOTHING:
-        return _write_call(needed, given, first, lost)
+        return _write_call(needed, arguments, first, unreadable)
     if row.aspect == TOGETHER and row.remedy == EXPLANATIONS[TOGETHER].remedy:
         return f"virtualds.open_virtual_dataset({_quote(without_secrets(row.first_file))})"
     if row.refused and "zarr-v3" not in row.refused:
@@ -183,49 +183,62 @@ def write_remedy(
     return ""
 
 
-def _write_call(fixes: Sequence[Fix], given: Arguments, first: str, lost: Sequence[str]) -> str:
-    """Return a call as code, or "" if it would be long, or show a secret."""
-    arguments = dict(given)
+def _write_call(
+    fixes: Sequence[Fix], trial_arguments: Arguments, first: str, unreadable: Sequence[str]
+) -> str:
+    """Return the code of a call, or "" if it would be too long or contain a secret."""
+    arguments = dict(trial_arguments)
     for fix in fixes:
         arguments |= fix.arguments
     if drops := [name for fix in fixes for name in fix.drops]:
-        before = to_names("drop_variables", given.get("drop_variables"))
+        before = to_names("drop_variables", trial_arguments.get("drop_variables"))
         arguments["drop_variables"] = list(dict.fromkeys([*before, *drops]))
     steps = list(dict.fromkeys(step for fix in fixes for step in fix.steps))
-    function = _write_function(steps, given.get("preprocess"))
+    function = _write_function(steps, trial_arguments.get("preprocess"))
     choices = list(dict.fromkeys(fix.choice for fix in fixes if fix.choice))
-    named_files = [*lost, *([first] if any("{first}" in choice for choice in choices) else [])]
+    named_files = [
+        *unreadable,
+        *([first] if any("{first}" in choice for choice in choices) else []),
+    ]
     hides = any(without_secrets(file) != file for file in named_files)
-    if choices and (hides or len(lost) > MAX_LOST):
+    if choices and (hides or len(unreadable) > MAX_EXCLUDED):
         return ""
     named = [
         f"{name}={_quote(value)}"
         for name, value in arguments.items()
-        if name in REPEATED and value is not None
+        if name in REPEATED_ARGUMENTS and value is not None
     ]
     begun = ""
     if choices and steps:
         begun, function = f"fix = {function}; ", "fix"
     named += [f"preprocess={function}"] if function else []
-    files = _write_choice(choices, function, given, first, lost) if choices else "files"
+    files = (
+        _write_choice(choices, function, trial_arguments, first, unreadable) if choices else "files"
+    )
     begun = f"import numpy as np; {begun}" if "np." in files else begun
     return f"{begun}vds = virtualds.open_virtual_mfdataset({', '.join([files, *named])})"
 
 
-def _write_function(steps: Sequence[str], own: str | None) -> str:
-    """Return a function that applies steps in order, as code; ``own`` is the user's."""
+def _write_function(steps: Sequence[str], user_function: str | None) -> str:
+    """Return the code of a function that applies ``user_function``, then the steps in order."""
     if not steps:
-        return own or ""
-    first, rest = (f"{own}(ds)", steps) if own else (steps[0], steps[1:])
-    piped = (f".pipe(lambda ds: {step})" for step in rest)
+        return user_function or ""
+    first, following = (f"{user_function}(ds)", steps) if user_function else (steps[0], steps[1:])
+    piped = (f".pipe(lambda ds: {step})" for step in following)
     return f"lambda ds: {first}{''.join(piped)}"
 
 
 def _write_choice(
-    choices: Sequence[str], function: str, given: Arguments, first: str, lost: Sequence[str]
+    choices: Sequence[str],
+    function: str,
+    arguments: Arguments,
+    first: str,
+    unreadable: Sequence[str],
 ) -> str:
-    """Return the files that satisfy conditions, as code."""
-    of_file = [f"{n}={_quote(given[n])}" for n in OF_ONE_FILE if given.get(n) is not None]
+    """Return the code of the list of files that satisfy conditions."""
+    of_file = [
+        f"{n}={_quote(arguments[n])}" for n in OPENING_ARGUMENTS if arguments.get(n) is not None
+    ]
 
     def write_opening(file: str) -> str:
         opened = f"virtualds.open_virtual_dataset({', '.join([file, *of_file])})"
@@ -235,12 +248,12 @@ def _write_choice(
     opened = write_opening("f")
     is_once = text.count("{ds}") == 1
     text = text.replace("{ds}", opened if is_once else f"(ds := {opened})", 1).replace("{ds}", "ds")
-    conditions = [f"str(f) not in {_quote(list(lost))}"] if lost else []
+    conditions = [f"str(f) not in {_quote(list(unreadable))}"] if unreadable else []
     return f"[f for f in files if {' and '.join([*conditions, text])}]"
 
 
 def _quote(value: Any) -> str:
-    """Return a value as code; JSON and Python quote strings alike, except for single quotes."""
+    """Return the code of a value, with strings in double quotes as in JSON."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, list | tuple):
@@ -285,14 +298,16 @@ def _select_first_system(row: Difference, expected: Expected) -> Fix:
     """Select the files with the first CRS, by its name or by a number that differs."""
     attributes = f'getattr({{ds}}.get({_quote(row.variable)}), "attrs", {{}})'
     if expected.attribute is not None:
-        found = f"{attributes}.get({_quote(expected.attribute)})"
+        actual = f"{attributes}.get({_quote(expected.attribute)})"
         if any("..." in value for value in expected.values):
             # a report does not contain long strings
-            known = f"{{first}}[{_quote(row.variable)}].attrs.get({_quote(expected.attribute)})"
-            return Fix(choice=f"{found} in (None, {known})")
-        # for a number, several numbers, and text
+            expected_value = (
+                f"{{first}}[{_quote(row.variable)}].attrs.get({_quote(expected.attribute)})"
+            )
+            return Fix(choice=f"{actual} in (None, {expected_value})")
+        # the attribute may be a number, several numbers or text
         return Fix(
-            choice=f"str(np.array({found}).tolist()) in {_quote(['None', *expected.values])}"
+            choice=f"str(np.array({actual}).tolist()) in {_quote(['None', *expected.values])}"
         )
     title = expected.text.partition(" (")[2].removesuffix(")") or expected.text
     if row.aspect != SYSTEM or "=" in title or title in row.after:
@@ -304,10 +319,10 @@ def _transpose(row: Difference, expected: Expected) -> Fix:
     dims = expected.text.split(", ")
     if dims == ["none"] or sorted(dims) != sorted(row.after.split(", ")):
         return NOTHING
-    listed = ", ".join(map(_quote, dims))
-    fits = f"n in ds and set(ds[n].dims) == {{{listed}}}"
-    found = f"{{n: ds[n].transpose({listed}) for n in [{_quote(row.variable)}] if {fits}}}"
-    return Fix(steps=(f"ds.assign({found})",))
+    dims_code = ", ".join(map(_quote, dims))
+    fits = f"n in ds and set(ds[n].dims) == {{{dims_code}}}"
+    transposed = f"{{n: ds[n].transpose({dims_code}) for n in [{_quote(row.variable)}] if {fits}}}"
+    return Fix(steps=(f"ds.assign({transposed})",))
 
 
 def _change_role(row: Difference, expected: Expected) -> Fix:
@@ -329,7 +344,7 @@ def _convert_calendar(row: Difference, expected: Expected) -> Fix:
     return Fix(steps=(call,))
 
 
-_MENDS: dict[str, Callable[[Difference, Expected], Fix]] = {
+_FIXES: dict[str, Callable[[Difference, Expected], Fix]] = {
     OPENING: lambda row, expected: Fix({"on_error": "collect"}),
     PRESENCE: lambda row, expected: Fix(drops=(row.variable,)),
     SIZE: _select_first_size,
@@ -345,13 +360,13 @@ _MENDS: dict[str, Callable[[Difference, Expected], Fix]] = {
     ORDER: lambda row, expected: Fix({"sort": True}),
     TOGETHER: lambda row, expected: Fix(drops=(row.variable,)) if row.variable else NOTHING,
 }
-"""Functions that return the change to the call of `open_virtual_mfdataset`, by aspect."""
+"""Functions that return the fix for a difference, by aspect."""
 
 
 # ---------------------------------------------------------------------- eras
 
-OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
-"""Aspects that often differ in every file; then they do not form eras."""
+FILE_SPECIFIC_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
+"""Aspects that may differ in every file, in which case they form no eras."""
 
 
 def find_eras(
@@ -371,27 +386,31 @@ def find_eras(
         ((n, 1), EraFile(file, era, True, spans.get(n)))
         for n, (file, era) in enumerate(zip(survey.files, numbers.tolist(), strict=True))
     ]
-    for lost in survey.group_unreadable():
-        files += [((file.before, 0), EraFile(file.name, len(eras), False)) for file in lost]
-        eras.append(_make_lost_era(lost))
+    for unreadable in survey.group_unreadable():
+        files += [((file.before, 0), EraFile(file.name, len(eras), False)) for file in unreadable]
+        eras.append(_make_lost_era(unreadable))
     ordered = [file for _, file in sorted(files, key=lambda item: item[0])]
     is_time = bool(spans) and facts.counts_time(joined[0])
     return tuple(eras), arrange_eras(ordered, is_time)
 
 
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
-    """Return whether texts are constant over ranges of files, or change with every file."""
+    """Return whether a fact is constant over ranges of files, rather than new in every file."""
     if fact.aspect.startswith(CHUNKS):
         return len(set(facts.index_values(fact).tolist())) <= MAX_VALUES
     counts = facts.count_texts(fact)
-    few = max(2, counts.total() // 2) if fact.aspect.startswith(OWN_ASPECTS) else MAX_VALUES
+    few = (
+        max(2, counts.total() // 2) if fact.aspect.startswith(FILE_SPECIFIC_ASPECTS) else MAX_VALUES
+    )
     return len(counts) <= min(few, MAX_VALUES)
 
 
 def _make_era(survey: FileSurvey, members: Sequence[int], spans: dict[int, CoordinateSpan]) -> Era:
-    found = [spans[n] for n in members if n in spans]
+    era_spans = [spans[n] for n in members if n in spans]
     try:
-        bounds = [min(s.start for s in found), max(s.stop for s in found)] if found else []
+        bounds = (
+            [min(s.start for s in era_spans), max(s.stop for s in era_spans)] if era_spans else []
+        )
     except TypeError:
         bounds = []  # dates of two calendars cannot be ordered
     ends = survey.files[members[0]], survey.files[members[-1]]
@@ -410,30 +429,32 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     by_pair: dict[Pair, list[UntestedDifference]] = {}
     for change in _find_changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
-    found = [_describe_opening(survey, lost, trial) for lost in survey.group_unreadable()]
+    differences = [
+        _describe_opening(survey, unreadable, trial) for unreadable in survey.group_unreadable()
+    ]
     for pair, changes in by_pair.items():
         numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
         causes = find_causes(changes, survey.facts, numbers)
-        found += judge_changes(pair, causes, trial, _list_examples(survey, numbers))
-    if not any(row.verdict == "blocks" for row in found):
+        differences += judge_changes(pair, causes, trial, _list_examples(survey, numbers))
+    if not any(row.verdict == "blocks" for row in differences):
         files = survey.files
         ends = (tuple(files[:2]), tuple(files[:3]), (*files[:1], *files[-1:]))
-        for some in dict.fromkeys(some for some in ends if len(set(some)) > 1):
-            if some not in by_pair:
-                numbers = files.index(some[0]), files.index(some[-1])
-                found += judge_changes(some, (), trial, _list_examples(survey, numbers))
-    found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
-    return tuple(_add_code(found, survey, trial))
+        for end_pair in dict.fromkeys(end_pair for end_pair in ends if len(set(end_pair)) > 1):
+            if end_pair not in by_pair:
+                numbers = files.index(end_pair[0]), files.index(end_pair[-1])
+                differences += judge_changes(end_pair, (), trial, _list_examples(survey, numbers))
+    differences.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
+    return tuple(_add_code(differences, survey, trial))
 
 
 def _describe_opening(
-    survey: FileSurvey, lost: Sequence[UnreadableFile], trial: TrialCombine
+    survey: FileSurvey, unreadable: Sequence[UnreadableFile], trial: TrialCombine
 ) -> Difference:
-    """Describe what happens to files that cannot be opened."""
-    era, reason = _make_lost_era(lost), lost[0].reason
-    # on_error does not apply if no file can be opened: the first error is raised
+    """Return the difference for files that cannot be opened."""
+    era, reason = _make_lost_era(unreadable), unreadable[0].reason
+    # if no file can be opened, the first error is raised whatever on_error is
     leaves_out = trial.options.get("on_error") in ("skip", "collect")
-    is_left_out = lost[0].is_fault and leaves_out and bool(survey.files)
+    is_left_out = unreadable[0].is_fault and leaves_out and bool(survey.files)
     return Difference(
         *("", OPENING, "can be opened", "cannot", era.first_file, era.files),
         "costs" if is_left_out else "blocks",
@@ -445,14 +466,14 @@ def _describe_opening(
 def _add_code(
     rows: Sequence[Difference], survey: FileSurvey, trial: TrialCombine
 ) -> Iterator[Difference]:
-    """Yield differences with the line of code that fixes each.
+    """Yield differences with the code that fixes them.
 
-    Every line also fixes the faults of the files, since otherwise it would not work on all files.
+    The code also fixes the faults of the files, since it would otherwise fail on some of them.
     """
-    given = {**trial.how, **trial.options}
+    arguments = {**trial.how, **trial.options}
     if trial.preprocess is not None:
-        given["preprocess"] = "preprocess"
-    first, lost = next(iter(survey.files), ""), [file.name for file in survey.unreadable]
+        arguments["preprocess"] = "preprocess"
+    first, unreadable = next(iter(survey.files), ""), [file.name for file in survey.unreadable]
     renames: dict[str, str] = {}
     for row in rows:
         if row.aspect == RENAMED:
@@ -460,13 +481,13 @@ def _add_code(
     fixes = []
     for row in rows:
         if row.aspect in (SIZE, VALUES):
-            # the lines rename dimensions before they select files
+            # the code renames dimensions before it selects files
             row = replace(row, variable=renames.get(row.variable, row.variable))
         fixes.append(find_fix(row, _find_expected(row, survey)))
     faults = [fix for row, fix in zip(rows, fixes, strict=True) if is_fault(row)]
     for row, fix in zip(rows, fixes, strict=True):
         needed = [*faults, *([fix] if fix not in faults else [])]
-        yield replace(row, code=write_remedy(row, fix, needed, given, first, lost))
+        yield replace(row, code=write_remedy(row, fix, needed, arguments, first, unreadable))
 
 
 def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
@@ -484,43 +505,43 @@ def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
     """Return an attribute in which the CRS of the first file differs, and its values there.
 
-    A row of an attribute is about that attribute; a row of a CRS is not about titles, nor about
-    values that contain one.
+    For a difference of an attribute it is that attribute. For a CRS, titles do not count, nor do
+    values that contain a title.
     """
-    own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
-    if row.aspect != SYSTEM and (own == row.aspect or own not in CRS_ATTRIBUTES):
+    attribute, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
+    if row.aspect != SYSTEM and (attribute == row.aspect or attribute not in CRS_ATTRIBUTES):
         return None, []
-    known = {
+    first_texts = {
         fact.aspect.removeprefix(ATTRIBUTE): fact
         for fact in facts.runs
         if fact.subject == row.variable and fact.aspect.startswith((ATTRIBUTE, SYSTEM))
     }
-    here = survey.files.index(row.first_file)
-    before = {name: facts.find_first(fact) for name, fact in known.items()}
-    after = {name: facts.find_text(fact, here) for name, fact in known.items()}
+    number = survey.files.index(row.first_file)
+    before = {name: facts.find_first(fact) for name, fact in first_texts.items()}
+    after = {name: facts.find_text(fact, number) for name, fact in first_texts.items()}
     differing = list_differing(*map(_restore_code, (before, after)))
-    wanted: tuple[str, ...] = (own,)
+    candidates: tuple[str, ...] = (attribute,)
     if row.aspect == SYSTEM:
         is_code = find_code({TEXTS[0]: before[SYSTEM]}) is not None
-        wanted = (*KINDS, *NUMBERS, *CODES, *(TEXTS if is_code else ()))
-    name = next((name for name in differing if name in wanted and name in known), None)
+        candidates = (*KINDS, *NUMBERS, *CODES, *(TEXTS if is_code else ()))
+    name = next((name for name in differing if name in candidates and name in first_texts), None)
     if name is None:
         return None, []
-    texts = dict.fromkeys(text for _, text in facts.runs[known[name]] if text)
+    texts = dict.fromkeys(text for _, text in facts.runs[first_texts[name]] if text)
     return name, [t for t in texts if not list_differing({name: before[name]}, {name: t})]
 
 
 def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
     """Return the attributes of a CRS, with its code in place of truncated values."""
-    found = {name: text for name, text in texts.items() if text is not None}
-    title = found.pop(SYSTEM, "").partition(" ")[0]
-    return found | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
+    present = {name: text for name, text in texts.items() if text is not None}
+    title = present.pop(SYSTEM, "").partition(" ")[0]
+    return present | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
 
 
 def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
-    """Return two files, and the first files that have, and that lack, a variable of other files."""
+    """Return a pair of files, and the first files with and without each optional variable."""
     runs = (runs for f, runs in survey.facts.changing.items() if f.aspect == PRESENCE)
-    starts = dict.fromkeys(start for found in runs for start, _ in found)
+    starts = dict.fromkeys(start for fact_runs in runs for start, _ in fact_runs)
     return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MAX_VALUES]})]
 
 
@@ -536,7 +557,7 @@ def find_formats(
             else FORMAT_CHECKS
         )
     except OPEN_ERRORS:
-        return ()  # one of the differences says what prevents combining
+        return ()  # one of the differences reports the obstacle
     return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
@@ -548,9 +569,12 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[Unteste
     if len(joined) != 1:
         return
     [dim], files = joined, survey.files
-    known = survey.spans.get(dim, [])
-    spans = dict(known)
-    for aspect, pairs in ((OVERLAP, find_overlapping(known)), (ORDER, find_disordered(known))):
+    joined_spans = survey.spans.get(dim, [])
+    spans = dict(joined_spans)
+    for aspect, pairs in (
+        (OVERLAP, find_overlapping(joined_spans)),
+        (ORDER, find_disordered(joined_spans)),
+    ):
         sharing = [pair for pair in pairs if _has_common_variable(survey, *pair)]
         if sharing:
             first, second = sharing[0]
@@ -558,7 +582,7 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[Unteste
             ends, pair = (str(spans[first]), str(spans[second])), (files[first], files[second])
             yield UntestedDifference(Fact(dim, aspect), *ends, pair, len(sharing), among=among)
     if survey.is_whole and not survey.unreadable and survey.facts.counts_time(dim):
-        gaps = list(find_time_gaps(known))
+        gaps = list(find_time_gaps(joined_spans))
         for first, second in gaps[:1]:
             before, after = text_of(spans[first].stop), text_of(spans[second].start)
             if first == second:
@@ -568,10 +592,12 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[Unteste
 
 
 def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[UntestedDifference]:
-    """Yield the changes of one fact: one for each text, or one for all if there are many."""
+    """Yield the changes of one fact: one for each text, or a single one if there are many."""
     facts, runs = survey.facts, survey.facts.runs[fact]
     counts = facts.count_texts(fact)
-    is_many = len(counts) > MAX_VALUES or (len(counts) > 3 and fact.aspect.startswith(OWN_ASPECTS))
+    is_many = len(counts) > MAX_VALUES or (
+        len(counts) > 3 and fact.aspect.startswith(FILE_SPECIFIC_ASPECTS)
+    )
     seen, alike = {runs[0][1]}, _list_alike_texts(facts, fact)
     for (_, before), (start, after) in pairwise(runs):
         if after in seen:
@@ -637,10 +663,10 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
 
 
 def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
-    """Return whether two files share a variable; files without shared variables do not overlap."""
-    known = [fact for fact in survey.facts.runs if fact.aspect == PRESENCE]
-    known = [fact for fact in known if fact.subject not in survey.spans]
-    return not known or any(all(survey.facts.find_text(f, n) for n in files) for f in known)
+    """Return whether two files share a data variable, and can therefore overlap."""
+    presence = [fact for fact in survey.facts.runs if fact.aspect == PRESENCE]
+    presence = [fact for fact in presence if fact.subject not in survey.spans]
+    return not presence or any(all(survey.facts.find_text(f, n) for n in files) for f in presence)
 
 
 # ---------------------------------------------------------------------- causes
@@ -648,7 +674,7 @@ def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
 LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
 """Aspects in which a renamed variable equals the variable that it replaces."""
 MAX_NAMES = 5
-"""Maximum number of variables of a file that a row names."""
+"""Maximum number of variables of a file that a difference names."""
 
 
 def find_causes(
@@ -665,7 +691,7 @@ def find_causes(
     numbers : tuple of int
         The indexes of the two among the readable files.
     """
-    # a CRS with its own row represents its attributes
+    # a difference of a CRS represents those of its attributes
     systems = {change.fact.subject for change in changes if change.fact.aspect == SYSTEM}
     changes = [
         c
@@ -690,7 +716,7 @@ def find_causes(
 def _find_other_kind(
     changes: Sequence[UntestedDifference], facts: FactRuns, numbers: tuple[int, int]
 ) -> UntestedDifference | None:
-    """Return the cause that two files have no data variable in common, if so."""
+    """Return the difference in data variables if two files have none in common."""
     before, after = (
         [
             fact.subject
@@ -701,12 +727,12 @@ def _find_other_kind(
         ]
         for number in numbers
     )
-    lost = [c for c in changes if c.fact.aspect == PRESENCE and c.after == ABSENT]
-    if not lost or not before or not after or set(before) & set(after):
+    dropped = [c for c in changes if c.fact.aspect == PRESENCE and c.after == ABSENT]
+    if not dropped or not before or not after or set(before) & set(after):
         return None
-    count = max(change.files for change in lost)
+    count = max(change.files for change in dropped)
     old, new = (name_some(names, MAX_NAMES, "others") for names in (before, after))
-    return UntestedDifference(Fact("", KIND), old, new, lost[0].pair, count)
+    return UntestedDifference(Fact("", KIND), old, new, dropped[0].pair, count)
 
 
 def _find_renamed_variable(
@@ -715,16 +741,16 @@ def _find_renamed_variable(
     facts: FactRuns,
     numbers: tuple[int, int],
 ) -> UntestedDifference | None:
-    """Return the cause that one data variable replaces another one like it, if so.
+    """Return the difference in name if one data variable replaces another of the same kind.
 
     ``renames`` are the renamed dimensions of the second file.
     """
-    found = [c for c in changes if c.fact.aspect == PRESENCE]
-    lost = [c for c in found if c.after == ABSENT]
-    came = [c for c in found if c.before == ABSENT]
-    if len(found) != 2 or not lost or not came:
+    changes_of_presence = [c for c in changes if c.fact.aspect == PRESENCE]
+    dropped = [c for c in changes_of_presence if c.after == ABSENT]
+    came = [c for c in changes_of_presence if c.before == ABSENT]
+    if len(changes_of_presence) != 2 or not dropped or not came:
         return None
-    names = lost[0].fact.subject, came[0].fact.subject
+    names = dropped[0].fact.subject, came[0].fact.subject
     one, other = (
         [facts.find_text(Fact(name, aspect), number) for aspect in LIKENESS]
         for name, number in zip(names, numbers, strict=True)
@@ -739,16 +765,16 @@ def _find_renamed_variable(
 def _find_renamed_dims(
     changes: Iterable[UntestedDifference], facts: FactRuns, number: int
 ) -> UntestedDifference | None:
-    """Return the cause that dimensions are renamed in the second file, if it explains a change."""
-    known = [fact for fact in facts.runs if fact.aspect == PRESENCE]
-    taken = [fact.subject for fact in known if facts.find_text(fact, number)]
+    """Return the difference in dimension names if that explains a change."""
+    presence = [fact for fact in facts.runs if fact.aspect == PRESENCE]
+    names_in_file = [fact.subject for fact in presence if facts.find_text(fact, number)]
     renamed: dict[str, str] = {}
     files = 0
     for change in changes:
         if change.fact.aspect == DIMENSIONS:
-            found = find_renamed(change.before.split(", "), change.after.split(", "), taken)
-            renamed |= found
-            files, pair = (change.files if found else files), change.pair
+            pairs = find_renamed(change.before.split(", "), change.after.split(", "), names_in_file)
+            renamed |= pairs
+            files, pair = (change.files if pairs else files), change.pair
     if not renamed:
         return None
     before, after = ", ".join(renamed.values()), ", ".join(renamed)
@@ -761,18 +787,18 @@ def _find_renamed_grids(
     """Yield the renamed dimensions that also have another coordinate or length."""
     for new, old in renames.items():
         for aspect in (VALUES, SIZE):
-            expected, known = Fact(old, aspect), Fact(new, aspect)
+            expected, actual = Fact(old, aspect), Fact(new, aspect)
             before, after = (
                 facts.find_text(expected, numbers[0]),
-                facts.find_text(known, numbers[1]),
+                facts.find_text(actual, numbers[1]),
             )
             if before is None or after is None:
                 continue
-            # what has the same name already has a row
+            # a change without renaming is reported on its own
             if after not in {text for _, text in facts.runs[expected]}:
-                count = min(facts.count_texts(known)[after], cause.files)
-                found = UntestedDifference(expected, before, after, cause.pair, count)
-                yield found._replace(is_dimension=True, renames=renames)
+                count = min(facts.count_texts(actual)[after], cause.files)
+                change = UntestedDifference(expected, before, after, cause.pair, count)
+                yield change._replace(is_dimension=True, renames=renames)
             break
 
 

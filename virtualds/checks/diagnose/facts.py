@@ -1,7 +1,7 @@
 """The facts of the files of an archive, as columns, and the files at which each fact changes.
 
-Files of one archive are similar: what the files of a batch have in common is found once, and what
-differs is in columns. A fact that never changes takes one entry, whatever the number of files.
+Files of one archive are similar: facts that the files of a batch share are collected once, and
+others are columns. A fact that never changes takes one entry, whatever the number of files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from virtualds.checks.diagnose.report import (
     find_spans,
 )
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.pipeline import FILLS, SCALING
+from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING
 from virtualds.combine.batch_job import (
     DECODING_ATTRIBUTES,
     OPEN_ERRORS,
@@ -65,9 +65,9 @@ Ints = npt.NDArray[np.int64]
 Column = str | Sequence[str | None]
 """The text of a fact: one for all files, or one for each; None if it is absent."""
 DECIDING_ENCODING = frozenset(
-    {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILLS}
+    {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILL_ATTRIBUTES}
 )
-"""The entries of an encoding that are facts."""
+"""The keys of an encoding that become facts."""
 
 
 class FileFacts(NamedTuple):
@@ -98,13 +98,13 @@ class FileFacts(NamedTuple):
 
 
 Examined = tuple[Sequence[int], FileFacts]
-"""The numbers of some files, and their facts."""
+"""The indexes of some files, and their facts."""
 
 
 def find_batch_facts(batch: FileBatch) -> FileFacts:
     """Return the facts of files of the same structure.
 
-    The dataset of the first file contains what all have in common.
+    The facts that all files share are those of the dataset of the first file.
 
     Raises
     ------
@@ -113,26 +113,26 @@ def find_batch_facts(batch: FileBatch) -> FileFacts:
     """
     if len(batch) > 1 and not _is_uniform(batch):
         raise MisfitError
-    found = FileFacts.of(batch.cut(0).to_dataset())
+    first = FileFacts.of(batch.cut(0).to_dataset())
     if len(batch) == 1:
-        return found
-    facts, spans = dict(found.facts), {n: [*some] * len(batch) for n, some in found.spans.items()}
+        return first
+    facts, spans = dict(first.facts), {n: [*span] * len(batch) for n, span in first.spans.items()}
     if Fact(str(batch.dim), SIZE) in facts:
         facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
     for name, part in batch.plan.parts.items():
         if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated is not None:
-            facts[units] = [str(own.units) for own in batch.list_parts(name)]
+            facts[units] = [str(dated_part.units) for dated_part in batch.list_parts(name)]
         if not part.is_loaded:
             facts |= _find_chunk_lengths(batch, name)
         elif (values := _decode_values(batch, name)) is not None:
-            facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
+            facts[Fact(f"{part.name}", VALUES)] = [digest_values(array) for array in values]
             if part.decoded[0] == (part.name,):
-                spans[part.name] = [find_span(some) for some in values]
-    return found._replace(facts=_add_attributes(batch, facts), spans=spans)
+                spans[part.name] = [find_span(array) for array in values]
+    return first._replace(facts=_add_attributes(batch, facts), spans=spans)
 
 
 def _is_uniform(batch: FileBatch) -> bool:
-    """Return whether files differ only in columns, not in what affects decoding."""
+    """Return whether files differ only in columns that do not affect decoding."""
     arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
     virtual = [array for array in arrays if isinstance(array, ManifestArray)]
     return (
@@ -157,8 +157,8 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
     part, dim, parts = batch.plan.parts[name], batch.dim, batch.list_parts(name)
 
     def show(values: Array) -> Array:
-        found = xr.Variable(part.decoded[0], values)
-        return build_index(part.name, found)[0].values if part.is_index else values
+        variable = xr.Variable(part.decoded[0], values)
+        return build_index(part.name, variable)[0].values if part.is_index else values
 
     if dim in part.stored[0]:
         values = decode_together(parts, batch.list_values(name), dim)
@@ -168,13 +168,13 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
         if name not in batch.stacked:
             return None
         stacked = np.asarray(batch.stacked[name])
-        # as if the files were along a dimension
+        # decode the files of a batch together, along an additional first axis
         (dims, dtype), (shown, decoded) = part.stored, part.decoded
-        whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
-        if not part.is_index and whole.is_elementwise(stacked):
-            return list(whole.decode_values(stacked))
-    each = zip(parts, batch.list_values(name), strict=True)
-    return [show(own.decode_values(values)) for own, values in each]
+        stacked_part = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
+        if not part.is_index and stacked_part.is_elementwise(stacked):
+            return list(stacked_part.decode_values(stacked))
+    pairs = zip(parts, batch.list_values(name), strict=True)
+    return [show(own.decode_values(values)) for own, values in pairs]
 
 
 def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
@@ -191,28 +191,28 @@ def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
     if batch.dim not in dims:
         if name not in batch.stacked:
             return {}
-        # files are along the first axis
+        # the files are stacked along the first axis
         data, dims, lengths = batch.stacked[name], (None, *dims), (1,) * len(batch)
     axis = dims.index(batch.dim if batch.dim in dims else None)
     fragments = data.fragments
     if any(one.stop[axis] > other.start[axis] for one, other in pairwise(fragments)):
         raise MisfitError
     stops = np.cumsum(lengths)
-    found: dict[Fact, Column] = {}
+    lengths_by_fact: dict[Fact, Column] = {}
     for number, dim in enumerate(dims):
         rows = [f.axes[number].slabs().encoded for f in fragments]
         stored = np.concatenate(rows)
         if (stored == stored[0]).all():
             text: Column = format_lengths(stored[:1].tolist())
         else:
-            # where each chunk begins and ends along the files
+            # starts and stops of the chunks of all files
             begin, end = np.concatenate([_find_ends(f, axis, number) for f in fragments], axis=1)
             first = np.searchsorted(end, stops - lengths, "right").tolist()
             last = np.searchsorted(begin, stops, "left").tolist()
             text = [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
         if dim is not None:
-            found[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = text
-    return found
+            lengths_by_fact[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = text
+    return lengths_by_fact
 
 
 def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
@@ -225,7 +225,7 @@ def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
 
 
 def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
-    """Return facts with the attributes that differ; the attributes of a variable stay together."""
+    """Return facts with the differing attributes inserted after those of the same variable."""
     names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
     new: dict[str, dict[Fact, Column]] = {}
     for (owner, key), values in batch.attributes.items():
@@ -236,26 +236,26 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
         (facts if fact in facts else new.setdefault(fact.subject, {}))[fact] = column
     # the last fact of a variable is one of its attributes, or comes right before them
     last = {fact.subject: fact for fact in facts}
-    found: dict[Fact, Column] = {}
+    merged: dict[Fact, Column] = {}
     for fact, text in facts.items():
-        found[fact] = text
+        merged[fact] = text
         if new and last[fact.subject] == fact:
-            found |= new.pop(fact.subject, {})
-    return found | new.pop("", {})
+            merged |= new.pop(fact.subject, {})
+    return merged | new.pop("", {})
 
 
 # ---------------------------------------------------------------------- runs
 
 MAX_VALUES = 32
-"""A fact with at most this many texts gets a row, and an era, for each of them."""
+"""Maximum number of texts of a fact that each get their own difference and era."""
 TIMES = ("datetime64", "timedelta64")
-"""Prefixes of numpy's time types; other time types have a calendar."""
+"""Prefixes of NumPy's time dtypes; cftime objects have a calendar instead."""
 FactRun = tuple[int, str | None]
 """The first file of a run, and the text of the fact in the run, or None if it is absent."""
 
 
 _NONE = -1
-"""The number of the text for files without one."""
+"""The index of the text for files that lack the fact."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class FactRuns:
     count : int
         Number of files.
     lacking : mapping of str to bool array
-        Which files lack a variable that others have.
+        Mask of the files that lack a variable, for variables that not all files have.
     """
 
     runs: Mapping[Fact, list[FactRun]]
@@ -283,37 +283,37 @@ class FactRuns:
         Each of ``parts`` has the positions of some files in the order of all, and their facts.
         """
         numbers: dict[str | None, int] = {None: _NONE}
-        found: dict[Fact, list[tuple[Ints, Any]]] = {}
+        columns: dict[Fact, list[tuple[Ints, Any]]] = {}
         first: dict[Fact, tuple[int, int]] = {}
         count = 0
-        for where, facts in parts:
-            positions, count = np.array(where, np.int64), count + len(where)
+        for file_numbers, facts in parts:
+            positions, count = np.array(file_numbers, np.int64), count + len(file_numbers)
             for position, (fact, texts) in enumerate(facts.items()):
                 listed = (texts,) if isinstance(texts, str) else texts
-                known = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
-                there = known != _NONE
-                begin = int((positions if there.all() else positions[there]).min())
+                codes = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
+                present = codes != _NONE
+                begin = int((positions if present.all() else positions[present]).min())
                 first[fact] = min(first.get(fact, (begin, position)), (begin, position))
-                found.setdefault(fact, []).append((positions, known))
-        shown = [text for text in numbers if text is not None]
+                columns.setdefault(fact, []).append((positions, codes))
+        distinct = [text for text in numbers if text is not None]
         lacking: dict[str, Any] = {}
         runs = {}
         # whether a file has a variable must be known before the facts about it
-        for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
+        for fact in sorted(columns, key=lambda fact: fact.aspect != PRESENCE):
             column = np.full(count, _NONE)
-            for positions, known in found.pop(fact):
-                column[positions] = known
-            there = column != _NONE
+            for positions, codes in columns.pop(fact):
+                column[positions] = codes
+            present = column != _NONE
             if fact.aspect == PRESENCE:
-                lacking |= {} if there.all() else {fact.subject: ~there}
+                lacking |= {} if present.all() else {fact.subject: ~present}
             else:
                 # there are no facts about an absent variable or dimension
                 lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
-                stated = there | ~np.full(count, lacked)
+                stated = present | ~np.full(count, lacked)
                 last = np.maximum.accumulate(np.where(stated, np.arange(count), -1))
                 column = column[np.where(last < 0, stated.argmax(), last)]
             starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
-            runs[fact] = [(n, None if column[n] == _NONE else shown[column[n]]) for n in starts]
+            runs[fact] = [(n, None if column[n] == _NONE else distinct[column[n]]) for n in starts]
         return cls(
             {fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count, lacking
         )
@@ -328,10 +328,10 @@ class FactRuns:
         none = np.zeros(self.count, bool)
         # the facts about a variable continue through files that lack it
         lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)
-        found: Counter[str | None] = Counter()
+        counts: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
-            found[text] += stop - start - int(lacked[start:stop].sum())
-        return found
+            counts[text] += stop - start - int(lacked[start:stop].sum())
+        return counts
 
     def find_text(self, fact: Fact, number: int) -> str | None:
         """Return the text of a fact in one file, or None if it has none."""
@@ -342,7 +342,7 @@ class FactRuns:
         return next((text for _, text in self.runs[fact] if text is not None), None)
 
     def counts_time(self, subject: str) -> bool:
-        """Return whether a variable counts time in at least one file."""
+        """Return whether a variable contains times in at least one file."""
         texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
         return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
 
@@ -356,13 +356,13 @@ class FactRuns:
         if not fact.aspect.startswith(CHUNKS):
             return column
         sizes, of_size = self._number_texts(Fact(fact.aspect.removeprefix(CHUNKS), SIZE))
-        found, numbers = column.copy(), dict[int, int]()
+        indexes, numbers = column.copy(), dict[int, int]()
         for number, text in enumerate(texts):
-            here = column == number
-            pieces = {_count_pieces(text, sizes[n]) for n in set(of_size[here].tolist())}
+            same = column == number
+            pieces = {_count_pieces(text, sizes[n]) for n in set(of_size[same].tolist())}
             if len(pieces) == 1 and (count := pieces.pop()):
-                found[here] = numbers.setdefault(count, number)
-        return _number_keys(found)
+                indexes[same] = numbers.setdefault(count, number)
+        return _number_keys(indexes)
 
     def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
         """Return the texts of a fact, and, for each file, the index of its text."""
@@ -395,7 +395,7 @@ def _count_pieces(chunk: str | None, size: str | None) -> int:
 
 
 def _number_keys(keys: Ints) -> Ints:
-    """Return keys as small numbers, in order of first appearance."""
+    """Return consecutive numbers for keys, in order of first appearance."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.empty(first.size, np.int64)
     order[np.argsort(first)] = np.arange(first.size)
@@ -406,7 +406,7 @@ def _number_keys(keys: Ints) -> Ints:
 
 
 class UnreadableFile(NamedTuple):
-    """A file that cannot be read, why, and whether the file or a processing step is at fault.
+    """A file that cannot be read, the reason, and whether the file or a step is at fault.
 
     ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
     many readable files come before.
@@ -454,7 +454,7 @@ class FileSurvey:
 
 @dataclass(frozen=True)
 class Examination:
-    """The last step after opening a file: prepare it for combining, then collect its facts.
+    """The last step of opening a file: apply other steps, then collect the facts.
 
     Parameters
     ----------
@@ -465,7 +465,7 @@ class Examination:
     steps: tuple[PrepareStep[xr.Dataset], ...] = ()
 
     def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
-        """Return the facts of a file; nothing else of it is kept."""
+        """Return the facts of a file."""
         unlimited = dataset.encoding.get("unlimited_dims", ())
         for step in self.steps:
             dataset = step(file, dataset)
@@ -481,7 +481,7 @@ def survey_files(
     files, not a sample.
     """
     examined, alone = list[Examined](), list[Examined]()
-    lost: dict[int, tuple[Exception, bool]] = {}
+    errors: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
     with report_progress(progress, "opening", len(items)) as send:
         count = OutcomeCounter(len(items), send)
@@ -491,73 +491,77 @@ def survey_files(
                     count.add(outcome)
                     facts: Any = outcome.opened
                     if outcome.error is not None:
-                        lost[outcome.number] = outcome.error, outcome.is_fault
+                        errors[outcome.number] = outcome.error, outcome.is_fault
                     elif len(outcome.numbers) == 1:
                         alone.append((outcome.numbers, facts))
                     else:
                         examined.append((outcome.numbers, facts))
                 if len(alone) >= MAX_FILES_TOGETHER:
-                    # separately, they would take more memory
+                    # merged facts take less memory
                     examined.append(_join_facts(alone))
                     alone.clear()
         examined += [_join_facts(alone)] if alone else []
-        lost = dict(sorted(lost.items()))
-        count.finish((LeftOut.of(files[n], error) for n, (error, _) in lost.items()), files)
+        errors = dict(sorted(errors.items()))
+        count.finish((LeftOut.of(files[n], error) for n, (error, _) in errors.items()), files)
     names = [os.fspath(file) for file in files]
     readable = sorted(number for numbers, _ in examined for number in numbers)
     positions = {number: position for position, number in enumerate(readable)}
-    located = [([positions[n] for n in numbers], found) for numbers, found in examined]
+    located = [([positions[n] for n in numbers], file_facts) for numbers, file_facts in examined]
     located.sort(key=lambda item: min(item[0]))
     spans: dict[str, dict[int, CoordinateSpan]] = {}
-    for where, found in located:
-        for name, some in found.spans.items():
-            pairs = zip(where, some, strict=True)
+    for file_numbers, file_facts in located:
+        for name, file_span in file_facts.spans.items():
+            pairs = zip(file_numbers, file_span, strict=True)
             spans.setdefault(name, {}).update((n, span) for n, span in pairs if span is not None)
-    unlimited = [found.unlimited for _, found in located]
+    unlimited = [file_facts.unlimited for _, file_facts in located]
     return FileSurvey(
         [names[number] for number in readable],
-        FactRuns.of((where, found.facts) for where, found in located),
-        {name: sorted(some.items()) for name, some in spans.items()},
+        FactRuns.of((file_numbers, file_facts.facts) for file_numbers, file_facts in located),
+        {name: sorted(file_span.items()) for name, file_span in spans.items()},
         frozenset[str]().union(*unlimited).intersection(*unlimited),
         [
             UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
-            for n, (error, is_fault) in lost.items()
+            for n, (error, is_fault) in errors.items()
         ],
         is_whole,
     )
 
 
 def _join_facts(parts: Sequence[Examined]) -> Examined:
-    """Return the facts of files that were examined one by one as columns."""
+    """Merge the facts of files that were examined one by one into columns."""
     parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
     columns: dict[Fact, list[Any]] = {}
     spans: dict[str, list[CoordinateSpan | None]] = {}
-    for index, (_, found) in enumerate(parts):
-        for fact, text in found.facts.items():
+    for index, (_, file_facts) in enumerate(parts):
+        for fact, text in file_facts.facts.items():
             columns.setdefault(fact, [None] * count)[index] = text
-        for name, [span] in found.spans.items():
+        for name, [span] in file_facts.spans.items():
             spans.setdefault(name, [None] * count)[index] = span
     facts = {
         fact: column[0] if column.count(column[0]) == count else column
         for fact, column in columns.items()
     }
-    unlimited = frozenset.intersection(*(found.unlimited for _, found in parts))
+    unlimited = frozenset.intersection(*(file_facts.unlimited for _, file_facts in parts))
     return [number for [number], _ in parts], FileFacts(facts, spans, unlimited)
 
 
 def _examine(outcome: OpenOutcome[Any], files: Sequence[Any]) -> Iterator[OpenOutcome[Any]]:
     """Yield the outcome of files with their facts, or each on its own if one of them has none."""
-    found: Any = outcome.opened
-    if outcome.error is not None or isinstance(found, FileFacts):
+    file_facts: Any = outcome.opened
+    if outcome.error is not None or isinstance(file_facts, FileFacts):
         yield outcome
         return
     try:
-        facts = find_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
+        facts = (
+            find_batch_facts(file_facts)
+            if isinstance(file_facts, FileBatch)
+            else FileFacts.of(file_facts)
+        )
         yield replace(outcome, opened=facts)
     except (MisfitError, *OPEN_ERRORS) as error:
         if len(outcome.numbers) == 1:
             error.add_note(without_secrets(f"file {files[outcome.number]}"))
             yield OpenOutcome(outcome.numbers, error=error)
             return
-        for file in found.list_files():
+        for file in file_facts.list_files():
             yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)

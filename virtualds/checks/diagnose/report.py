@@ -221,17 +221,17 @@ def describe_error(error: BaseException) -> str:
 # ---------------------------------------------------------------------- entries
 
 MAX_NAMES = 5
-"""Maximum number of variables that a line names; it gives the number of others."""
+"""Maximum number of variables that a line names; the others are counted."""
 
 
 class EntryLine(NamedTuple):
-    """Differences, at least one, that only differ in the variable."""
+    """One or more differences that are the same except for the variable."""
 
     rows: tuple[Difference, ...]
 
     @property
     def first(self) -> Difference:
-        """The first of the rows, for what they have in common."""
+        """The first difference, which has the common fields."""
         return self.rows[0]
 
     @property
@@ -241,13 +241,13 @@ class EntryLine(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Lines, at least one, with the same verdict, remedy and line of code."""
+    """One or more lines with the same verdict, remedy and code."""
 
     lines: tuple[EntryLine, ...]
 
     @property
     def first(self) -> Difference:
-        """The first difference, for the remedy of all."""
+        """The first difference, which has the common remedy."""
         return self.lines[0].first
 
 
@@ -264,19 +264,19 @@ def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
     for row in rows:
         alike.setdefault(replace(row, variable=""), []).append(row)
     entries: dict[tuple[object, ...], list[EntryLine]] = {}
-    for shared, found in alike.items():
-        # what a difference has in common with others that have the same fix
+    for shared, subjects in alike.items():
+        # the fields that differences with the same fix share
         is_alone = shared.leads or not shared.remedy
         mending = (shared,) if is_alone else (shared.verdict, shared.remedy, shared.code)
-        entries.setdefault(mending, []).append(EntryLine(tuple(found)))
+        entries.setdefault(mending, []).append(EntryLine(tuple(subjects)))
     return [Entry(tuple(lines)) for lines in entries.values()]
 
 
 # ---------------------------------------------------------------------- along a coordinate
 
 Floats = npt.NDArray[np.float64]
-TOUCHING = 1e-9
-"""Parts of the line up to which a gap counts as rounding."""
+GAP_TOLERANCE = 1e-9
+"""Largest gap, as a fraction of the line, that counts as rounding."""
 
 
 class CoordinateSpan(NamedTuple):
@@ -380,7 +380,7 @@ class EraFile(NamedTuple):
 
 
 class _FileSpan(NamedTuple):
-    """The beginning and end of a file on the line, and the labels of both."""
+    """The start and end of a file on the line, and their labels."""
 
     era: int
     low: float
@@ -411,7 +411,7 @@ def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
         runs: list[list[_FileSpan]] = []
         end = -1.0
         for span in members:
-            if span.low > end + TOUCHING:
+            if span.low > end + GAP_TOLERANCE:
                 runs.append([])
             runs[-1].append(span)
             end = max(end, span.high)
@@ -427,25 +427,25 @@ def _find_file_spans(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan]
     A file that cannot be opened is placed between its neighbours in the given order.
     """
     spans = [file.span for file in files if file.is_readable]
-    known = [span for span in spans if span is not None]
-    if not known or len(known) < len(spans):
+    spans_found = [span for span in spans if span is not None]
+    if not spans_found or len(spans_found) < len(spans):
         return None
-    counted = to_numbers(np.array([end for s in known for end in (s.start, s.stop)]))
+    counted = to_numbers(np.array([end for s in spans_found for end in (s.start, s.stop)]))
     if counted is None or not np.isfinite(counted.numbers).all():
         return None
-    low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], known, is_time)
-    # where a file begins that cannot be opened, and where the next one does
+    low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], spans_found, is_time)
+    # the positions between which unreadable files are placed
     before, after = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
-    found, number = [], 0
+    file_spans, number = [], 0
     for name, era, is_readable, _ in files:
         if is_readable:
-            words = text_of(known[number].start), text_of(known[number].stop)
-            found.append(_FileSpan(era, float(low[number]), float(high[number]), *words))
+            labels = text_of(spans_found[number].start), text_of(spans_found[number].stop)
+            file_spans.append(_FileSpan(era, float(low[number]), float(high[number]), *labels))
             number += 1
         else:
             start = before[number]
-            found.append(_FileSpan(era, start, max(start, after[number]), name, name))
-    return found
+            file_spans.append(_FileSpan(era, start, max(start, after[number]), name, name))
+    return file_spans
 
 
 def _find_ends(
@@ -557,10 +557,10 @@ class Diagnosis(Report):
         yield draw_eras(self.eras, self.stretches, self._shorten)
         yield Section("Eras", [self._describe_eras()], f"{len(self.eras):,}", is_open=False)
         for verdict in VERDICTS[:-1]:
-            found = fold_differences(self.of(verdict))
-            cards = [_make_card(entry, self._shorten) for entry in found[:MAX_ROWS]]
-            more = format_remainder(len(found) - MAX_ROWS, WHERE_ALL)
-            yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(found):,}")
+            entries = fold_differences(self.of(verdict))
+            cards = [_make_card(entry, self._shorten) for entry in entries[:MAX_ROWS]]
+            more = format_remainder(len(entries) - MAX_ROWS, WHERE_ALL)
+            yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(entries):,}")
         others = fold_differences(self.of(VERDICTS[-1]))
         rows = [
             (
@@ -572,8 +572,8 @@ class Diagnosis(Report):
             for row in line.rows[:1]
         ]
         head = ("variable", "what", "before", "after", "first file", "files", "result")
-        shown = Table(head, rows, (5,), MAX_ROWS, rest=WHERE_ALL)
-        yield Section("Differences that cost nothing", [shown], f"{len(others):,}", is_open=False)
+        table = Table(head, rows, (5,), MAX_ROWS, rest=WHERE_ALL)
+        yield Section("Differences that cost nothing", [table], f"{len(others):,}", is_open=False)
 
     @property
     def folder(self) -> str:
@@ -583,8 +583,8 @@ class Diagnosis(Report):
         return folders.pop() if len(folders) == 1 else ""
 
     def _shorten(self, file: str) -> str:
-        shown = without_secrets(file)
-        return shown.removeprefix(f"{self.folder}/") if self.folder else shown
+        url = without_secrets(file)
+        return url.removeprefix(f"{self.folder}/") if self.folder else url
 
     def _format_heading(self) -> list[str]:
         looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
@@ -624,13 +624,17 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
     if len(lines) > 1:
         title, note = ", ".join(dict.fromkeys(line.first.aspect for line in lines)), ""
     for line in lines[:MAX_ROWS]:
-        one = line.first
-        change = (Code(shorten_text(one.before)), " -> ", Code(shorten_text(one.after)))
+        difference = line.first
+        change = (
+            Code(shorten_text(difference.before)),
+            " -> ",
+            Code(shorten_text(difference.after)),
+        )
         if len(lines) > 1:
-            files = _describe_files(one, shorten)
-            body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {one.how}"]
+            files = _describe_files(difference, shorten)
+            body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {difference.how}"]
         else:
-            body += [change, one.how]
+            body += [change, difference.how]
     body.append(format_remainder(len(lines) - MAX_ROWS, WHERE_ALL))
     return Card(title, body, note, shade, sign, row.remedy, row.code)
 
@@ -641,7 +645,7 @@ def _name_subject(line: EntryLine) -> tuple[str, ...]:
 
 
 def _describe_files(row: Difference, shorten: Shorten) -> str:
-    """Return the first file that differs, how many do, and the file that it was compared with."""
+    """Describe the first file that differs, the number of such files, and the reference file."""
     against = f", against {shorten(row.against)}" if row.against else ""
     return f"from {shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
 
@@ -652,11 +656,11 @@ ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
 """The shades of eras; further eras share one, and files that cannot be opened have another."""
 
 MAX_LANES = 6
-"""Lines below each other, for eras that overlap."""
-FINEST = 600
-"""Maximum number of distinguishable parts of a line."""
-APART = 0.25
-"""The least distance of two labels, as a part of the line."""
+"""Maximum number of lanes for overlapping eras."""
+MAX_SPANS = 600
+"""Maximum number of distinguishable spans on a line."""
+MIN_LABEL_DISTANCE = 0.25
+"""Minimum distance of two labels, as a fraction of the line."""
 
 
 def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
@@ -671,7 +675,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     rows = [
         (_shade_era(n, eras), _describe_era(n, eras, shorten))
         for n, era in enumerate(eras)
-        # the first era without a shade of its own represents all others
+        # the first era without its own shade stands for all later ones in the legend
         if n <= len(ERA_SHADES) or era.reason is not None
     ]
     if gaps:
@@ -699,7 +703,7 @@ def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
 
 
 def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
-    """Yield the parts of the line without a stretch."""
+    """Yield the start and end of each range of the line without a stretch."""
     end = 0.0
     for stretch in sorted(stretches, key=lambda s: s.low):
         if stretch.low > end + 1e-9:
@@ -728,25 +732,25 @@ def _iterate_spans(
     # files that cannot be opened are drawn on top, however narrow they are
     for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
         shade = _shade_era(stretch.era, eras)
-        drawn_as = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
+        drawn_as = (shade.name, int(stretch.low * MAX_SPANS), int(stretch.high * MAX_SPANS))
         if drawn_as not in drawn:
             drawn.add(drawn_as)
             ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
             words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
-            low = min(stretch.low, 1 - 2 / FINEST)
-            yield Span(low, max(stretch.high, low + 2 / FINEST), shade, words)
+            low = min(stretch.low, 1 - 2 / MAX_SPANS)
+            yield Span(low, max(stretch.high, low + 2 / MAX_SPANS), shade, words)
 
 
 def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
     """Return labels below the line for its start, its end, and the start of each era."""
-    known = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
-    known = known or sorted(stretches, key=lambda s: s.low)
-    has_names = any(s.start == eras[s.era].first_file for s in known)
-    marks = [(known[0].low, known[0].start)]
-    for stretch in () if has_names else known[1:]:
-        if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
+    readable = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
+    readable = readable or sorted(stretches, key=lambda s: s.low)
+    has_names = any(s.start == eras[s.era].first_file for s in readable)
+    marks = [(readable[0].low, readable[0].start)]
+    for stretch in () if has_names else readable[1:]:
+        if marks[-1][0] + MIN_LABEL_DISTANCE <= stretch.low <= 1 - 2 * MIN_LABEL_DISTANCE:
             marks.append((stretch.low, stretch.start))
-    last = max(known, key=lambda s: s.high)
+    last = max(readable, key=lambda s: s.high)
     return draw_labels(
         [(position, shorten(words)) for position, words in [*marks, (1.0, last.stop)]]
     )

@@ -1,7 +1,7 @@
 """Trials: combining two files shows the effect of a difference, so that it need not be guessed.
 
-`EXPLANATIONS` describes the effect of a difference in words. `open_virtual_mfdataset` shows whether
-that is true: it combines the two files that differ, and its result shows the costs.
+`EXPLANATIONS` describes the expected effect of a difference. `open_virtual_mfdataset` checks it by
+combining the two files that differ, and the result shows the costs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from virtualds.formats.zarr.write_plan import Hierarchy, plan_writing
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"
 RENAMED, NAME, KIND = "name of the dimension", "name of the variable", "data variables"
-"""Causes of other differences, which a report names instead of them."""
+"""Aspects that explain other differences, and that a report names in their place."""
 TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
 
@@ -81,7 +81,7 @@ class UntestedDifference(NamedTuple):
 
 
 class ChangeMeaning(NamedTuple):
-    """The effect of a difference when files are combined, in words.
+    """A description of the effect of a difference when files are combined.
 
     ``price`` is what it always costs; ``remedy`` helps if it costs or blocks. A ``harmless``
     difference never prevents files from combining, so it is not tried. A ``leading`` one is a fault
@@ -229,7 +229,7 @@ class TrialCombine:
     _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     def open_alone(self, file: str) -> xr.Dataset:
-        """Return one file on its own; the last one is cached."""
+        """Open a single file; the last one is cached."""
         if file not in self._alone:
             self._alone.clear()
             self._alone[file] = self.combine([file])
@@ -272,25 +272,25 @@ def judge_changes(
     Without changes, yield an error of files that do not combine although nothing differs.
     ``examples`` are files on which a remedy is tried: the two, and those that lack a variable.
     """
-    whole: xr.Dataset | None = None
+    result: xr.Dataset | None = None
     failure: Exception | None = None
     if not changes or any(not explain_change(change).harmless for change in changes):
         try:
-            whole = trial.combine(files)
+            result = trial.combine(files)
         except OPEN_ERRORS as error:
             failure = error
-    found = list[Difference]()
+    differences = list[Difference]()
     for change in changes:
-        combined, tried = whole, trial
+        combined, tried = result, trial
         if change.renames:
             combined, tried = None, trial.rename(change.renames)
         try:
-            found.append(_judge_change(change, combined, tried, examples))
+            differences.append(_judge_change(change, combined, tried, examples))
         except UnsupportedError as error:
-            # such files cannot be tried at all: the error says what to do first
+            # such files cannot be combined in a trial, and the error gives the remedy
             failure = failure or error
-    yield from found
-    if failure is not None and all(row.verdict != "blocks" for row in found):
+    yield from differences
+    if failure is not None and all(row.verdict != "blocks" for row in differences):
         yield _describe_failure(failure, (files[0], files[-1]), examples, trial)
 
 
@@ -308,7 +308,7 @@ def _describe_failure(
 
 
 def _find_failing(files: Sequence[str], trial: TrialCombine) -> str:
-    """Return the variable without which files combine, or "" if there is none."""
+    """Return the variable without which the files can be combined, or "" if there is none."""
     variables = [item for file in files for item in trial.open_alone(file).variables.items()]
     for name in dict.fromkeys(str(n) for n, v in variables if set(v.dims).isdisjoint(trial.dims)):
         with suppress(*OPEN_ERRORS):
@@ -322,7 +322,7 @@ def _find_keeping(
     trial: TrialCombine,
     alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> str:
-    """Return the remedy for values that differ: if one works, the simplest that loses no value."""
+    """Return the simplest working remedy for differing values that loses no values."""
     for remedy, options in SIDE_BY_SIDE.items():
         try:
             replace(trial, options={**trial.options, **options}).combine(files, alone)
@@ -334,7 +334,7 @@ def _find_keeping(
 
 def _judge_change(
     change: UntestedDifference,
-    whole: xr.Dataset | None,
+    combined: xr.Dataset | None,
     trial: TrialCombine,
     examples: Sequence[str],
 ) -> Difference:
@@ -349,13 +349,13 @@ def _judge_change(
     subject, aspect = change.fact
     prices = [meaning.price] if meaning.price else []
     if meaning.harmless:
-        how, remedy = "; ".join([meaning.how, *prices]), meaning.remedy if prices else ""
-        return _make_difference(change, "costs" if prices else "combines", how, remedy)
+        effect, remedy = "; ".join([meaning.how, *prices]), meaning.remedy if prices else ""
+        return _make_difference(change, "costs" if prices else "combines", effect, remedy)
     select = partial(_reduce_others, change=change, trial=trial)
     try:
-        if whole is None or change.among:
+        if combined is None or change.among:
             # combine only the variables of the difference, of the files that show it
-            whole = trial.combine(change.among or change.pair, select)
+            combined = trial.combine(change.among or change.pair, select)
     except UnsupportedError:
         raise
     except OPEN_ERRORS as error:
@@ -363,20 +363,20 @@ def _judge_change(
         if aspect == VALUES and not change.is_dimension:
             remedy = _find_keeping(examples, trial, select)
         return _make_difference(change, "blocks", describe_error(error), remedy)
-    refused = _list_refused(change, whole, trial)
-    prices += _find_costs(change, whole, trial)
+    refused = _list_refused(change, combined, trial)
+    prices += _find_costs(change, combined, trial)
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
-    how = meaning.how
-    if aspect == DTYPE and subject in whole.variables:
-        how = f"{how}, to {whole.variables[subject].dtype}"
-    elif aspect == VALUES and subject in whole.sizes:
-        how = f"the coordinates are united ({whole.sizes[subject]} elements)"
+    effect = meaning.how
+    if aspect == DTYPE and subject in combined.variables:
+        effect = f"{effect}, to {combined.variables[subject].dtype}"
+    elif aspect == VALUES and subject in combined.sizes:
+        effect = f"the coordinates are united ({combined.sizes[subject]} elements)"
     goes_into_zarr = refused and "zarr-v3" not in refused and not meaning.leading
     remedies = [WRITE_ZARR] if goes_into_zarr else []
     remedies += [meaning.remedy] if prices and meaning.remedy else []
     verdict: Verdict = "costs" if prices else "combines"
-    how = "; ".join([how, *prices])
-    return _make_difference(change, verdict, how, ", or ".join(remedies), refused)
+    effect = "; ".join([effect, *prices])
+    return _make_difference(change, verdict, effect, ", or ".join(remedies), refused)
 
 
 def _make_difference(
@@ -410,18 +410,18 @@ def _reduce_others(
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
     along.sort(key=lambda n: n in joined)
-    # unless these variables show the length of the dataset, one more variable is kept to show it
-    tells = aspect not in (PRESENCE, NAME) and set(about) & set(along)
-    kept = {*about, *(() if tells else along[:1])}
+    # if these variables lack the joined dimension, keep one more variable that has it
+    shows_length = aspect not in (PRESENCE, NAME) and set(about) & set(along)
+    names = {*about, *(() if shows_length else along[:1])}
     if len(joined) > 1 or trial.how["combine"] == "by_coords":
         # files are ordered by their coordinates
-        kept |= joined & set(dataset.variables)
-    found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
-    others = {d: slice(0, 1) for d in found.dims if d not in (*joined, *named)}
-    return found.isel(others).drop_vars([d for d in others if d in found.variables])
+        names |= joined & set(dataset.variables)
+    reduced = dataset.drop_vars([n for n in dataset.variables if n not in names])
+    others = {d: slice(0, 1) for d in reduced.dims if d not in (*joined, *named)}
+    return reduced.isel(others).drop_vars([d for d in others if d in reduced.variables])
 
 
-# ---------------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------------- costs
 
 
 FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
@@ -432,7 +432,7 @@ FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
 }
 """Functions that raise an error for a group that a format cannot store."""
 CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
-"""Aspects in which a difference may cause several fragments."""
+"""Aspects in which differences may split an array into several fragments."""
 
 
 def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
@@ -460,7 +460,7 @@ def _list_variables(change: UntestedDifference, dataset: xr.Dataset) -> list[Has
 def _find_costs(
     change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
 ) -> Iterator[str]:
-    """Yield the costs of the combined dataset compared with a single file, in words."""
+    """Yield descriptions of the costs of the combined dataset compared with a single file."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
@@ -487,8 +487,8 @@ def _list_refused(
     names = _list_variables(change, combined)
 
     def list_refusing(dataset: xr.Dataset) -> list[str]:
-        known = dataset.variables
-        return list_refusing_formats(xr.Dataset({n: known[n] for n in names if n in known}))
+        variables = dataset.variables
+        return list_refusing_formats(xr.Dataset({n: variables[n] for n in names if n in variables}))
 
     refused = list_refusing(combined) if names else []
     before = list_refusing(trial.open_alone(change.pair[0])) if refused else []

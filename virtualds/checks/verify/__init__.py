@@ -30,7 +30,7 @@ from virtualds.source_file import SourceFile
 __all__ = ["Problem", "Verification", "verify_arrays"]
 
 AGAINST = ("fingerprint", "range", "native")
-"""The choices of ``against``; each includes the choices before it."""
+"""The values of ``against``, each of which includes the previous ones."""
 NOT_VIRTUAL = (
     "not a virtual array: xarray or dask reads its values; open the set with "
     "open_virtual_dataset to verify it"
@@ -69,26 +69,26 @@ def verify_arrays(
     """
     check_choice("against", against, AGAINST)
     sample = check_sample(sample)
-    known = survey_references(arrays)
-    states = fetch_states(known.ends, progress)
-    ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)
+    survey = survey_references(arrays)
+    states = fetch_states(survey.ends, progress)
+    ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, survey, states)
     compared = ComparisonResult()
     if against == "native":
         members = find_damaged_members(states.archives)
-        most = min(count_sampled(arrays, sample), known.references)
+        most = min(count_sampled(arrays, sample), survey.references)
         with count_progress(progress, "comparing", most, "chunk") as advance:
             compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound, advance)
         compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
-    problems = (*known.problems, *states.problems, *ranges, *compared.problems, *strange)
-    locations = dict.fromkeys((file.url, file.options) for file in known.ends)
-    found = Verification(
+    problems = (*survey.problems, *states.problems, *ranges, *compared.problems, *strange)
+    locations = dict.fromkeys((file.url, file.options) for file in survey.ends)
+    verification = Verification(
         against=against,
         files=states.locations,
         fingerprinted=states.fingerprinted,
-        references=known.references,
-        missing=known.missing,
-        inline=known.inline,
+        references=survey.references,
+        missing=survey.missing,
+        inline=survey.inline,
         loaded=loaded,
         sampled=compared.sampled,
         compared=dict(compared.equal),
@@ -98,32 +98,35 @@ def verify_arrays(
     )
     # any other problem already explains why nothing was compared
     return (
-        found
-        if found.ok or found.problems
-        else replace(found, problems=(_make_no_comparison_problem(found),))
+        verification
+        if verification.ok or verification.problems
+        else replace(verification, problems=(_make_no_comparison_problem(verification),))
     )
 
 
-def _make_no_comparison_problem(found: Verification) -> Problem:
-    """Return the problem that says why no chunk was compared."""
+def _make_no_comparison_problem(verification: Verification) -> Problem:
+    """Return the problem that no chunk was compared, with the reason and the remedy."""
     text = (
-        f"no chunk was compared: {found.references:,} lie in files, {found.missing:,} are missing, "
-        f"{found.inline:,} inline, and {found.loaded:,} variables are in memory; "
+        f"no chunk was compared: {verification.references:,} lie in files, "
+        f"{verification.missing:,} are missing, {verification.inline:,} inline, "
+        f"and {verification.loaded:,} variables are in memory; "
     )
-    if found.references:
+    if verification.references:
         remedy = "take a larger sample"
-    elif found.loaded:
+    elif verification.loaded:
         remedy = "open it with loadable_variables=[] to compare the variables that lie in files"
     else:
         remedy = "against='range' checks everything here"
     return Problem("", "", None, NOT_COMPARED, text + remedy)
 
 
-def _find_out_of_range(arrays: Arrays, known: ReferenceSurvey, states: FileStates) -> list[Problem]:
+def _find_out_of_range(
+    arrays: Arrays, survey: ReferenceSurvey, states: FileStates
+) -> list[Problem]:
     """Return the references that reach past the current end of their files."""
     sizes: dict[SourceFile, int] = {
         file: size
-        for file, end in known.ends.items()
+        for file, end in survey.ends.items()
         if (size := states.sizes.get(file)) is not None and end > size
     }
     return list(find_chunks_past_end(arrays, sizes)) if sizes else []

@@ -107,8 +107,8 @@ def _open_unless_local(source: SourceFile, closing: ExitStack) -> Any:
     return closing.enter_context(filesystem.open(path, "rb"))
 
 
-SMALL = 2**18
-"""Maximum size in bytes of a variable that is read whole if several of its chunks are needed."""
+MAX_WHOLE_BYTES = 2**18
+"""Maximum size in bytes of variables that are read whole when several chunks are needed."""
 
 
 @dataclass
@@ -128,26 +128,31 @@ class _XarrayReader:
     asked: set[tuple[str, str, bool]] = field(default_factory=set)
     whole: dict[tuple[str, str, bool], Array | None] = field(default_factory=dict)
 
-    def read(self, wanted: NativeRegion) -> Array:
-        dataset = self._open_dataset(wanted.group, wanted.decoded)
-        if wanted.variable not in dataset.variables:
-            raise NativeReadError(f"it has no variable {wanted.variable!r}")
-        variable = dataset.variables[wanted.variable]
-        if variable.shape != wanted.shape:
+    def read(self, request: NativeRegion) -> Array:
+        dataset = self._open_dataset(request.group, request.decoded)
+        if request.variable not in dataset.variables:
+            raise NativeReadError(f"it has no variable {request.variable!r}")
+        variable = dataset.variables[request.variable]
+        if variable.shape != request.shape:
             raise NativeReadError(f"it reads the variable with shape {variable.shape}")
-        key = wanted.group, wanted.variable, wanted.decoded
-        if key in self.asked and variable.nbytes <= SMALL and key not in self.whole:
+        key = request.group, request.variable, request.decoded
+        if key in self.asked and variable.nbytes <= MAX_WHOLE_BYTES and key not in self.whole:
             self.whole[key] = _read_whole(variable)
         self.asked.add(key)
-        if (known := self.whole.get(key)) is not None:
-            return np.asarray(known[wanted.region])
-        return np.asarray(variable[wanted.region].values)
+        if (values := self.whole.get(key)) is not None:
+            return np.asarray(values[request.region])
+        return np.asarray(variable[request.region].values)
 
     def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
         if (group, decoded) not in self.opened:
-            how = {"decode_cf": decoded, "cache": False, "group": group or None, **self.options}
-            found = xr.open_dataset(self.target(), engine=self.engine, **how)
-            self.opened[group, decoded] = self.closing.enter_context(found)
+            open_kwargs = {
+                "decode_cf": decoded,
+                "cache": False,
+                "group": group or None,
+                **self.options,
+            }
+            dataset = xr.open_dataset(self.target(), engine=self.engine, **open_kwargs)
+            self.opened[group, decoded] = self.closing.enter_context(dataset)
         return self.opened[group, decoded]
 
 
@@ -161,8 +166,8 @@ def _read_whole(variable: xr.Variable) -> Array | None:
 
 # ---------------------------------------------------------------------- chunks
 
-OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file holds it"
-"""Why a chunk stored in the repository itself is not compared."""
+REPOSITORY_REASON = "it is a chunk of an Icechunk repository, and no other file holds it"
+"""The reason for not comparing a chunk that the repository itself stores."""
 
 
 def is_icechunk_chunk(file: SourceFile) -> bool:
@@ -187,7 +192,7 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: SourceFile) -> RewrittenFile | None:
-        """Return the chunks of a file, or None if it is not such a file."""
+        """Return a file of rewritten chunks, or None if the file is of another kind."""
         if file.size is None or (original := find_original(file)) is None:
             return None
         if (rows := read_rows(file)) is None:
@@ -197,7 +202,7 @@ class RewrittenFile:
         return cls(original, dict(zip(begins.tolist(), cells, strict=True)))
 
     def pair(self, chunk: SampledChunk) -> tuple[Array, Array]:
-        """Return the values of a chunk, and the values of the original at the same position.
+        """Return the values of a rewritten chunk, and the original values at the same position.
 
         Raises
         ------
@@ -219,11 +224,11 @@ class RewrittenFile:
 def pair_rewritten(
     file: SourceFile, chunks: Sequence[SampledChunk]
 ) -> list[tuple[SampledChunk, Array, Array]] | None:
-    """Return rewritten chunks with the values of both sides, or None for other files."""
-    found = RewrittenFile.of(file)
-    if found is None:
+    """Return rewritten chunks with rewritten and original values, or None for other files."""
+    rewritten = RewrittenFile.of(file)
+    if rewritten is None:
         return None
-    return [(chunk, *found.pair(chunk)) for chunk in chunks]
+    return [(chunk, *rewritten.pair(chunk)) for chunk in chunks]
 
 
 # ---------------------------------------------------------------------- sampled chunks
@@ -233,7 +238,7 @@ Sample = int | float | None
 
 
 ATTEMPTS = 8
-"""Maximum number of attempts to find a chunk that is in a file, if many are missing."""
+"""Maximum number of draws to find an existing chunk where many are missing."""
 
 
 CHUNKS_AT_ONCE = 2**16
@@ -241,7 +246,7 @@ CHUNKS_AT_ONCE = 2**16
 
 
 class SampledChunk(NamedTuple):
-    """One chunk in a file, and how it is decoded."""
+    """The location of a chunk in a file, and the information to decode it."""
 
     variable: str
     number: ChunkId
@@ -313,22 +318,22 @@ def _size_sample(total: int, sample: Sample) -> int:
 
 
 def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
-    """Return the number of chunks to draw of each part: one, and more in proportion to its size."""
+    """Return the number of chunks to draw from each part: one, and more by its size."""
     count = _size_sample(int(sizes.sum()), sample)
-    one = np.ones(sizes.size, np.int64)
+    minimum = np.ones(sizes.size, np.int64)
     if count < sizes.size:
-        one[rng.permutation(sizes.size)[count:]] = 0
-        return one
-    rest = sizes - 1
-    ends = np.cumsum(rest) * (count - sizes.size) // max(int(rest.sum()), 1)
-    return one + np.diff(ends, prepend=0)
+        minimum[rng.permutation(sizes.size)[count:]] = 0
+        return minimum
+    weights = sizes - 1
+    ends = np.cumsum(weights) * (count - sizes.size) // max(int(weights.sum()), 1)
+    return minimum + np.diff(ends, prepend=0)
 
 
 def _iterate_all(part: SampledFragment) -> Iterator[SampledChunk]:
     size = part.fragment.manifest.size
     for start in range(0, size, CHUNKS_AT_ONCE):
-        found = _make_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
-        yield from (chunk for chunk in found if chunk is not None)
+        sampled = _make_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
+        yield from (chunk for chunk in sampled if chunk is not None)
 
 
 def _draw_some(
@@ -337,13 +342,13 @@ def _draw_some(
     """Draw one chunk from each range; draw again if a range yields none."""
     size = part.fragment.manifest.size
     bounds = np.arange(quota + 1) * size // quota
-    wanted = np.arange(quota)
+    pending = np.arange(quota)
     for _ in range(ATTEMPTS):
-        drawn = rng.integers(bounds[wanted], bounds[wanted + 1])
-        found = _make_chunks(part, drawn)
-        yield from (chunk for chunk in found if chunk is not None)
-        wanted = wanted[[chunk is None for chunk in found]]
-        if not wanted.size:
+        drawn = rng.integers(bounds[pending], bounds[pending + 1])
+        sampled = _make_chunks(part, drawn)
+        yield from (chunk for chunk in sampled if chunk is not None)
+        pending = pending[[chunk is None for chunk in sampled]]
+        if not pending.size:
             return
 
 
@@ -355,20 +360,22 @@ def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | No
     except (VirtualdsError, OSError):
         return [None] * ids.size  # the survey has reported it
     positions = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
-    found: list[SampledChunk | None] = []
+    sampled: list[SampledChunk | None] = []
     for n in range(ids.size):
         row = rows.lookup((n,))
         number = tuple(int(at[n]) for at in positions)
         slabs = (axis.slabs(i, i + 1) for axis, i in zip(axes, number, strict=True))
         encoded = tuple(int(slab.encoded[0]) for slab in slabs)
-        where = (row.offset, row.length, row.checksum)
+        byte_range = (row.offset, row.length, row.checksum)
         pipeline = part.array.pipelines[row.pipeline] if row.file >= 0 else None
-        found.append(
+        sampled.append(
             None
             if pipeline is None
-            else SampledChunk(part.name, number, rows.files[row.file], *where, pipeline, encoded)
+            else SampledChunk(
+                part.name, number, rows.files[row.file], *byte_range, pipeline, encoded
+            )
         )
-    return found
+    return sampled
 
 
 Item = TypeVar("Item")
@@ -378,7 +385,7 @@ Result = TypeVar("Result")
 
 
 PIECE = 2**24
-"""The number of bytes of an uncompressed chunk that are compared: such a chunk may be a whole
+"""Maximum number of bytes of an uncompressed chunk to compare, as it may be a whole
 file."""
 
 
@@ -394,9 +401,9 @@ def select_part(chunk: SampledChunk) -> SampledChunk:
     inner = next(axis for axis, row in enumerate(rows) if row <= PIECE)
     # the rows must be within one row of the next outer axis to form a box
     row, outer = rows[inner], rows[inner - 1]
-    taken = min(PIECE // row * row, outer)
-    begin = chunk.length // outer // 2 * outer + (outer - taken) // 2 // row * row
-    return chunk._replace(offset=chunk.offset + begin, length=taken)
+    row_count = min(PIECE // row * row, outer)
+    begin = chunk.length // outer // 2 * outer + (outer - row_count) // 2 // row * row
+    return chunk._replace(offset=chunk.offset + begin, length=row_count)
 
 
 def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
@@ -424,8 +431,8 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
     plain = CodecPipeline(pipeline.dtype, pipeline.codecs, layout=tuple(range(len(shape))))
     fragment = Fragment.whole(axes, manifest)
     array = ManifestArray.of_fragment(fragment, plain, chunk.variable)
-    found = replace(array, dtype=plain.decoded_dtype).read()
-    return found if pipeline.codecs else found.reshape(-1)
+    values = replace(array, dtype=plain.decoded_dtype).read()
+    return values if pipeline.codecs else values.reshape(-1)
 
 
 def is_undecodable(error: BaseException) -> bool:
@@ -456,12 +463,12 @@ COMPARE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
     *(EOFError, ElementTree.ParseError),
 )
-"""Errors that a native reader may raise, also if a file has changed meanwhile."""
+"""Errors that native readers may raise, also because a file has changed since the scan."""
 
 
 @dataclass
 class ComparisonResult:
-    """The result; ``equal`` counts the equal chunks of each reader."""
+    """The problems found, and the number of equal chunks by reader (``equal``)."""
 
     sampled: int = 0
     equal: Counter[str] = field(default_factory=Counter)
@@ -472,37 +479,40 @@ def compare_chunks(
     chunks: Iterable[SampledChunk], sound: set[SourceFile], advance: Advance
 ) -> ComparisonResult:
     """Compare chunks of valid files; chunks of other files are skipped."""
-    found = ComparisonResult()
+    result = ComparisonResult()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
     with ExitStack() as closing:
         sources = closing.enter_context(_OpenSources())
-        while some := list(islice(waiting, SORTED_CHUNKS)):
+        while batch := list(islice(waiting, SORTED_CHUNKS)):
             # options cannot be ordered
-            some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
-            _compare_some(some, sources, found, advance)
-    return found
+            batch.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
+            _compare_batch(batch, sources, result, advance)
+    return result
 
 
-def _compare_some(
-    chunks: Sequence[SampledChunk], sources: _OpenSources, found: ComparisonResult, advance: Advance
+def _compare_batch(
+    chunks: Sequence[SampledChunk],
+    sources: _OpenSources,
+    result: ComparisonResult,
+    advance: Advance,
 ) -> None:
     for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
-        for some in _batch_reads(members):
-            found.sampled += len(some)
-            good = [(chunk, part, numbers) for chunk, part, numbers in some
-                    if not _is_refused(chunk, numbers, found)]  # fmt: skip
+        for batch in _batch_reads(members):
+            result.sampled += len(batch)
+            good = [(chunk, part, numbers) for chunk, part, numbers in batch
+                    if not _is_refused(chunk, numbers, result)]  # fmt: skip
             if good:
-                _compare_file(file, good, sources, found)
-            advance(len(some))
+                _compare_file(file, good, sources, result)
+            advance(len(batch))
 
 
 Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
-"""A chunk, the examined part of it, and the numbers of that part."""
+"""A chunk, the part of it to compare, and the stored values of that part."""
 
 
 def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
-    while some := list(islice(members, 16)):
-        yield some
+    while batch := list(islice(members, 16)):
+        yield batch
 
 
 def _read_pairs(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
@@ -521,16 +531,16 @@ def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsE
 
 
 def _is_refused(
-    chunk: SampledChunk, numbers: Array | VirtualdsError, found: ComparisonResult
+    chunk: SampledChunk, numbers: Array | VirtualdsError, result: ComparisonResult
 ) -> bool:
     """Return whether a chunk cannot be read, and record the problem."""
     if not isinstance(numbers, VirtualdsError):
         return False
     kind = "undecodable" if is_undecodable(numbers) else "unreachable"
     if isinstance(numbers, FormatError):
-        # the reference is rejected before any read
+        # an invalid reference, for which nothing was read
         kind = "range"
-    found.problems.append(_make_problem(chunk, kind, str(numbers)))
+    result.problems.append(_make_problem(chunk, kind, str(numbers)))
     return True
 
 
@@ -542,46 +552,46 @@ def _compare_file(
     file: SourceFile,
     chunks: Sequence[tuple[SampledChunk, SampledChunk, Any]],
     sources: _OpenSources,
-    found: ComparisonResult,
+    result: ComparisonResult,
 ) -> None:
     """Compare chunks of one file with its native readers, or with their originals."""
     try:
         pairs = pair_rewritten(file, [chunk for chunk, _, _ in chunks])
     except COMPARE_ERRORS as error:
         text = f"decoded, but not compared: its original cannot be read ({_describe_error(error)})"
-        found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
+        result.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     if pairs is not None:
-        _compare_pairs(pairs, found)
+        _compare_pairs(pairs, result)
         return
-    source = OF_REPOSITORY if is_icechunk_chunk(file) else sources.of(file)
+    source = REPOSITORY_REASON if is_icechunk_chunk(file) else sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
-        found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
+        result.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
-    wanted = [(part.offset, part.length) for _, part, _ in chunks]
-    locations = source.scanned.locate_ranges(file.url, wanted)
+    ranges = [(part.offset, part.length) for _, part, _ in chunks]
+    locations = source.scanned.locate_ranges(file.url, ranges)
     for chunk, part, numbers in chunks:
         location = locations.get((part.offset, part.length))
         if location is None:
-            found.problems.append(_make_problem(chunk, *source.judge_absence(part)))
+            result.problems.append(_make_problem(chunk, *source.describe_absence(part)))
             continue
-        kind, text = source.judge(chunk, location, numbers)
+        kind, text = source.compare(chunk, location, numbers)
         if kind:
-            found.problems.append(_make_problem(chunk, kind, text))
+            result.problems.append(_make_problem(chunk, kind, text))
         else:
-            found.equal[text] += 1
+            result.equal[text] += 1
 
 
 def _compare_pairs(
-    pairs: Sequence[tuple[SampledChunk, Array, Array]], found: ComparisonResult
+    pairs: Sequence[tuple[SampledChunk, Array, Array]], result: ComparisonResult
 ) -> None:
     """Compare rewritten chunks with the values from which they were made."""
     for chunk, ours, theirs in pairs:
         if text := find_difference(ours, theirs):
-            found.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
+            result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
         else:
-            found.equal["the originals"] += 1
+            result.equal["the originals"] += 1
 
 
 # ---------------------------------------------------------------------- one file
@@ -601,21 +611,21 @@ class _OpenSources:
             self._drop()
 
     def of(self, file: SourceFile) -> _OpenSource | str:
-        """Return the opened file, or its Zarr store; or why it cannot be compared."""
+        """Return the opened file or its Zarr store, or the reason why it cannot be compared."""
         url = next((url for url in self._open if f"{file.url}/".startswith(f"{url}/")), None)
         if url is not None:
             self._open.move_to_end(url)
             return self._open[url]
         try:
             scanned = scan_source(file)
-            found: _OpenSource | str = _OpenSource(scanned)
+            opened: _OpenSource | str = _OpenSource(scanned)
             url = scanned.source.url if scanned.parser.markers else file.url
         except COMPARE_ERRORS as error:
-            found, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
-        self._open[url] = found
+            opened, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
+        self._open[url] = opened
         if len(self._open) > MAX_OPEN_SOURCES:
             self._drop()
-        return found
+        return opened
 
     def _drop(self) -> None:
         _, source = self._open.popitem(last=False)
@@ -631,8 +641,8 @@ class _OpenSource:
         self.closing = ExitStack()
         self._opened: dict[str, ReadNative | str] = {}
 
-    def judge_absence(self, part: SampledChunk) -> tuple[str, str]:
-        """Return the kind and text of the problem that no chunk of the file is at a position."""
+    def describe_absence(self, part: SampledChunk) -> tuple[str, str]:
+        """Return the kind and text of the problem when the file has no chunk at a position."""
         end = part.offset + part.length
         text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
         problems = self.scanned.group.all_problems()
@@ -642,27 +652,29 @@ class _OpenSource:
             return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
         return "differs", f"{text}; scan it again"
 
-    def judge(self, chunk: SampledChunk, location: ByteLocation, numbers: Array) -> tuple[str, str]:
-        """Return the kind and text of a problem, or if there is none, "" and the equal reader."""
+    def compare(
+        self, chunk: SampledChunk, location: ByteLocation, numbers: Array
+    ) -> tuple[str, str]:
+        """Return the kind and text of a problem, or "" and the name of the reader if equal."""
         try:
-            shown = location.locate_values(numbers)
+            visible = location.locate_values(numbers)
         except ValueError:
             return "differs", (
                 f"{numbers.size} elements of {numbers.dtype} were decoded, the file has "
                 f"{location.box} of {location.pipeline.dtype} there"
             )
-        if shown is None:
+        if visible is None:
             return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
         why: list[str] = []
         for native in self.scanned.parser.natives:
             try:
-                text = self._compare(native, chunk, location, *shown)
+                text = self._compare(native, chunk, location, *visible)
             except COMPARE_ERRORS as error:
                 why.append(f"{native.package}: {_describe_error(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
-        known = "; ".join(why) or f"{self.scanned.parser.name} files have no known native reader"
-        return NOT_COMPARED, f"decoded, but not compared: {known}"
+        reasons = "; ".join(why) or f"{self.scanned.parser.name} files have no known native reader"
+        return NOT_COMPARED, f"decoded, but not compared: {reasons}"
 
     def _compare(
         self,
@@ -672,14 +684,14 @@ class _OpenSource:
         region: Region,
         numbers: Array,
     ) -> str:
-        """Describe how numbers and values differ from what a reader reads; "" if they are equal."""
+        """Return a description of the difference from the values of a reader, or "" if equal."""
         read = self._read_of(native)
         packing = chunk.pipeline.packing
-        asked = [(False, numbers)]
+        comparisons = [(False, numbers)]
         if packing is not None:
-            asked.append((True, packing.decode(numbers.copy())))
+            comparisons.append((True, packing.decode(numbers.copy())))
         answers = 0
-        for decoded, ours in asked:
+        for decoded, ours in comparisons:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 theirs = read(location.to_native_region(region, decoded=decoded))
@@ -690,19 +702,19 @@ class _OpenSource:
                 # some libraries return booleans for values that are stored as integers
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
-                what = "decoded" if decoded else "stored"
-                return f"{what} {location.variable}{_format_region(region)}: {text}"
+                kind = "decoded" if decoded else "stored"
+                return f"{kind} {location.variable}{_format_region(region)}: {text}"
         if not answers:
             raise NativeReadError("it does not give values in this form")
         return ""
 
     def _read_of(self, native: NativeReader) -> ReadNative:
-        found = self._opened.get(native.package)
-        if found is None:
-            found = self._opened[native.package] = self._open(native)
-        if isinstance(found, str):
-            raise NativeReadError(found)
-        return found
+        reader = self._opened.get(native.package)
+        if reader is None:
+            reader = self._opened[native.package] = self._open(native)
+        if isinstance(reader, str):
+            raise NativeReadError(reader)
+        return reader
 
     def _open(self, native: NativeReader) -> ReadNative | str:
         source = self.scanned.source

@@ -193,10 +193,10 @@ def list_runs(urls: Iterable[str], problems: Sequence[Problem]) -> tuple[FileRun
 
 def _find_worst(problems: Sequence[Problem]) -> Mapping[str, str]:
     order = list(KINDS)
-    found: dict[str, str] = {}
+    worst: dict[str, str] = {}
     for problem in sorted(problems, key=lambda p: order.index(p.kind)):
-        found.setdefault(problem.url, problem.kind)
-    return found
+        worst.setdefault(problem.url, problem.kind)
+    return worst
 
 
 # ---------------------------------------------------------------------- blocks
@@ -214,34 +214,34 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | str:
         counts[state] += run.files
         if state is not SOUND:
             low = min(start / total, 1 - NARROWEST)
-            words = f"{format_count(run.files, 'file')} {state.name}"
+            label = f"{format_count(run.files, 'file')} {state.name}"
             spans.append(
-                Span(low, max((start + run.files) / total, low + NARROWEST), state.shade, words)
+                Span(low, max((start + run.files) / total, low + NARROWEST), state.shade, label)
             )
         start += run.files
-    shown = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
+    legend_rows = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
     drawn = strip(spans, 1, title=f"{total:,} files in order")
-    return element("div", drawn, legend(shown), style="--vds-height:22px;margin:8px 0")
+    return element("div", drawn, legend(legend_rows), style="--vds-height:22px;margin:8px 0")
 
 
 def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
     """Yield a card for each kind of problem, with the first problems and the remedy."""
     for name, kind in KINDS.items():
-        if found := [problem for problem in problems if problem.kind == name]:
+        if of_kind := [problem for problem in problems if problem.kind == name]:
             rows = [
                 (p.url, p.variable, "" if p.chunk is None else str(p.chunk), p.message)
-                for p in found[:SHOWN_PROBLEMS]
+                for p in of_kind[:SHOWN_PROBLEMS]
             ]
             head = ("file", "variable", "chunk", "what")
-            shown = Table(head, rows, most=SHOWN_PROBLEMS, total=len(found), rest=WHERE_ALL)
+            table = Table(head, rows, most=SHOWN_PROBLEMS, total=len(of_kind), rest=WHERE_ALL)
             yield Card(
-                f"{name} ({len(found):,})",
-                [shown],
+                f"{name} ({len(of_kind):,})",
+                [table],
                 kind.meaning,
                 kind.state.shade,
                 kind.state.sign,
                 kind.remedy,
-                _write_code(kind, found),
+                _write_code(kind, of_kind),
             )
 
 
@@ -251,10 +251,10 @@ def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
     if not urls:
         return ""
     condition = f"kind == '{problems[0].kind}'"
-    listed = f'found.to_dataframe().query("{condition}")["url"].unique()'
+    bad_urls = f'found.to_dataframe().query("{condition}")["url"].unique()'
     if len(urls) <= MAX_URLS:
-        listed = json.dumps(urls, ensure_ascii=False)
-    return kind.code.format(urls=listed)
+        bad_urls = json.dumps(urls, ensure_ascii=False)
+    return kind.code.format(urls=bad_urls)
 
 
 # ---------------------------------------------------------------------- report
@@ -345,8 +345,8 @@ class Verification(Report):
     @property
     def counts(self) -> dict[str, int]:
         """Number of problems of each kind, the worst first."""
-        found = Counter(problem.kind for problem in self.problems)
-        return {kind: found[kind] for kind in KINDS if kind in found}
+        by_kind = Counter(problem.kind for problem in self.problems)
+        return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return the problems, one row per problem: url, variable, chunk, kind and message."""

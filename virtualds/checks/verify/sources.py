@@ -1,9 +1,9 @@
-"""Checks source files: which ones have references, what has changed, and what their bytes contain.
+"""Surveys the references of a set, and checks the files and bytes that they point to.
 
-All references are read once, block by block, so that memory does not grow with their number. Only
-the files are kept, each once. A reference is the location of bytes, not their meaning: to compare
-values, the file is scanned again, and the chunk at that offset is looked up. The checksum of a zip
-archive covers a whole member, so members are read from end to end.
+All references are read once, in blocks, so that memory does not grow with their number. Each
+source file is kept once. A reference locates bytes but does not identify their variable: to compare
+values, the file is scanned again, and the chunk at the offset is looked up. The checksum of a zip
+archive covers a whole member, so members are read completely.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def find_damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:
 
 def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
     size = store.describe(file.url, file.options).size or 0
-    index = read_zip_index(lambda wanted: store.get_ranges(file, wanted), size, file.url)
+    index = read_zip_index(lambda ranges: store.get_ranges(file, ranges), size, file.url)
     for name, member in index.items():
         # no reference points into a member with a problem
         if (
             member.problem is None
-            and (found := _compute_checksum(store, file, member)) != member.checksum
+            and (actual := _compute_checksum(store, file, member)) != member.checksum
         ):
             text = (
-                f"the CRC-32 of the member {name!r} is {found - PRESENT:#010x}, the archive says "
+                f"the CRC-32 of the member {name!r} is {actual - PRESENT:#010x}, the archive says "
                 f"{member.checksum - PRESENT:#010x}; the archive is damaged, fetch it again"
             )
             yield Problem(file.url, "", None, "undecodable", text)
@@ -94,12 +94,12 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
         _fetch_range(store, file, start, min(PIECE, offset + stored - start))
         for start in range(offset, offset + stored, PIECE)
     )
-    found = 0
-    # what was decompressed before the damage has another checksum
+    checksum = 0
+    # bytes decompressed before the damage do not match the checksum
     with suppress(zlib.error):
         for part in parts if member.packed is None else _inflate(parts):
-            found = zlib.crc32(part, found)
-    return PRESENT + found
+            checksum = zlib.crc32(part, checksum)
+    return PRESENT + checksum
 
 
 def _inflate(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -125,7 +125,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 class ByteLocation(NamedTuple):
-    """Bytes of a source file, as a box within one chunk of a variable.
+    """A byte range of a source file, as a box of elements in one chunk of a variable.
 
     ``box`` is in elements of the stored chunk along its stored axes. ``offset`` is where the chunk
     begins in the file.
@@ -153,7 +153,7 @@ class ByteLocation(NamedTuple):
         )
 
     def locate_values(self, stored: Array) -> tuple[Region, Array] | None:
-        """Return the region of the variable that stored values fill, and the visible values in it.
+        """Return the region of the variable that stored values fill, and its visible values.
 
         None if none of them is visible.
 
@@ -162,7 +162,7 @@ class ByteLocation(NamedTuple):
         ValueError
             The values do not fill the box.
         """
-        layout, taken = list[int | FixedAxis](), dict[int, tuple[int, int]]()
+        layout, selected = list[int | FixedAxis](), dict[int, tuple[int, int]]()
         for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
             if isinstance(entry, FixedAxis):
                 if not start <= entry.index < stop:
@@ -170,23 +170,23 @@ class ByteLocation(NamedTuple):
                 layout.append(FixedAxis(stop - start, entry.index - start))
             else:
                 layout.append(entry)
-                taken[entry] = start, stop
-        lengths = tuple(b - a for a, b in (taken.get(i, (0, 1)) for i in range(self.array.ndim)))
+                selected[entry] = start, stop
+        lengths = tuple(b - a for a, b in (selected.get(i, (0, 1)) for i in range(self.array.ndim)))
         plain = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
         decoder = Decoder(plain, lengths)
         along = decoder.show(stored.reshape(decoder.shape))
-        region, inner = self._find_region(taken)
+        region, inner = self._find_region(selected)
         if any(s.stop <= s.start for s in region):
             return None
         return region, along[inner]
 
-    def _find_region(self, taken: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
+    def _find_region(self, selected: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
         """Return the region of the variable, and the same region within the box."""
         region, inner = [], []
         for axis, number in enumerate(self.chunk):
             edges, _, inset = self.fragment.axes[axis].slabs(number, number + 1)
             first, last = (int(e) + self.fragment.start[axis] for e in edges)
-            start, stop = taken.get(axis, (0, 1))
+            start, stop = selected.get(axis, (0, 1))
             origin = first - int(inset[0]) + start
             a, b = max(first, origin), min(last, origin + stop - start)
             region.append(slice(a, b))
@@ -202,19 +202,19 @@ class ScannedSource:
     source: SourceFile
     group: ManifestGroup
 
-    def locate_ranges(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return the locations of byte ranges that are chunks or rows of chunks."""
-        rest = set(wanted)
-        found: dict[Range, ByteLocation] = {}
+    def locate_ranges(self, url: str, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
+        """Return the locations of those byte ranges that are chunks or rows of chunks."""
+        missing = set(ranges)
+        located: dict[Range, ByteLocation] = {}
         for exact in (True, False):
             for path, name, array in self._iterate_arrays():
                 for fragment in array.fragments:
                     search = _Search(path, name, array, fragment, url)
-                    found |= search.find_chunks(rest) if exact else search.find_rows(rest)
-                    rest -= found.keys()
-                    if not rest:
-                        return found
-        return found
+                    located |= search.find_chunks(missing) if exact else search.find_rows(missing)
+                    missing -= located.keys()
+                    if not missing:
+                        return located
+        return located
 
     def _iterate_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
         for path, group in self.group.walk():
@@ -237,22 +237,22 @@ class _Search:
         self.offset = manifest.offset.ravel()[self.inside]
         self.length = manifest.length.ravel()[self.inside]
 
-    def find_chunks(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return the ranges that are whole chunks."""
-        offsets = np.array([offset for offset, _ in wanted], np.int64)
-        found = {}
+    def find_chunks(self, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
+        """Return the locations of ranges that are whole chunks."""
+        offsets = np.array([offset for offset, _ in ranges], np.int64)
+        locations = {}
         for row in np.flatnonzero(np.isin(self.offset, offsets)).tolist():
             range_ = int(self.offset[row]), int(self.length[row])
-            if range_ in wanted and range_ not in found:
+            if range_ in ranges and range_ not in locations:
                 located = self._locate_chunk(row)
                 shape = [n for _, n in located.box]
-                found[range_] = located._replace(box=tuple((0, n) for n in shape))
-        return found
+                locations[range_] = located._replace(box=tuple((0, n) for n in shape))
+        return locations
 
-    def find_rows(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return the ranges that are rows of an uncompressed chunk."""
-        found = {}
-        for range_ in wanted:
+    def find_rows(self, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
+        """Return the locations of ranges that are rows of an uncompressed chunk."""
+        locations = {}
+        for range_ in ranges:
             offset, length = range_
             holds = (self.offset <= offset) & (offset + length <= self.offset + self.length)
             for row in np.flatnonzero(holds)[:1].tolist():
@@ -263,8 +263,8 @@ class _Search:
                     continue
                 shape = [n for _, n in located.box]
                 if (box := find_box(shape, start, length // size)) is not None:
-                    found[range_] = located._replace(box=box)
-        return found
+                    locations[range_] = located._replace(box=box)
+        return locations
 
     def _locate_chunk(self, row: int) -> ByteLocation:
         """Return the location of a whole chunk."""
@@ -278,7 +278,7 @@ class _Search:
 
 
 def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
-    """Return the box that consecutive elements of an array form, or None if they form none.
+    """Return the box that consecutive elements of an array fill, or None if they fill no box.
 
     Examples
     --------
@@ -290,8 +290,8 @@ def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
         row = prod(shape[axis + 1 :])
         first, odd = divmod(start, row)
         if not odd and not count % row and first + count // row <= n:
-            whole = ((0, m) for m in shape[axis + 1 :])
-            return (*outer, (first, first + count // row), *whole)
+            full_axes = ((0, m) for m in shape[axis + 1 :])
+            return (*outer, (first, first + count // row), *full_axes)
         outer.append((first, first + 1))
         start -= first * row
     return None if shape else ()
@@ -319,27 +319,27 @@ def _scan_file(file: SourceFile) -> ScannedSource:
     with location.cache_scan(), warnings.catch_warnings():
         # variables that cannot be read are not needed here
         warnings.simplefilter("ignore")
-        found = reader, source = reader_of(location)
+        opened = reader, source = reader_of(location)
         if not isinstance(reader, Parser):
             raise FormatError(f"{file.url}: a reference set ({reader.name}), not a source file")
-        group = open_group(location, OpenOptions(below=True, on_error="keep"), found)
+        group = open_group(location, OpenOptions(below=True, on_error="keep"), opened)
     return ScannedSource(reader, source, group)
 
 
 def _find_store_around(file: SourceFile) -> str | None:
-    """Return the folder of the group with the array of a chunk, or None if there is none.
+    """Return the folder of the Zarr group that contains a chunk, or None if there is none.
 
-    Without a group it is the folder of the array itself.
+    For an array without a group, it is the folder of the array.
     """
-    folder, found = file.url, None
+    folder, group_folder = file.url, None
     while (folder := folder.rpartition("/")[0]) and not folder.endswith(("/", ":")):
         if _has_marker(folder, file):
-            if found is not None:
+            if group_folder is not None:
                 return folder
-            found = folder
-        elif found is not None:
-            return found
-    return found
+            group_folder = folder
+        elif group_folder is not None:
+            return group_folder
+    return group_folder
 
 
 def _has_marker(folder: str, file: SourceFile) -> bool:
@@ -378,19 +378,19 @@ def split_blocks(
         if manifest.size:
             yield first, manifest
         return
-    axis, *rest = axes
+    axis, *other_axes = axes
     count = manifest.shape[axis]
     step = max(1, most * count // manifest.size)
     for start in range(0, count, step):
         part = manifest.take(axis, slice(start, min(start + step, count)))
         begin = (*first[:axis], first[axis] + start, *first[axis + 1 :])
-        yield from split_blocks(part, begin, rest, most)
+        yield from split_blocks(part, begin, other_axes, most)
 
 
 def _is_empty(manifest: ChunkManifest) -> bool:
-    """Return whether it is known that no chunk exists."""
-    known = manifest.find_existing()
-    return known is not None and not known.size
+    """Return whether a manifest certainly has no existing chunk."""
+    existing = manifest.find_existing()
+    return existing is not None and not existing.size
 
 
 def _order_axes(manifest: ChunkManifest) -> list[int]:
@@ -417,22 +417,22 @@ def survey_references(arrays: Arrays) -> ReferenceSurvey:
 
     References that cannot be read, or that exceed their file, are reported as problems.
     """
-    found, table = ReferenceSurvey(), _TableEnds()
+    survey, table = ReferenceSurvey(), _TableEnds()
     for name, array in arrays.items():
         for fragment in array.fragments:
             for first, part in split_blocks(fragment.manifest):
                 try:
                     if _is_empty(part):
-                        found.missing += part.size
+                        survey.missing += part.size
                         continue
                     loaded = part.loaded()
                 except (VirtualdsError, OSError) as error:
-                    found.problems.append(_make_unread_problem(name, first, part, error))
+                    survey.problems.append(_make_unread_problem(name, first, part, error))
                     continue
-                _count_part(found, table, loaded)
-                found.problems += _find_impossible(name, first, loaded)
-    table.copy_into(found.ends)
-    return found
+                _count_part(survey, table, loaded)
+                survey.problems += _find_impossible(name, first, loaded)
+    table.copy_into(survey.ends)
+    return survey
 
 
 def find_chunks_past_end(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
@@ -488,38 +488,38 @@ def _make_unread_problem(
 
 
 def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
-    """Return problems for empty or negative references: one row per file."""
+    """Return one problem per file for references with negative offsets or without bytes."""
     columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
     file, offset, length = np.broadcast_arrays(*columns)
     bad = (file >= 0) & ((length <= 0) | (offset < 0))
-    found = []
+    problems = []
     for number in np.unique(file[bad]).tolist() if bad.any() else ():
         positions = np.argwhere(bad & (file == number))
         at = tuple(positions[0].tolist())
         more = f", and {len(positions) - 1:,} more" if len(positions) > 1 else ""
         text = f"the reference is to {length[at]} bytes from byte {offset[at]}{more}"
         url = part.files[number].url
-        found.append(Problem(url, name, _shift_id(first, at), "range", text))
-    return found
+        problems.append(Problem(url, name, _shift_id(first, at), "range", text))
+    return problems
 
 
 def _shift_id(first: ChunkId, at: ChunkId) -> ChunkId:
     return tuple(a + b for a, b in zip(first, at, strict=True))
 
 
-def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) -> None:
+def _count_part(survey: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) -> None:
     file = compact(part.file)
-    shown = part.size // file.size
+    repeats = part.size // file.size
     # MISSING and INLINE, the codes of chunks in no file, are -1 and -2
     counts = np.bincount(file.ravel() - INLINE, minlength=len(part.files) - INLINE)
-    found.inline += int(counts[0]) * shown
-    found.missing += int(counts[MISSING - INLINE]) * shown
-    found.references += int(counts[-INLINE:].sum()) * shown
+    survey.inline += int(counts[0]) * repeats
+    survey.missing += int(counts[MISSING - INLINE]) * repeats
+    survey.references += int(counts[-INLINE:].sum()) * repeats
     table.add(part)
 
 
 class _TableEnds:
-    """Ends by file; the variables of one archive usually share one table of files."""
+    """The end of the last chunk in each file, for variables that share a table of files."""
 
     def __init__(self) -> None:
         self._files: tuple[SourceFile, ...] = ()
@@ -527,15 +527,15 @@ class _TableEnds:
         self._all: dict[SourceFile, int] = {}
 
     def add(self, part: ChunkManifest) -> None:
-        """Add the ends of the chunks of a part."""
+        """Add the ends of the chunks of a part of a manifest."""
         if part.files is not self._files and part.files != self._files:
             self._flush()
             self._files = part.files
             self._ends = np.full(len(part.files), -1, np.int64)
         columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
         file, offset, length = np.broadcast_arrays(*columns)
-        there = file >= 0
-        np.maximum.at(self._ends, file[there], (offset + length)[there])
+        exists = file >= 0
+        np.maximum.at(self._ends, file[exists], (offset + length)[exists])
 
     def _flush(self) -> None:
         for number in np.flatnonzero(self._ends >= 0).tolist():
@@ -587,17 +587,17 @@ class FileStates:
 
 def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -> FileStates:
     """Fetch the state of every file once, within the usual limit of requests per host."""
-    noted: dict[FileLocation, list[SourceFile]] = {}
+    recorded: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
-        noted.setdefault((file.url, file.options), []).append(file)
-    found = FileStates(locations=len(noted))
-    with count_progress(progress, "checking", len(noted)) as advance:
-        for location, now in _fetch_files(noted):
-            compared = [_record_state(found, file, now) for file in noted[location]]
-            found.fingerprinted += all(compared)
+        recorded.setdefault((file.url, file.options), []).append(file)
+    states = FileStates(locations=len(recorded))
+    with count_progress(progress, "checking", len(recorded)) as advance:
+        for location, now in _fetch_files(recorded):
+            compared = [_record_state(states, file, now) for file in recorded[location]]
+            states.fingerprinted += all(compared)
             advance(1)
-    found.problems.sort()
-    return found
+    states.problems.sort()
+    return states
 
 
 def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
@@ -610,7 +610,7 @@ def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocati
 
 
 def _fetch_state(location: FileLocation) -> FileState:
-    """Return the current state of a file."""
+    """Return the current size and version of a file, or the error."""
     url, options = location
     store = find_store(url)
     try:
@@ -621,36 +621,36 @@ def _fetch_state(location: FileLocation) -> FileState:
         return error
 
 
-def _record_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
+def _record_state(states: FileStates, file: SourceFile, state: FileState) -> bool:
     """Record the state of a file; return whether its version could be compared."""
     if isinstance(state, Exception):
         kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
         text = getattr(state, "strerror", None) or str(state) or type(state).__name__
-        found.problems.append(Problem(file.url, "", None, kind, text))
+        states.problems.append(Problem(file.url, "", None, kind, text))
         return False
     now, head = state
     if now.size is not None:
-        found.sizes[file] = now.size
+        states.sizes[file] = now.size
     change = _find_change(file, now)
     if change is None:
-        found.sound.add(file)
+        states.sound.add(file)
         if head is None or is_zip(head):
-            found.archives.add(file)
+            states.archives.add(file)
     else:
-        found.problems.append(Problem(file.url, "", None, *change))
+        states.problems.append(Problem(file.url, "", None, *change))
     times, etags = (file.mtime, now.mtime), (normalise_etag(file.etag), normalise_etag(now.etag))
     return None not in times or "" not in etags
 
 
-def _find_change(noted: SourceFile, now: SourceFile) -> tuple[str, str] | None:
-    """Return the worst difference between the file at the scan and the file now."""
-    if None not in (noted.size, now.size) and noted.size != now.size:
-        return "size", f"the file has {now.size} bytes, it had {noted.size} when scanned"
-    was, etag = normalise_etag(noted.etag), normalise_etag(now.etag)
+def _find_change(recorded: SourceFile, now: SourceFile) -> tuple[str, str] | None:
+    """Return the kind and text of the worst change since the scan, or None."""
+    if None not in (recorded.size, now.size) and recorded.size != now.size:
+        return "size", f"the file has {now.size} bytes, it had {recorded.size} when scanned"
+    was, etag = normalise_etag(recorded.etag), normalise_etag(now.etag)
     if was and etag and was != etag:
-        return "etag", f"its etag is {now.etag}, it was {noted.etag} when scanned"
-    if noted.mtime is not None and now.mtime is not None and noted.mtime != now.mtime:
-        return "modified", f"it was modified {_format_delay(now.mtime - noted.mtime)}"
+        return "etag", f"its etag is {now.etag}, it was {recorded.etag} when scanned"
+    if recorded.mtime is not None and now.mtime is not None and recorded.mtime != now.mtime:
+        return "modified", f"it was modified {_format_delay(now.mtime - recorded.mtime)}"
     return None
 
 
