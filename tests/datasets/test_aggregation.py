@@ -117,13 +117,13 @@ def test_files_of_one_structure_are_read_together(monkeypatch: pytest.MonkeyPatc
     whole = write_months(6)
     write_aggregation(6)
     alone = list[str]()
-    open_alone = aggregation.FragmentAssembler._open_alone
+    open_alone = aggregation.FragmentOpener._open_alone
 
-    def count(self: Any, file: Any, deep: bool) -> Any:
+    def count(self: Any, file: Any, **how: Any) -> Any:
         alone.append(file.url)
-        return open_alone(self, file, deep)
+        return open_alone(self, file, **how)
 
-    monkeypatch.setattr(aggregation.FragmentAssembler, "_open_alone", count)
+    monkeypatch.setattr(aggregation.FragmentOpener, "_open_alone", count)
     np.testing.assert_array_equal(xr.open_dataset("agg.nc", engine="virtual")["t"].values, whole)
     assert alone == []
 

@@ -89,12 +89,11 @@ def build_aggregations(
     group: ManifestGroup,
     file: AggregationFile,
     path: str,
-    open_group: OpenGroup,
-    find_together: FindTogether,
+    opener: FragmentOpener,
 ) -> ManifestGroup:
     """Return a group, as it was read from a file, with whole arrays as aggregation variables.
 
-    ``path`` is that of the group in the file, and ``open_group`` opens the file of a fragment. A
+    ``path`` is that of the group in the file, and ``opener`` opens the files of fragments. A
     variable that cannot be put together is among the problems of its group.
 
     Raises
@@ -109,7 +108,7 @@ def build_aggregations(
     for where, name in find_aggregations(group):
         with _collecting(problems, (where, name)):
             plans[where, name] = file.plan(_join_paths(base, where), name)
-    assembler = FragmentAssembler(file, open_group, find_together)
+    assembler = FragmentAssembler(file, opener)
     targets = {key: assembler.find_type(plan) for key, plan in plans.items()}
     runs = assembler.collect_runs(plans, targets, problems)
     for key, plan in plans.items():
@@ -174,15 +173,78 @@ class OpenedFile(NamedTuple):
     place: int
 
 
-class FragmentAssembler:
-    """Opens the files of fragments, and puts the arrays of an aggregation file together."""
+OpenedFiles = dict[SourceFile, OpenedFile | VirtualdsError]
+"""Files, or the errors of those that cannot be opened."""
 
-    def __init__(
-        self, file: AggregationFile, open_group: OpenGroup, find_together: FindTogether
-    ) -> None:
-        self.file = file
+
+class FragmentOpener:
+    """Opens the files of fragments, those of one structure together."""
+
+    def __init__(self, open_group: OpenGroup, find_together: FindTogether) -> None:
         self._open_group, self._find_together = open_group, find_together
-        self._opened: dict[SourceFile, OpenedFile | VirtualdsError] = {}
+
+    @contextmanager
+    def open_files(
+        self, files: Sequence[SourceFile], deep: bool, above: frozenset[str] = frozenset()
+    ) -> Iterator[OpenedFiles]:
+        """Yield opened files, or the error of each that cannot be opened.
+
+        With ``deep``, groups below the root are read as well; ``above`` are the files that refer to
+        them.
+        """
+        with ExitStack() as closing:
+            opened = self._open_together(files, deep, closing)
+            rest = [file for file in files if file not in opened]
+            open_alone = partial(self._open_alone, deep=deep, above=above)
+            found = fetch_many(rest, lambda file: file.url, open_alone)
+            yield opened | dict(zip(rest, found, strict=True))
+
+    def _open_together(
+        self, files: Sequence[SourceFile], deep: bool, closing: ExitStack
+    ) -> OpenedFiles:
+        """Open those of some files that have the structure of others."""
+        if len(files) < 2 or any("::" in file.url for file in files):
+            return {}
+        try:
+            read_together = self._find_together(files[0])
+            if read_together is None:
+                return {}
+            urls = [file.url for file in files]
+            together = read_together(urls, files[0].options, None, (), _must_be_equal, deep)
+            batches = closing.enter_context(together)
+        except (VirtualdsError, OSError):
+            # opening them one by one shows which of them fails, and why
+            return {}
+        opened: OpenedFiles = {}
+        for batch in batches:
+            groups: dict[str, SameStructureFiles] = {"": batch, **batch.below}
+            for place, number in enumerate(batch.numbers):
+                opened[files[number]] = OpenedFile(groups, place)
+        return opened
+
+    def _open_alone(
+        self, file: SourceFile, deep: bool, above: frozenset[str]
+    ) -> OpenedFile | VirtualdsError:
+        try:
+            group = self._open_group(file, deep, above)
+        except VirtualdsError as error:
+            return error
+        except OSError as error:
+            found = ReadError(
+                f"the file {without_secrets(file.url)} of a fragment cannot be opened: {error}; "
+                f"restore it, or leave the variable out with drop_variables"
+            )
+            found.__cause__ = error
+            return found
+        return OpenedFile({path: ListedFiles([one], [0]) for path, one in group.walk()}, 0)
+
+
+class FragmentAssembler:
+    """Puts the arrays of an aggregation file together."""
+
+    def __init__(self, file: AggregationFile, opener: FragmentOpener) -> None:
+        self.file, self._opener = file, opener
+        self._opened: OpenedFiles = {}
 
     def collect_runs(
         self,
@@ -196,51 +258,12 @@ class FragmentAssembler:
         """
         runs: dict[Name, list[FragmentRun]] = {key: [] for key in plans}
         for deep, files, fragments in _iterate_blocks(plans):
-            with ExitStack() as closing:
-                self._open_together(files, deep, closing)
-                rest = [file for file in files if file not in self._opened]
-                open_alone = partial(self._open_alone, deep=deep)
-                opened = fetch_many(rest, lambda file: file.url, open_alone)
-                self._opened |= dict(zip(rest, opened, strict=True))
+            with self._opener.open_files(files, deep, self.file.above) as self._opened:
                 for key, some in fragments.items():
                     if key not in problems:
                         with _collecting(problems, key):
                             runs[key] += self._iterate_runs(plans[key], targets[key], some)
-            self._opened.clear()
         return runs
-
-    def _open_together(self, files: Sequence[SourceFile], deep: bool, closing: ExitStack) -> None:
-        """Open those of some files that have the structure of others."""
-        if len(files) < 2 or any("::" in file.url for file in files):
-            return
-        try:
-            read_together = self._find_together(files[0])
-            if read_together is None:
-                return
-            urls = [file.url for file in files]
-            opened = read_together(urls, files[0].options, None, (), _must_be_equal, deep)
-            batches = closing.enter_context(opened)
-        except (VirtualdsError, OSError):
-            # opening them one by one shows which of them fails, and why
-            return
-        for batch in batches:
-            groups: dict[str, SameStructureFiles] = {"": batch, **batch.below}
-            for place, number in enumerate(batch.numbers):
-                self._opened[files[number]] = OpenedFile(groups, place)
-
-    def _open_alone(self, file: SourceFile, deep: bool) -> OpenedFile | VirtualdsError:
-        try:
-            group = self._open_group(file, deep, self.file.above)
-        except VirtualdsError as error:
-            return error
-        except OSError as error:
-            found = ReadError(
-                f"the file {without_secrets(file.url)} of a fragment cannot be opened: {error}; "
-                f"restore it, or leave the variable out with drop_variables"
-            )
-            found.__cause__ = error
-            return found
-        return OpenedFile({path: ListedFiles([one], [0]) for path, one in group.walk()}, 0)
 
     def _get_opened(self, plan: AggregationPlan, fragment: FragmentPlace) -> OpenedFile:
         if fragment.is_here:

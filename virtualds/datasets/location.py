@@ -632,12 +632,20 @@ def find_existing_format(location: Location) -> Format | None:
     if location.format is not None:
         return location.format
     try:
-        found, _ = reader_of(location)
+        found = reader_of(location)
+        return find_format_of(*found)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError):
         return None
     except (FormatError, UnsupportedError):
         return None
-    return found if isinstance(found, Format) else None
+
+
+def find_format_of(reader: Parser | Format, source: SourceFile) -> Format | None:
+    """Return the format of a set, by the reader that recognises it, or None for other files."""
+    if isinstance(reader, Format):
+        return reader
+    inside = (format_ for format_ in FORMATS if format_.is_set is not None)
+    return next((f for f in inside if f.is_set is not None and f.is_set(reader, source)), None)
 
 
 def find_set_above(location: Location) -> tuple[Location, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -23,7 +23,11 @@ from virtualds.arrays.group import (
 )
 from virtualds.arrays.parser import Parser, ReadTogether
 from virtualds.arrays.sources import resolve_archive_members
-from virtualds.datasets.aggregation import build_aggregations, find_aggregations
+from virtualds.datasets.aggregation import (
+    FragmentOpener,
+    build_aggregations,
+    find_aggregations,
+)
 from virtualds.datasets.aggregation_plan import AggregationFile
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
@@ -50,7 +54,7 @@ from virtualds.progress import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import AccessPolicy, Allow
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, Allow
 from virtualds.stores.listing import names_files
 from virtualds.stores.store import explain_open_errors
 from virtualds.urls import normalise_url
@@ -284,7 +288,7 @@ def open_group(
     chunk_cache().open()
     try:
         with explain_open_errors(location.url), location.cache_scan():
-            read = _read_file(location, how, opening, found, above)
+            read = read_file(location, how, opening, found, above)
     except FileNotFoundError:
         if not names_files(location.url):
             raise
@@ -304,12 +308,12 @@ def open_group(
     return read
 
 
-def _read_file(
+def read_file(
     location: Location,
     how: ReadOptions,
     opening: OpenOptions,
     found: DetectedReader | None,
-    above: frozenset[str],
+    above: frozenset[str] = frozenset(),
 ) -> ManifestGroup:
     """Detect the reader of a file, set or object unless it is given, and read with it."""
     begun = time.perf_counter()
@@ -320,7 +324,7 @@ def _read_file(
     else:
         reader, source = found or reader_of(location, opening.parser)
         try:
-            read = _read_source(reader, source, how, opening)
+            read = read_source(reader, source, how, opening)
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
             if opening.parser:
                 # the user named a parser, but the file may not contain any data
@@ -332,25 +336,41 @@ def _read_file(
                 whole = replace(how, group=None, skip=frozenset())
                 deep = replace(opening, below=True)
                 get_file = ReferencedFiles(source, {}, how.allow).get_file
-                read_all = partial(_read_source, reader, source, whole, deep)
+                read_all = partial(read_source, reader, source, whole, deep)
                 file = AggregationFile(source, get_file, above, read_all)
-                open_fragment = partial(_open_fragment, policy=how.allow, allow=opening.allow)
-                read = build_aggregations(
-                    read, file, how.group or "", open_fragment, _find_reader_together
-                )
+                opener = make_fragment_opener(how.allow, opening.allow)
+                read = build_aggregations(read, file, how.group or "", opener)
     if is_logged(INFO):
         way, seconds = read.way or "read", time.perf_counter() - begun
         log(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
     return read
 
 
+def make_fragment_opener(
+    policy: AccessPolicy = ANYWHERE, allow: Allow = None, parsers: Collection[str] = ()
+) -> FragmentOpener:
+    """Return what opens the files that hold parts of the variables of another file.
+
+    If ``parsers`` are given, only the files that one of these reads are opened.
+    """
+    open_fragment = partial(_open_fragment, policy=policy, allow=allow, parsers=parsers)
+    return FragmentOpener(open_fragment, _find_reader_together)
+
+
 def _open_fragment(
-    file: SourceFile, below: bool, above: frozenset[str], policy: AccessPolicy, allow: Allow
+    file: SourceFile,
+    below: bool,
+    above: frozenset[str],
+    policy: AccessPolicy,
+    allow: Allow,
+    parsers: Collection[str],
 ) -> ManifestGroup:
     """Open a file that holds a part of a variable of another file."""
     location = Location(file.url, file.options, policy=policy)
     with location.cache_scan():
         opening = OpenOptions(allow=allow, below=below, on_error="keep")
+        if parsers and (name := reader_of(location)[0].name) not in parsers:
+            raise UnsupportedError(f"{without_secrets(file.url)}: its format is {name}")
         return open_group(location, opening, above=above)
 
 
@@ -360,7 +380,7 @@ def _find_reader_together(file: SourceFile) -> ReadTogether | None:
     return reader.read_together if isinstance(reader, Parser) else None
 
 
-def _read_source(
+def read_source(
     reader: Parser | Format, source: SourceFile, how: ReadOptions, opening: OpenOptions
 ) -> ManifestGroup:
     """Read a group of a file, with the groups below it if requested, or of a reference set."""

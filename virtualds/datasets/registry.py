@@ -10,7 +10,7 @@ from typing import Any
 
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.errors import LIBRARY_ERRORS
-from virtualds.formats import Format, Parts
+from virtualds.formats import Format, Parts, is_never_recognised
 from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
 from virtualds.formats.zarr.document import MARKER as SET_MARKER
 from virtualds.formats.zarr.document import STORE_MARKERS, ZMETADATA
@@ -182,6 +182,17 @@ FORMATS: tuple[Format, ...] = (
         read_object=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_object"),
         holds=WITH_ICECHUNK("virtualds.formats.icechunk.write:is_occupied"),
         obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_icechunk"),
+    ),
+    Format(
+        "cfa",
+        (".nca",),
+        is_never_recognised,
+        Late("virtualds.datasets.aggregation_writing:read"),
+        Late("virtualds.datasets.aggregation_writing:write"),
+        read_version=Late("virtualds.datasets.aggregation_writing:read_version"),
+        choices=("relative_paths",),
+        obstacles=Late("virtualds.datasets.aggregation_writing:list_obstacles"),
+        is_set=Late("virtualds.datasets.aggregation_writing:is_set"),
     ),
 )
 

@@ -194,6 +194,9 @@ class Format:
     holds : callable, optional
         Returns whether a new set would overwrite something; by default whether there is a set at
         the url.
+    is_set : callable, optional
+        For a format whose sets are files that a parser reads: takes the parser that recognises a
+        file, and the file, and returns whether it is a set. ``detect`` is false then.
     obstacles : callable, optional
         For a format that cannot store every array: takes a virtual variable, and the choices, and
         returns why it cannot store the variable.
@@ -218,6 +221,7 @@ class Format:
     holds: Callable[..., bool] | None = None
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
+    is_set: Callable[..., bool] | None = None
 
     @property
     def has_staging_folder(self) -> bool:
@@ -258,6 +262,11 @@ def change_set(
         after = change(base.group)
     if after is not base.group:
         format_.write(after, url, options, base=base, **choices)
+
+
+def is_never_recognised(head: bytes) -> bool:
+    """Return False: first bytes do not show the format, and ``is_set`` does."""
+    return False
 
 
 def replaces_by(mode: str) -> bool:

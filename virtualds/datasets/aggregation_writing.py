@@ -1,0 +1,566 @@
+"""The format ``cfa``: aggregation files as reference sets, which other CF software reads, too.
+
+CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L. A reference says which
+bytes of a file a chunk has; an aggregation file names the variable that they belong to, which
+`virtualds.datasets.aggregation_fragments` finds. A file is written only after it was read as
+everybody reads it, and has the references, values and attributes of the group
+(`check_read_back`): nothing in it is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray, is_same_scalar
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
+from virtualds.chunks.columns import INLINE
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, are_date_units
+from virtualds.datasets.aggregation import (
+    SCALING,
+    build_aggregations,
+    find_aggregations,
+    list_fills,
+)
+from virtualds.datasets.aggregation_fragments import (
+    OTHER_FORMAT,
+    ChunkRows,
+    FragmentFinder,
+    FragmentGrid,
+    WantedVariable,
+    find_constant_edges,
+    list_missing_values,
+    spread_constants,
+    tabulate_chunks,
+)
+from virtualds.datasets.aggregation_plan import NETCDF_FILLS, AggregationFile, Array, Name
+from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.open import make_fragment_opener, read_file, read_source
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.errors import (
+    LOAD_OR_LEAVE_OUT,
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+    locating,
+    make_unsupported_error,
+)
+from virtualds.formats import READ_ALL, ReadOptions
+from virtualds.formats.netcdf4 import encode_netcdf4
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, resolve_url
+from virtualds.stores.fence import make_conflict_error
+from virtualds.stores.store import ChangedError
+from virtualds.urls import make_relative, scheme_of
+
+NAME = "cfa"
+NETCDF = ("hdf5", "netcdf3")
+"""The parsers of netCDF files, which may be aggregation files, or have fragments."""
+CONVENTIONS = "CF-1.13"
+"""The first version of the CF conventions that has aggregation variables."""
+
+# ---------------------------------------------------------------------- the aggregation file
+
+
+@dataclass
+class DocumentBuilder:
+    """Builds the group that an aggregation file stores: scalars, and what describes each.
+
+    ``dims`` are the sizes of the dimensions of arrays, by path of the group.
+    """
+
+    url: str
+    relative: bool
+    dims: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def build(
+        self,
+        group: ManifestGroup,
+        wanted: Mapping[Name, WantedVariable],
+        grids: Mapping[Name, FragmentGrid],
+        path: str = "",
+    ) -> ManifestGroup:
+        """Return a group with scalars in place of virtual arrays."""
+        taken = {*group.variables, *group.groups, *find_dims(group)}
+        made = dict[str, ManifestVariable]()
+        known = dict[Any, str]()
+
+        def name_anew(name: str) -> str:
+            tried = name
+            while tried in taken:
+                number = int(tried[len(name) + 1 :] or 0) + 1
+                tried = f"{name}_{number}"
+            taken.add(tried)
+            return tried
+
+        def add(name: str, dims: tuple[str, ...], values: Any) -> str:
+            key = name, dims, values.shape, tuple(values.ravel().tolist())
+            if key not in known:
+                known[key] = name_anew(name)
+                axes = list[str]()
+                for dim, size in zip(dims, values.shape, strict=True):
+                    axis = name, dim, size
+                    if axis not in known:
+                        known[axis] = name_anew(dim)
+                    axes.append(known[axis])
+                made[known[key]] = ManifestVariable(tuple(axes), values)
+            return known[key]
+
+        variables = dict[str, ManifestVariable]()
+        for name, variable in group.variables.items():
+            grid = grids.get((path, name))
+            if grid is None:
+                variables[name] = replace(variable, data=variable.read())
+                continue
+            found = wanted[path, name]
+            self.dims.setdefault(path, {}).update(zip(found.dims, found.array.shape, strict=True))
+            described = " ".join(
+                f"{feature}: {add(f'fragment_{feature}', dims, values)}"
+                for feature, dims, values in self._describe(found, grid)
+            )
+            attributes = {
+                **found.attributes,
+                AGGREGATED_DIMENSIONS: " ".join(found.dims),
+                AGGREGATED_DATA: described,
+            }
+            dtype = found.array.dtype.newbyteorder("=")
+            fills = list_fills(found.attributes)
+            value = np.asarray(fills[0] if fills else 0).astype(dtype)
+            variables[name] = ManifestVariable((), value, attributes)
+        below = {
+            name: self.build(child, wanted, grids, f"{path}/{name}".strip("/"))
+            for name, child in group.groups.items()
+        }
+        attributes = dict(group.attributes)
+        if not path:
+            attributes["Conventions"] = add_conventions(attributes.get("Conventions", ""))
+        return replace(
+            group, variables={**variables, **made}, attributes=attributes, groups=below, notes={}
+        )
+
+    def _describe(
+        self, found: WantedVariable, grid: FragmentGrid
+    ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+        """Yield the features of a variable: name, dimensions, and values."""
+        for dim in found.dims:
+            if not dim or dim.split() != [dim]:
+                raise UnsupportedError(
+                    f"the name of its dimension {dim!r} has blanks, which separate names in the "
+                    f"attribute {AGGREGATED_DIMENSIONS}; rename it (ds.rename)"
+                )
+        dims = tuple(f"f_{dim}" for dim in found.dims)
+        longest = max(map(len, grid.lengths), default=1)
+        if not dims:
+            yield "map", (), np.array(1, "i4")
+        else:
+            most = max(max(row, default=1) for row in grid.lengths)
+            kind = "i4" if most < 2**31 else "i8"
+            # masked by the default fill value of netCDF
+            fill = {"i4": -2147483647, "i8": -9223372036854775806}[kind]
+            lengths = np.full((len(dims), longest), fill, kind)
+            for row, some in zip(lengths, grid.lengths, strict=True):
+                row[: len(some)] = some
+            yield "map", ("map_axis", "map_fragment"), lengths
+        if grid.values is not None:
+            yield "unique_values", dims, mask_missing(grid.values, found.attributes)
+            return
+        uris = np.full(grid.shape, "", object)
+        names = np.full(grid.shape, "", object)
+        for index, part in grid.parts.items():
+            uris[index], names[index] = make_uri(part.url, self.url, self.relative), part.identifier
+        yield "uris", dims, uris
+        used = dict.fromkeys(part.identifier for part in grid.parts.values())
+        if len(used) == 1:
+            yield "identifiers", (), np.array(next(iter(used)), object)
+        else:
+            yield "identifiers", dims, names
+
+
+def mask_missing(values: Array, attributes: Mapping[str, Any]) -> Array:
+    """Return constants with netCDF's default fill value for those that mean "no value"."""
+    found = values.astype(values.dtype.newbyteorder("="))
+    default = NETCDF_FILLS.get(found.dtype.str[1:], 9.969209968386869e36)
+    for fill in [np.nan, *list_fills(attributes)]:
+        found[(found == fill) | ((fill != fill) & (found != found))] = default
+    return found
+
+
+def find_dims(group: ManifestGroup) -> set[str]:
+    """Return the dimensions of a group."""
+    return {dim for variable in group.variables.values() for dim in variable.dims}
+
+
+def add_conventions(text: Any) -> str:
+    """Return the attribute ``Conventions`` with the version that has aggregation variables.
+
+    >>> add_conventions("CF-1.8 ACDD-1.3"), add_conventions("")
+    ('CF-1.13 ACDD-1.3', 'CF-1.13')
+    """
+    words = str(text).replace(",", " ").split()
+    others = [word for word in words if not word.startswith(("CF-", "CFA-"))]
+    return " ".join([CONVENTIONS, *others])
+
+
+def make_uri(url: str, base: str, relative: bool) -> str:
+    """Return the uri of a fragment (RFC 3986), relative to the aggregation file if wanted."""
+    found = make_relative(url, base) if relative else url
+    if scheme_of(url) != "file" or "::" in url:
+        return found
+    scheme, colon, path = found.rpartition("://")
+    return f"{scheme}{colon}{quote(path, safe=SAFE)}"
+
+
+SAFE = "/!$&'()*+,;=:@~"
+"""Characters of a path that need no escape (RFC 3986, section 3.3)."""
+
+
+# ---------------------------------------------------------------------- what is stored
+
+
+def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
+    """Return the aggregation file of a group, after it was read and found to be the same.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables are not made of whole variables of netCDF files, or netCDF cannot store something;
+        all of them are named.
+    ReadError
+        A file cannot be read, or has changed since it was scanned.
+    """
+    expected, grids, files = plan_fragments(group, url)
+    builder = DocumentBuilder(url, relative)
+    with locating(url):
+        document = builder.build(group, expected, grids)
+        data = encode_netcdf4(document, builder.dims)
+    if problems := check_read_back(data, url, group, expected, files):
+        raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
+    return data
+
+
+def plan_fragments(
+    group: ManifestGroup, url: str
+) -> tuple[dict[Name, WantedVariable], dict[Name, FragmentGrid], dict[str, SourceFile]]:
+    """Return the virtual variables of a group, their fragments, and the files of these."""
+    wanted = {
+        (path, name): found
+        for path, part in group.walk()
+        for name, variable in part.variables.items()
+        if (found := want_variable((path, name), variable)) is not None
+    }
+    finder = FragmentFinder(make_fragment_opener(parsers=NETCDF))
+    finder.find(list(wanted.values()))
+    problems, grids = list[str](), dict[Name, FragmentGrid]()
+    for key, one in wanted.items():
+        reason = one.problem
+        if any(part.url == url for part in one.parts):
+            reason = "its chunks are in the file that would be replaced; choose another name"
+        if not reason:
+            try:
+                grids[key] = FragmentGrid.of(one)
+            except UnsupportedError as error:
+                reason = f"{error}"
+        if reason:
+            problems.append(f"{one.path}: {reason}")
+    if problems:
+        raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
+    for one in wanted.values():
+        for file in one.rows.files:
+            now = finder.files.get(file.url)
+            if now is not None and now.merged_with(file) is None:
+                raise ReadError(
+                    f"{file.url} has changed since it was scanned (size, time, etag "
+                    f"{list(file.fingerprint)}, now {list(now.fingerprint)}); scan it again"
+                )
+    files = {file.url: file for one in wanted.values() for file in one.rows.files}
+    return wanted, grids, files
+
+
+def want_variable(key: Name, variable: ManifestVariable) -> WantedVariable | None:
+    """Return a variable that is put together from files, or None if its values are stored."""
+    data = variable.data
+    if not isinstance(data, ManifestArray) or not data.size:
+        return None
+    rows = tabulate_chunks(data)
+    is_inline = rows.file == INLINE
+    if is_inline.any() and is_inline.all():
+        data.check_limit(data.nbytes)
+        return None
+    attributes = variable.attributes
+    array: ManifestArray | None = data
+    if not attributes.keys().isdisjoint(SCALING) and not are_date_units(attributes.get("units")):
+        # fragments are unpacked by their own attributes (CF 2.8.3)
+        stored = ManifestGroup({key[1]: replace(variable, encoding={})})
+        shown = to_virtual_dataset(stored, OpenOptions(loadable_variables=[]))
+        array = get_virtual_array(shown.variables[key[1]])
+        attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
+    found = WantedVariable(key, variable.dims, data if array is None else array, attributes, rows)
+    if is_inline.any():
+        found.problem = f"some of its chunks are in files, and others in the set; {OTHER_FORMAT}"
+    elif array is None:
+        found.problem = f"its packed values are no numbers; {LOAD_OR_LEAVE_OUT}"
+    return found
+
+
+def check_read_back(
+    data: bytes,
+    url: str,
+    group: ManifestGroup,
+    expected: Mapping[Name, WantedVariable],
+    files: Mapping[str, SourceFile],
+) -> list[str]:
+    """Return how an aggregation file at a url, as it is read, differs from a group."""
+    reader, source = reader_of(Location.of(data))
+    stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
+
+    def get_file(uri: str) -> SourceFile:
+        meant = resolve_url(uri, url)
+        return files.get(meant, SourceFile(meant))
+
+    file = AggregationFile(SourceFile(url), get_file, frozenset(), lambda: stored)
+    read = build_aggregations(stored, file, "", make_fragment_opener())
+    if problems := read.all_problems():
+        return [f"{name}: it would not be read again: {error}" for name, error in problems.items()]
+    found = dict(read.walk())
+    return [
+        f"{path or name or 'its attributes'}: {difference}; {LOAD_OR_LEAVE_OUT}"
+        for where, part in group.walk()
+        for name, difference in _iterate_differences(where, part, found[where], expected)
+        for path in ["/".join(filter(None, (where, name)))]
+    ]
+
+
+def _iterate_differences(
+    where: str,
+    group: ManifestGroup,
+    read: ManifestGroup,
+    expected: Mapping[Name, WantedVariable],
+) -> Iterator[tuple[str, str]]:
+    """Yield the variables that differ between a group and what is read of it, and how."""
+    own = {n: v for n, v in group.attributes.items() if where or n != "Conventions"}
+    others = {n: v for n, v in read.attributes.items() if where or n != "Conventions"}
+    if name := _find_differing(own, others):
+        yield "", f"the attribute {name!r} would be read as {others.get(name)!r:.80}"
+    for name in group.variables.keys() ^ read.variables.keys():
+        yield name, "it would be there only before, or only after, writing"
+    for name in group.variables.keys() & read.variables.keys():
+        wanted, found = expected.get((where, name)), read.variables[name]
+        variable = group.variables[name]
+        attributes = variable.attributes if wanted is None else wanted.attributes
+        if found.dims != variable.dims:
+            yield name, f"its dimensions would be read as {found.dims}"
+        elif differing := _find_differing(attributes, found.attributes):
+            shown = found.attributes.get(differing)
+            yield name, f"its attribute {differing!r} would be read as {shown!r:.80}"
+        elif wanted is None or not isinstance(found.data, ManifestArray):
+            before = variable.read() if wanted is None else wanted.array.read()
+            if not _is_alike(before, found.read()):
+                yield name, "its values would be read as others"
+        elif why := find_difference(wanted.array, found.data):
+            yield name, why
+
+
+def _find_differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return the name of an attribute in which two differ, or ""."""
+    names = sorted(one.keys() | other.keys())
+    return next((n for n in names if not _is_alike(one.get(n), other.get(n))), "")
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Return whether values are equal, of the same kind and size, as netCDF stores them."""
+    if one is None or other is None:
+        return one is other
+    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
+    textual = a.dtype.kind in "UO" and b.dtype.kind in "UO"
+    if a.shape != b.shape or not (textual or a.dtype.kind == b.dtype.kind):
+        return False
+    if not textual and a.dtype.kind != "S" and a.dtype.itemsize != b.dtype.itemsize:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def find_difference(array: ManifestArray, read: ManifestArray) -> str:
+    """Return how the values of an array differ from those of another, by references, or ""."""
+    native = [one.dtype.newbyteorder("=") for one in (array, read)]
+    if array.shape != read.shape or native[0] != native[1]:
+        return f"it would be read as {read.shape} {read.dtype}, and is {array.shape} {array.dtype}"
+    one, other = (_sort(tabulate_chunks(a)) for a in (array, read))
+    places = ("offset", "length", "begin", "stop", "origin", "encoded")
+    if (
+        one.file.size != other.file.size
+        or any(not np.array_equal(getattr(one, n), getattr(other, n)) for n in places)
+        or not np.array_equal(one.urls[one.file], other.urls[other.file])
+    ):
+        return "its chunks would be others"
+    pairs = np.unique(np.stack([one.pipeline, other.pipeline]), axis=1)
+    for before, after in pairs.T.tolist():
+        # what fills missing chunks is compared as values
+        was, now = (replace(a.pipelines[n], fill=None) for a, n in (
+            (array, before), (read, after)))  # fmt: skip
+        if was != now:
+            return f"its chunks would be decoded as {now}, and are {was}"
+    covered = int((one.stop - one.begin).prod(axis=0).sum())
+    values = [list_missing_values(a, covered) for a in (array, read)]
+    if values[0] or values[1]:
+        same = len(values[0]) == len(values[1]) == 1 and is_same_scalar(*(v[0] for v in values))
+        if not same and one.file.size == 0:
+            same = is_same_constant(array, read)
+        if not same:
+            return f"elements in no chunk would be read as {values[1]}, and are {values[0]}"
+    return ""
+
+
+def is_same_constant(one: ManifestArray, other: ManifestArray) -> bool:
+    """Return whether arrays without references have the same values."""
+    pairs = zip(find_constant_edges(one), find_constant_edges(other), strict=True)
+    edges = [np.union1d(*pair) for pair in pairs]
+    a, b = (spread_constants(array, edges) for array in (one, other))
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def _sort(rows: ChunkRows) -> ChunkRows:
+    return rows.take(np.lexsort(rows.begin[::-1])) if len(rows.begin) else rows
+
+
+# ---------------------------------------------------------------------- the format
+
+
+def is_set(reader: Any, source: SourceFile) -> bool:
+    """Return whether a file is an aggregation file."""
+    return _read_stored(reader, source) is not None
+
+
+def _read_stored(reader: Any, source: SourceFile) -> ManifestGroup | None:
+    """Return an aggregation file as it is stored, or None for any other file."""
+    if not isinstance(reader, Parser) or reader.name not in NETCDF:
+        return None
+    stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
+    return stored if find_aggregations(stored, left_out=True) else None
+
+
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+    """Read a group of an aggregation file, and all groups below it."""
+    location = Location(source.url, source.options)
+    return read_file(location, how, OpenOptions(below=True), reader_of(location))
+
+
+@dataclass(frozen=True)
+class AggregationVersion:
+    """An aggregation file that a writer has read: its url, and the name of its version."""
+
+    url: str
+    options: StorageOptions | None
+    version: str
+    group: ManifestGroup
+    relative: bool
+
+    def is_current(self) -> bool:
+        """Return whether the file still has this version."""
+        return find_store(self.url).find_version(self.url, self.options) == self.version
+
+
+def read_version(
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+) -> AggregationVersion:
+    """Read an aggregation file in order to change it."""
+    store = find_store(url)
+    _, version = store.read_version(url, options)
+    stored = _read_stored(*reader_of(Location(url, options)))
+    if stored is None:
+        raise FormatError(
+            f"{url}: it has no aggregation variable, so it is no set that can be changed; choose "
+            f"another name, or replace it with mode='w'"
+        )
+    group = read(SourceFile(url, options=options), ReadOptions(allow=allow))
+    if problems := group.all_problems():
+        raise next(iter(problems.values()))
+    if store.find_version(url, options) != version:
+        raise make_conflict_error(url)
+    return AggregationVersion(url, options, version, group, _has_relative_uris(url, stored))
+
+
+def _has_relative_uris(url: str, stored: ManifestGroup) -> bool:
+    """Return whether a file names those of its fragments relative to its folder."""
+    found = list[str]()
+
+    def note(uri: str) -> SourceFile:
+        found.append(uri)
+        return SourceFile(resolve_url(uri, url))
+
+    file = AggregationFile(SourceFile(url), note, frozenset(), lambda: stored)
+    for path, name in find_aggregations(stored):
+        with suppress(VirtualdsError):
+            file.plan(path, name)
+    return any("://" not in uri and not uri.startswith("/") for uri in found)
+
+
+def write(
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    base: AggregationVersion | None = None,
+    relative_paths: bool | None = None,
+) -> None:
+    """Write an aggregation file: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str
+        The url of the file.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether an existing file may be replaced.
+    base : AggregationVersion, optional
+        The version to change.
+    relative_paths : bool, optional
+        Whether uris begin at the folder of the file; by default as before.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables are not made of whole variables of netCDF files; all of them are named.
+    ReadError
+        A file cannot be read, or has changed since it was scanned.
+    FileExistsError
+        The file exists and may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    if relative_paths is None:
+        relative_paths = base is not None and base.relative
+    data = encode(group, url, relative=relative_paths)
+    store = find_store(url)
+    if base is None:
+        store.write_all(url, data, options, replace=replace)
+        return
+    try:
+        store.write_version(url, data, options, base.version)
+    except ChangedError as error:
+        raise make_conflict_error(url) from error
+
+
+def list_obstacles(variable: ManifestVariable, **choices: Any) -> list[str]:
+    """Return the reasons why an aggregation file cannot store a virtual variable."""
+    try:
+        encode(ManifestGroup({NAMELESS: variable}), "file:///of-one-variable.nca")
+    except (UnsupportedError, ReadError) as error:
+        return f"{error}".split("\n")
+    return []
+
+
+NAMELESS = "variable"
+"""The name of a variable of which only the values are known."""

@@ -1,0 +1,174 @@
+"""Writing groups of values in memory as a netCDF-4 file.
+
+NetCDF User's Guide, appendix "File Format Specifications", section "The NetCDF-4 Format": a
+netCDF-4 file is an HDF5 file, whose dimensions are dimension scales.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import count
+from math import prod
+from typing import Any
+
+import h5py
+import numpy as np
+
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.errors import UnsupportedError, locating
+
+BARE_DIMENSION = "This is a netCDF dimension but not a netCDF variable.%10d"
+"""The name of the scale of a dimension that has no coordinate variable."""
+NON_COORDINATE = "_nc4_non_coord_"
+"""What the name of a variable begins with that is named like a dimension, and is no coordinate."""
+CHUNK = 1024
+"""How many elements a chunk has along an unlimited dimension."""
+Sizes = Mapping[str, int]
+
+_INVALID_NAME = re.compile(r"^[^A-Za-z0-9_\u0080-\U0010ffff]|[\x00-\x1f/\x7f]|\s$")
+"""What no name of netCDF has (NetCDF User's Guide, "Permitted Characters in NetCDF Names")."""
+
+
+def encode_netcdf4(group: ManifestGroup, dims: Mapping[str, Sizes]) -> bytes:
+    """Return a netCDF-4 file with a group, and all groups below it, whose values are in memory.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    dims : dict
+        By path of a group: the sizes of dimensions besides those of its variables.
+
+    Raises
+    ------
+    UnsupportedError
+        A name, a type or an attribute is none that netCDF has.
+    """
+    with h5py.File("in-memory.nc", "w", driver="core", backing_store=False, track_order=True) as f:
+        _write_group(f, group, "", dims, {}, count())
+        f.flush()
+        image: bytes = f.id.get_file_image()
+    return image
+
+
+def _write_group(
+    target: Any,
+    group: ManifestGroup,
+    path: str,
+    dims: Mapping[str, Sizes],
+    above: Mapping[str, Any],
+    numbers: count[int],
+) -> None:
+    unlimited = set(group.encoding.get("unlimited_dims", ()))
+    sizes = dict(dims.get(path, {}))
+    for variable in group.variables.values():
+        sizes |= dict(zip(variable.dims, variable.data.shape, strict=True))
+    # netCDF's own library takes a size of 0 for an unlimited dimension
+    grows = unlimited | {dim for dim, size in sizes.items() if not size}
+    scales, made = dict(above), dict[str, Any]()
+    for dim, size in sizes.items():
+        check_name(dim, "dimension")
+        if dim in scales and scales[dim].shape[0] == size:
+            continue
+        named = group.variables.get(dim)
+        if named is not None and named.dims == (dim,):
+            with locating(f"variable {dim!r}"):
+                scales[dim] = made[dim] = _create(target, dim, named, grows)
+            scales[dim].make_scale(dim)
+        else:
+            growing = {"maxshape": (None,), "chunks": (CHUNK,)} if dim in grows else {}
+            scales[dim] = target.create_dataset(dim, (size,), ">f4", **growing)
+            scales[dim].make_scale(BARE_DIMENSION % size)
+        scales[dim].attrs.create("_Netcdf4Dimid", next(numbers), dtype="i4")
+    for name, variable in group.variables.items():
+        with locating(f"variable {name!r}"):
+            check_name(name, "variable")
+            if name not in made:
+                stored = f"{NON_COORDINATE}{name}" if name in scales else name
+                made[name] = _create(target, stored, variable, grows)
+                for axis, dim in enumerate(variable.dims):
+                    made[name].dims[axis].attach_scale(scales[dim])
+            _write_attributes(made[name], variable.attributes, variable.data.dtype)
+    _write_attributes(target, group.attributes)
+    for name, below in group.groups.items():
+        check_name(name, "group")
+        child = target.create_group(name, track_order=True)
+        _write_group(child, below, f"{path}/{name}".strip("/"), dims, scales, numbers)
+
+
+def check_name(name: str, kind: str) -> None:
+    """Raise an error for a name that a variable, dimension or group of netCDF cannot have."""
+    if not name or _INVALID_NAME.search(name):
+        raise UnsupportedError(
+            f"the {kind} {name!r}: netCDF has no such names (they begin with a letter, digit or "
+            f"underscore, and have no slash and no blank at the end); rename it"
+        )
+
+
+def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str]) -> Any:
+    """Write the values of a variable as a dataset."""
+    values: Any = variable.data
+    kind = values.dtype
+    if kind.kind == "O":
+        if not all(isinstance(one, str) for one in values.ravel()):
+            found = sorted({type(one).__name__ for one in values.ravel()})
+            raise UnsupportedError(
+                f"its values are objects ({', '.join(found)}), which netCDF does not have; convert "
+                f"them to numbers or texts, or leave it out (ds.drop_vars)"
+            )
+        kind = h5py.string_dtype()
+    elif (kind.kind not in "iuf" and kind != np.dtype("S1")) or kind.itemsize > 8:
+        raise UnsupportedError(
+            f"its values are {kind}, which netCDF does not have; convert them, or leave it out "
+            f"(ds.drop_vars)"
+        )
+    growing = {}
+    if not grows.isdisjoint(variable.dims):
+        shape = tuple(None if dim in grows else n for dim, n in zip(
+            variable.dims, values.shape, strict=True))  # fmt: skip
+        chunks = tuple(max(min(n, CHUNK), 1) for n in values.shape)
+        if prod(chunks) * kind.itemsize > CHUNK**2:
+            chunks = (1,) * (len(chunks) - 1) + chunks[-1:]
+        growing = {"maxshape": shape, "chunks": chunks}
+    made = target.create_dataset(stored, values.shape, kind, track_order=True, **growing)
+    if values.size:
+        made[...] = values
+    return made
+
+
+def _write_attributes(
+    target: Any, attributes: Mapping[str, Any], dtype: np.dtype[Any] | None = None
+) -> None:
+    """Write attributes as netCDF does: texts as characters, numbers as vectors."""
+    for name, value in attributes.items():
+        try:
+            if name == "_FillValue" and dtype is not None and dtype.kind != "O":
+                # it has the type of the variable
+                value = np.asarray(value).astype(dtype)
+            _write_attribute(target, name, value)
+        except (TypeError, ValueError, OSError, RuntimeError) as error:
+            raise UnsupportedError(
+                f"the attribute {name!r} is {value!r:.80}, which netCDF cannot store ({error}); "
+                f"change it, or delete it from attrs"
+            ) from error
+
+
+def _write_attribute(target: Any, name: str, value: Any) -> None:
+    if isinstance(value, str) and "\0" not in value:
+        text = value.encode()
+        # a text of no length has no dataspace
+        data = np.array(text, f"S{len(text)}") if text else h5py.Empty("S1")
+        kind = (
+            h5py.string_dtype("ascii" if value.isascii() else "utf-8", len(text)) if text else None
+        )
+        target.attrs.create(name, data, dtype=kind)
+        return
+    values = np.atleast_1d(np.asarray(value))
+    if values.dtype.kind in "UO" and all(isinstance(one, str) for one in values.ravel().tolist()):
+        target.attrs.create(name, values.astype(object), dtype=h5py.string_dtype())
+    elif values.dtype.kind in "iuf" or values.dtype.kind == "S":
+        if values.ndim > 1:
+            raise ValueError("it has several dimensions")
+        target.attrs.create(name, values)
+    else:
+        raise TypeError(f"it is {values.dtype}")
