@@ -342,7 +342,9 @@ class FragmentAssembler:
         held: list[FoundFragment] = []
         for fragment in ordered:
             found = self._look_up(plan, fragment, target)
-            if held and not held[-1].can_precede(found, main):
+            # files of one structure are taken once
+            again = any(one.place == found.place for one in held)
+            if held and (again or not held[-1].can_precede(found, main)):
                 yield self._join(plan, held, main)
                 held = []
             held.append(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -112,13 +113,14 @@ class Part(NamedTuple):
 
 
 class StoredChunk(NamedTuple):
-    """A chunk in a file: its variable there, and where its first element is in the variable."""
+    """A chunk in a file: its variable there, where its first element is in it, and its shape."""
 
     path: str
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
-    origin: tuple[int, ...]
+    origin: tuple[int, ...] = ()
+    encoded: tuple[int, ...] = ()
 
 
 class StoredPlace(NamedTuple):
@@ -173,18 +175,18 @@ class WantedVariable:
                 f"chunk of a netCDF variable there, as an aggregation needs; {OTHER_FORMAT}"
             )
             return
-        axes = self._match_axes(found)
-        identifier = f"/{found.path}/{found.name}" if found.path else found.name
-        if axes is None:
-            self.problem = (
-                f"{identifier!r} of {shown} has the dimensions {found.dims}, and not all of them "
-                f"are among {self.dims}; {OTHER_FORMAT}"
-            )
-            return
         number = int(np.flatnonzero(self.rows.urls == place.url)[0])
         rest = self.rows.take(self.left)
         same = rest.file == number
         here = same & (rest.offset == place.offset) & (rest.length == place.length)
+        axes = self._match_axes(found, rest.encoded[:, here][:, 0].tolist())
+        identifier = f"/{found.path}/{found.name}" if found.path else found.name
+        if axes is None:
+            self.problem = (
+                f"its dimensions {self.dims} are not those of {identifier!r} of {shown}, "
+                f"{found.dims}; {OTHER_FORMAT}"
+            )
+            return
         for row in np.flatnonzero(here).tolist():
             start = rest.begin[:, row].copy()
             shape = np.ones(len(self.dims), np.int64)
@@ -206,17 +208,18 @@ class WantedVariable:
         kept = same | (rest.file != number)
         self.left = self.left[kept]
 
-    def _match_axes(self, found: StoredChunk) -> list[int] | None:
-        """Return the axis of the array for each of a variable, which may lack some of length 1."""
-        lacking = len(self.dims) - len(found.dims)
-        if not lacking:
-            return list(range(len(self.dims)))
-        if lacking < 0:
-            return None
-        if set(found.dims) <= set(self.dims) and len(set(found.dims)) == len(found.dims):
-            axes = [self.dims.index(dim) for dim in found.dims]
-            return axes if axes == sorted(axes) else None
-        return list(range(lacking, len(self.dims)))
+    def _match_axes(self, found: StoredChunk, encoded: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the axis of the array for each of a variable, which may lack some of length 1.
+
+        ``encoded`` is the shape of the chunk in the array. Axes of the same name come first.
+        """
+        fitting = [
+            axes
+            for axes in combinations(range(len(self.dims)), len(found.dims))
+            if tuple(encoded[axis] for axis in axes) == found.encoded
+        ]
+        same = tuple(self.dims.index(dim) for dim in found.dims if dim in self.dims)
+        return same if same in fitting else fitting[-1] if fitting else None
 
     def _describe_part(self, identifier: str, shown: str, start: Ints, stop: Ints) -> str:
         outside = zip(self.dims, start.tolist(), stop.tolist(), self.array.shape, strict=True)
@@ -299,8 +302,8 @@ class FragmentFinder:
                     self.files[place.url] = rows.files[rows.file[n]]
                     # a variable may have several names
                     if self._found[place] is None or names.get(place) == (path, name):
-                        origin = tuple(rows.origin[1:, n].tolist())
-                        self._found[place] = stored._replace(origin=origin)
+                        origin, encoded = (tuple(c[1:, n].tolist()) for c in rows[-2:])
+                        self._found[place] = stored._replace(origin=origin, encoded=encoded)
 
     def _handle(self, error: VirtualdsError) -> None:
         """Raise the error for a file that cannot be read, unless it is no netCDF file."""
@@ -331,7 +334,7 @@ def _iterate_stored(
             for number, shape in enumerate(shapes[:, 1:].tolist()):
                 of_shape = places[which.ravel() == number]
                 rows = tabulate_chunks(some.take(of_shape).stack(name))
-                yield path, name, StoredChunk(path, name, variable.dims, tuple(shape), ()), rows
+                yield path, name, StoredChunk(path, name, variable.dims, tuple(shape)), rows
 
 
 # ---------------------------------------------------------------------- the grid of fragments

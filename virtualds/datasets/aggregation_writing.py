@@ -21,7 +21,8 @@ from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
 from virtualds.chunks.columns import INLINE
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, are_date_units
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
+from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.datasets.aggregation import (
     SCALING,
     build_aggregations,
@@ -40,6 +41,7 @@ from virtualds.datasets.aggregation_fragments import (
     tabulate_chunks,
 )
 from virtualds.datasets.aggregation_plan import NETCDF_FILLS, AggregationFile, Array, Name
+from virtualds.datasets.decoding import CHARACTER_AXIS
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import make_fragment_opener, read_file, read_source
@@ -133,7 +135,10 @@ class DocumentBuilder:
                 AGGREGATED_DIMENSIONS: " ".join(found.dims),
                 AGGREGATED_DATA: described,
             }
-            dtype = found.array.dtype.newbyteorder("=")
+            # numbers that are only masked are stored, and those that are scaled are values
+            is_scaled = not variable.attributes.keys().isdisjoint(SCALING)
+            array: Any = found.array if is_scaled else variable.data
+            dtype = array.dtype.newbyteorder("=")
             fills = list_fills(found.attributes)
             value = np.asarray(fills[0] if fills else 0).astype(dtype)
             variables[name] = ManifestVariable((), value, attributes)
@@ -238,6 +243,7 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     ReadError
         A file cannot be read, or has changed since it was scanned.
     """
+    group = split_characters(group)
     expected, grids, files = plan_fragments(group, url)
     builder = DocumentBuilder(url, relative)
     with locating(url):
@@ -246,6 +252,29 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     if problems := check_read_back(data, url, group, expected, files):
         raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
     return data
+
+
+def split_characters(group: ManifestGroup) -> ManifestGroup:
+    """Return a group whose bytes in memory are characters, which have a dimension in netCDF."""
+    found = dict(group.variables)
+    taken = find_dims(group)
+    for name, variable in group.variables.items():
+        width = variable.data.dtype.itemsize
+        if variable.data.dtype.kind == "S" and width > 1 and not is_virtual(variable):
+            dim = str(variable.encoding.get(CHARACTER_AXIS) or f"string{width}")
+            while dim in taken:
+                dim = f"{dim}_"
+            taken.add(dim)
+            values = np.ascontiguousarray(variable.read())
+            characters = values.view("S1").reshape(*values.shape, width)
+            found[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
+    below = {name: split_characters(child) for name, child in group.groups.items()}
+    return replace(group, variables=found, groups=below)
+
+
+def is_virtual(variable: ManifestVariable) -> bool:
+    """Return whether the values of a variable are references."""
+    return isinstance(variable.data, ManifestArray)
 
 
 def plan_fragments(
@@ -296,20 +325,27 @@ def want_variable(key: Name, variable: ManifestVariable) -> WantedVariable | Non
     if is_inline.any() and is_inline.all():
         data.check_limit(data.nbytes)
         return None
+    array = show_array(key[1], variable)
     attributes = variable.attributes
-    array: ManifestArray | None = data
-    if not attributes.keys().isdisjoint(SCALING) and not are_date_units(attributes.get("units")):
+    if not attributes.keys().isdisjoint(SCALING):
         # fragments are unpacked by their own attributes (CF 2.8.3)
-        stored = ManifestGroup({key[1]: replace(variable, encoding={})})
-        shown = to_virtual_dataset(stored, OpenOptions(loadable_variables=[]))
-        array = get_virtual_array(shown.variables[key[1]])
         attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
-    found = WantedVariable(key, variable.dims, data if array is None else array, attributes, rows)
+    found = WantedVariable(key, variable.dims, array, attributes, rows)
     if is_inline.any():
         found.problem = f"some of its chunks are in files, and others in the set; {OTHER_FORMAT}"
-    elif array is None:
-        found.problem = f"its packed values are no numbers; {LOAD_OR_LEAVE_OUT}"
     return found
+
+
+def show_array(name: str, variable: ManifestVariable) -> ManifestArray:
+    """Return a virtual array as it is unpacked; dates stay numbers."""
+    array: Any = variable.data
+    if are_date_units(variable.attributes.get("units")) or array.dtype.kind not in "iuf":
+        return array  # type: ignore[no-any-return]
+    attributes = {n: v for n, v in variable.attributes.items() if n in PACKING_ATTRIBUTES}
+    stored = ManifestGroup({name: replace(variable, attributes=attributes, encoding={})})
+    shown = to_virtual_dataset(stored, OpenOptions(loadable_variables=[]))
+    found = get_virtual_array(shown.variables[name])
+    return array if found is None else found
 
 
 def check_read_back(
@@ -359,20 +395,23 @@ def _iterate_differences(
         attributes = variable.attributes if wanted is None else wanted.attributes
         if found.dims != variable.dims:
             yield name, f"its dimensions would be read as {found.dims}"
-        elif differing := _find_differing(attributes, found.attributes):
+        elif differing := _find_differing(attributes, found.attributes, wanted is not None):
             shown = found.attributes.get(differing)
             yield name, f"its attribute {differing!r} would be read as {shown!r:.80}"
         elif wanted is None or not isinstance(found.data, ManifestArray):
             before = variable.read() if wanted is None else wanted.array.read()
             if not _is_alike(before, found.read()):
                 yield name, "its values would be read as others"
-        elif why := find_difference(wanted.array, found.data):
+        elif why := find_difference(wanted.array, show_array(name, found)):
             yield name, why
 
 
-def _find_differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the name of an attribute in which two differ, or ""."""
-    names = sorted(one.keys() | other.keys())
+def _find_differing(one: Mapping[str, Any], other: Mapping[str, Any], unpacks: bool = False) -> str:
+    """Return the name of an attribute in which two differ, or "".
+
+    With ``unpacks``, not of those by which numbers are unpacked: pipelines show these.
+    """
+    names = sorted((one.keys() | other.keys()) - set(PACKING_ATTRIBUTES if unpacks else ()))
     return next((n for n in names if not _is_alike(one.get(n), other.get(n))), "")
 
 
@@ -405,10 +444,11 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
     pairs = np.unique(np.stack([one.pipeline, other.pipeline]), axis=1)
     for before, after in pairs.T.tolist():
         # what fills missing chunks is compared as values
-        was, now = (replace(a.pipelines[n], fill=None) for a, n in (
-            (array, before), (read, after)))  # fmt: skip
+        was = _normalise(array.pipelines[before], array.dtype)
+        now = _normalise(read.pipelines[after], read.dtype)
         if was != now:
-            return f"its chunks would be decoded as {now}, and are {was}"
+            names = name_pipelines([was, now])
+            return f"its chunks would be decoded as {names[1]}, and are {names[0]}"
     covered = int((one.stop - one.begin).prod(axis=0).sum())
     values = [list_missing_values(a, covered) for a in (array, read)]
     if values[0] or values[1]:
@@ -418,6 +458,17 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
         if not same:
             return f"elements in no chunk would be read as {values[1]}, and are {values[0]}"
     return ""
+
+
+def _normalise(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
+    """Return a pipeline without what changes no existing chunk: its fill, NaN that become NaN."""
+    packing = pipeline.packing
+    if isinstance(packing, Packing):
+        packing = replace(packing, fills=tuple(fill for fill in packing.fills if fill == fill))
+        is_plain = packing.is_identity and packing.integer is None
+        if is_plain and dtype.newbyteorder("=") == pipeline.dtype.newbyteorder("="):
+            packing = None
+    return replace(pipeline, fill=None, packing=packing)
 
 
 def is_same_constant(one: ManifestArray, other: ManifestArray) -> bool:
@@ -451,7 +502,17 @@ def _read_stored(reader: Any, source: SourceFile) -> ManifestGroup | None:
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a group of an aggregation file, and all groups below it."""
     location = Location(source.url, source.options)
-    return read_file(location, how, OpenOptions(below=True), reader_of(location))
+    found = read_file(location, how, OpenOptions(below=True), reader_of(location))
+    return found.map_variables(lambda path, variable: _load_own_values(variable, source.url))
+
+
+def _load_own_values(variable: ManifestVariable, url: str) -> ManifestVariable:
+    """Return a variable with its values if the file at a url holds all of them."""
+    data = variable.data
+    if not isinstance(data, ManifestArray) or {file.url for file in data.sources} != {url}:
+        return variable
+    data.check_limit(data.nbytes)
+    return replace(variable, data=variable.read())
 
 
 @dataclass(frozen=True)

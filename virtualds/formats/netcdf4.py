@@ -7,6 +7,7 @@ netCDF-4 file is an HDF5 file, whose dimensions are dimension scales.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from itertools import count
 from math import prod
@@ -44,7 +45,9 @@ def encode_netcdf4(group: ManifestGroup, dims: Mapping[str, Sizes]) -> bytes:
     UnsupportedError
         A name, a type or an attribute is none that netCDF has.
     """
-    with h5py.File("in-memory.nc", "w", driver="core", backing_store=False, track_order=True) as f:
+    # two files that are open at once need two names, also in memory
+    name = f"{secrets.token_hex(8)}.nc"
+    with h5py.File(name, "w", driver="core", backing_store=False, track_order=True) as f:
         _write_group(f, group, "", dims, {}, count())
         f.flush()
         image: bytes = f.id.get_file_image()
