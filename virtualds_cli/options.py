@@ -21,7 +21,7 @@ from virtualds_cli.parameter_types import (
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 
-FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
+FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk", "cfa")
 PARSERS = (
     *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib"),
     *("grib-index", "dmrpp", "hdf4", "zarr", *FORMATS),
@@ -284,7 +284,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         help="zarr-v3: how to store manifests. By default their size decides.",
     ),
     "relative_paths": _make_option(
-        flag="", help="kerchunk, zarr-v3: write source paths relative to the set."
+        flag="", help="kerchunk, zarr-v3, cfa: write source paths relative to the set."
     ),
     "message": _make_option(help="icechunk: commit message."),
     "metadata": _make_access_option(

@@ -3,7 +3,7 @@
 Run as a program: ``python cf_python_side.py FOLDER``. Each folder in it is a case. If it has
 ``write.json``, its entries are the arguments of `cf.write`, which writes ``agg.nc`` from the fields
 of all files whose names are numbers. Then ``agg.nc`` is read, and the values of every variable of
-it are written to ``cf.npz``, or the error to ``cf.txt``.
+it are written to ``cf.npz``, and their properties to ``cf.json``, or the error to ``cf.txt``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ def read_all(cf: Any, path: str) -> dict[str, Any]:
     return found
 
 
+def read_properties(cf: Any, path: str) -> dict[str, Any]:
+    """Return the properties of each field and construct by its name in the file."""
+    found: dict[str, Any] = {}
+    for field in cf.read(path):
+        for part in [field, *field.constructs.filter_by_data().values()]:
+            if (name := part.nc_get_variable(None)) is not None:
+                found[name] = {n: str(v) for n, v in part.properties().items()}
+    return found
+
+
 def run(folder: Path) -> None:
     """Do what one case wants."""
     import cf
@@ -45,6 +55,7 @@ def run(folder: Path) -> None:
             options = json.loads(Path("write.json").read_text())
             cf.write(cf.read("[0-9].nc", **options.pop("read", {})), "agg.nc", **options)
         found = read_all(cf, "agg.nc")
+        Path("cf.json").write_text(json.dumps(read_properties(cf, "agg.nc")))
     except Exception:  # noqa: BLE001
         # the test shows whatever it was
         Path("cf.txt").write_text(traceback.format_exc())

@@ -227,6 +227,192 @@ NEW: dict[str, Make] = {
     "written_classic": written(fmt="NETCDF3_CLASSIC"),
 }
 """Files of CF-1.13, most of them written by us, some by cf-python."""
+
+
+# ---------------------------------------------------------------------- what virtualds writes
+
+
+def open_parts(paths: Any = "[0-9].nc", dims: Any = "time", **how: Any) -> xr.Dataset:
+    return virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim=dims, **how)
+
+
+def to_cfa(ds: Any, **how: Any) -> None:
+    ds.virtual.to_manifest("agg.nc", format="cfa", **how)
+
+
+def ours(*attributes: dict[str, Any], relative_paths: bool = False, **parts: Any) -> Make:
+    """We write the aggregation file of parts of two steps each."""
+
+    def make() -> None:
+        write_parts(*attributes, **parts)
+        to_cfa(open_parts(), relative_paths=relative_paths)
+
+    return make
+
+
+STORED = {"stored": np.arange(24).reshape(6, 4), "dtype": "i2"}
+HALF = {"scale_factor": 0.5, "add_offset": 5.0, "units": "K", "_FillValue": np.int16(3)}
+
+
+def ours_cut_twice() -> None:
+    """Fragments differ in size along two dimensions."""
+    names = [[f"{n}{k}.nc" for k in range(2)] for n in range(2)]
+    for n, rows in enumerate((slice(0, 4), slice(4, 6))):
+        for k, columns in enumerate((slice(0, 1), slice(1, 4))):
+            write_part(names[n][k], WHOLE[rows, columns], ("time", "x"), {"units": "K"})
+    to_cfa(open_parts(names, ["time", "x"]))
+
+
+def ours_of_converted_units() -> None:
+    """Fragments in other units stay what they are."""
+    write_parts({"units": "K"}, {"units": "degC"}, {"units": "mK"})
+    aggregate()
+    to_cfa(virtualds.open_virtual_dataset("agg.nc"), mode="w")
+
+
+def ours_of_what_cf_python_could_write() -> None:
+    write_parts(zlib=True)
+    aggregate()
+    to_cfa(virtualds.open_virtual_dataset("agg.nc"), mode="w")
+
+
+def ours_of_constants() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), virtualds.ManifestArray.full((6, 4), 7.5, "f8"))})
+    ds["n"] = ("x", virtualds.ManifestArray.full((4,), 3, "i2"))
+    ds["gone"] = ("x", virtualds.ManifestArray.full((4,), np.nan, "f4"))
+    to_cfa(ds)
+
+
+def ours_of_coordinates() -> None:
+    """Coordinates stay references."""
+    write_parts(bounds=True)
+    for n in range(1, 3):
+        Path(f"{n}.nc").unlink()
+    to_cfa(virtualds.open_virtual_dataset("0.nc", loadable_variables=[]))
+
+
+def ours_of_groups() -> None:
+    write_parts()
+    to_cfa(xr.DataTree.from_dict({"/": open_parts(), "/below": open_parts().rename(t="u")}))
+
+
+def ours_unlimited() -> None:
+    for n in range(3):
+        part = xr.Dataset({"t": (("time", "x"), WHOLE[2 * n : 2 * n + 2], {"units": "K"})})
+        part.to_netcdf(f"{n}.nc", engine="netcdf4", unlimited_dims=["time"])
+    to_cfa(open_parts())
+
+
+def ours_with_texts() -> None:
+    for n in range(3):
+        part = xr.Dataset({"t": (("time", "x"), WHOLE[2 * n : 2 * n + 2], {"units": "K"})})
+        part = part.assign_coords(
+            label=("x", np.array(["a", "bcd", "", "ef g"], object)),
+            sign=("x", np.array(["ab", "c", "d", "efg"], "S3")),
+        )
+        part.to_netcdf(f"{n}.nc", engine="netcdf4")
+    to_cfa(open_parts())
+
+
+def ours_with_scalars() -> None:
+    for n in range(3):
+        part = xr.Dataset({"t": (("time", "x"), WHOLE[2 * n : 2 * n + 2], {"units": "K"})})
+        part = part.assign_coords(height=((), 2.0, {"units": "m"}))
+        part.to_netcdf(f"{n}.nc", engine="netcdf4")
+    to_cfa(open_parts())
+
+
+def ours_appended() -> None:
+    write_parts()
+    to_cfa(virtualds.open_virtual_dataset("0.nc"))
+    for n in (1, 2):
+        to_cfa(virtualds.open_virtual_dataset(f"{n}.nc"), append_dim="time")
+
+
+def ours_synced() -> None:
+    write_parts()
+    Path("2.nc").rename("later.nc")
+    for _ in range(2):
+        virtualds.sync("[0-9].nc", "agg.nc", concat_dim="time", format="cfa", settle=0)
+        if Path("later.nc").exists():
+            Path("later.nc").rename("2.nc")
+
+
+def ours_renamed() -> None:
+    """Variables and dimensions have other names than in the files."""
+    write_parts()
+    ds = open_parts().rename(t="air", x="lon", time="when")
+    to_cfa(ds.assign(t=ds["air"].rename(lon="other", when="second")).drop_vars("air"))
+
+
+def ours_of_one_file_and_many() -> None:
+    """Variables have different fragments, and some come from one file."""
+    write_parts()
+    write_part("grid.nc", np.arange(4.0), ("x",), {"units": "m"}, name="height")
+    to_cfa(open_parts().merge(virtualds.open_virtual_dataset("grid.nc")))
+
+
+def ours_of_names_in_files() -> None:
+    """The variable has another name in each file."""
+    for n in range(3):
+        write_part(f"{n}.nc", WHOLE[2 * n : 2 * n + 2], ("time", "x"), {"units": "K"}, name=f"v{n}")
+    parts = [virtualds.open_virtual_dataset(f"{n}.nc")[f"v{n}"] for n in range(3)]
+    to_cfa(xr.concat([part.rename("t") for part in parts], "time").to_dataset())
+
+
+def ours_of_files_with_groups() -> None:
+    for n in range(3):
+        part = xr.Dataset({"t": (("time", "x"), WHOLE[2 * n : 2 * n + 2], {"units": "K"})})
+        part.to_netcdf(f"{n}.nc", engine="netcdf4", group="model/run")
+    to_cfa(open_parts(group="model/run"))
+
+
+def ours_with_features_of_cf() -> None:
+    """A grid mapping, an ancillary variable, a cell measure and cell methods."""
+    write_parts()
+    for n in range(3):
+        grid = {"grid_mapping_name": "latitude_longitude"}
+        with xr.open_dataset(f"{n}.nc", decode_times=False) as held:
+            part = held.load()
+        part["crs"] = ((), np.int32(0), grid)
+        part["area"] = (("x",), np.arange(4.0), {"standard_name": "cell_area", "units": "m2"})
+        part["count"] = part["t"].astype("i4").assign_attrs(units="1")
+        part["t"].attrs |= {
+            "grid_mapping": "crs",
+            "cell_measures": "area: area",
+            "cell_methods": "time: mean",
+            "ancillary_variables": "count",
+        }
+        part.to_netcdf(f"{n}.nc", engine="netcdf4")
+    to_cfa(open_parts())
+
+
+OURS: dict[str, Make] = {
+    made.__name__: made
+    for made in (
+        *(ours_cut_twice, ours_of_converted_units, ours_of_what_cf_python_could_write),
+        *(ours_of_constants, ours_of_coordinates),
+        *(ours_of_groups, ours_unlimited, ours_with_texts, ours_with_scalars, ours_appended),
+        *(ours_synced, ours_renamed, ours_of_one_file_and_many, ours_of_names_in_files),
+        *(ours_of_files_with_groups, ours_with_features_of_cf),
+    )
+} | {
+    "ours": ours(),
+    "ours_compressed": ours(zlib=True, chunksizes=(1, 3)),
+    "ours_relative": ours(relative_paths=True),
+    "ours_classic": ours(form="NETCDF3_CLASSIC"),
+    "ours_with_bounds": ours(bounds=True),
+    "ours_packed": ours(HALF, **STORED),
+    "ours_packed_differently": ours(HALF, {"scale_factor": 0.25, "units": "K"}, **STORED),
+    "ours_masked": ours({"_FillValue": -9.0, "units": "K"}, stored=np.where(WHOLE > 60, -9, WHOLE)),
+    "ours_masked_integers": ours({"_FillValue": np.int16(7), "units": "K"}, **STORED),
+    "ours_short": ours(dtype="f4"),
+    "ours_big_endian": ours(dtype=">f4", endian="big"),
+    "ours_in_bytes": ours(stored=np.arange(24).reshape(6, 4), dtype="i1"),
+}
+"""Files that we write."""
+
+
 BLANKS = "a folder with blanks"
 """A case that cf-python writes, and cannot read again."""
 
@@ -343,7 +529,8 @@ def run_cases(variable: str, folder: Path, cases: dict[str, Make]) -> Path:
 
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_cases("CF_PYTHON", tmp_path_factory.mktemp("new"), {**NEW, BLANKS: written()})
+    cases = {**NEW, **OURS, BLANKS: written()}
+    return run_cases("CF_PYTHON", tmp_path_factory.mktemp("new"), cases)
 
 
 @pytest.fixture(scope="module")
@@ -366,16 +553,33 @@ def compare(folder: Path) -> None:
         found = xr.open_dataset(path, engine="virtual")["time_bnds"]
         np.testing.assert_array_equal(found.values, whole["time_bnds"].values)
     for name, values in expected.items():
-        assert lazy[name].shape == values.shape, name
-        np.testing.assert_allclose(lazy[name].values, values, rtol=2e-15, err_msg=name)
+        group, _, short = name.rpartition("/")
+        shown, stored = lazy.get(short), virtual.get(short)
+        if group:
+            below = {"group": group}
+            shown = xr.open_dataset(path, engine="virtual", decode_times=False, **below)[short]
+            stored = virtualds.open_virtual_dataset(path, decode_cf=False, **below)[short]
+        if not shown.dims:
+            # cf-python gives scalar coordinates an axis
+            values = values.reshape(())
+        assert shown.shape == values.shape, name
+        if values.dtype.kind == "U":
+            np.testing.assert_array_equal(shown.values.astype("U"), values, err_msg=name)
+            continue
+        np.testing.assert_allclose(shown.values, values, rtol=2e-15, err_msg=name)
         if not np.isnan(values).any():
-            np.testing.assert_allclose(virtual[name].values, values, rtol=2e-15, err_msg=name)
+            np.testing.assert_allclose(stored.values, values, rtol=2e-15, err_msg=name)
     dated = virtualds.open_virtual_dataset(path)
     np.testing.assert_array_equal(dated["t"].values, xr.open_dataset(path, engine="virtual")["t"])
 
 
 @pytest.mark.parametrize("case", NEW)
 def test_values_of_cf_1_13_are_those_of_cf_python(case: str, new: Path) -> None:
+    compare(new / case)
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_cf_python_reads_what_we_write(case: str, new: Path) -> None:
     compare(new / case)
 
 
@@ -394,3 +598,44 @@ def test_what_cf_python_writes_is_what_open_mfdataset_reads(case: str, new: Path
     assert found["t"].attrs == expected["t"].attrs
     urls = {source.url for source in found["t"].variable._data.sources}
     assert urls == {f"file://{folder}/{n}.nc" for n in range(3)}
+
+
+@pytest.mark.parametrize("case", ["ours_with_features_of_cf", "ours_with_bounds", "written"])
+def test_cf_python_finds_the_attributes_of_variables(case: str, new: Path) -> None:
+    found = json.loads((new / case / "cf.json").read_text())
+    shown = xr.open_dataset(new / case / "agg.nc", engine="virtual", decode_cf=False)
+    kept = ("standard_name", "long_name", "units", "calendar", "axis")
+    for name, attributes in found.items():
+        expected = {n: str(v) for n, v in shown[name].attrs.items() if n in kept}
+        assert {n: v for n, v in attributes.items() if n in kept} == expected, name
+    assert "t" in found and found["t"]["Conventions"] == "CF-1.13"
+
+
+def test_what_an_aggregation_of_cf_python_becomes_is_read_by_it_in_the_same_way(new: Path) -> None:
+    ours, theirs = (np.load(new / case / "cf.npz") for case in ("ours_with_bounds", "written"))
+    assert set(ours) == set(theirs)
+    np.testing.assert_array_equal(ours["t"], theirs["t"])
+
+
+FOREIGN = ["written", "written_relative", "written_coordinates", "written_packed"]
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_set_of_cf_python_grows(
+    case: str, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We append to what cf-python has written, and keep what it refers to."""
+    monkeypatch.chdir(tmp_path)
+    for file in (new / case).glob("*.nc"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    before = xr.load_dataset("agg.nc", engine="virtual", decode_times=False)
+    with xr.open_dataset("0.nc", decode_cf=False, engine="netcdf4") as held:
+        later = held.load()
+    later["time"] = later["time"] + 20
+    later.to_netcdf("7.nc", engine="netcdf4")
+    part = virtualds.open_virtual_dataset("7.nc")
+    part.virtual.to_manifest("agg.nc", append_dim="time")
+    after = xr.load_dataset("agg.nc", engine="virtual", decode_times=False)
+    assert after.sizes["time"] == 8
+    np.testing.assert_array_equal(after["t"][:6], before["t"])
+    np.testing.assert_allclose(after["t"][6:], xr.load_dataset("7.nc")["t"], rtol=1e-7)

@@ -15,7 +15,7 @@ from virtualds.chunks.columns import SourceSummary
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import load_compactly
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import Location, set_reader_of
 from virtualds.datasets.open import check_loadable, enter_set, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_tree
@@ -137,7 +137,7 @@ def describe(
     )
     location, opening = enter_set(Location.of_url(url, storage_options), opening)
     with explain_open_errors(location.url), location.cache_scan():
-        found = reader, source = reader_of(location, parser)
+        found = reader, source = set_reader_of(location, parser)
         contents = open_group(location, opening, found)
         check_loadable(contents, opening, location.url)
         tree = to_virtual_tree(contents, opening)

@@ -17,7 +17,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.chunks.columns import INLINE, MISSING, Ints
-from virtualds.chunks.manifest import iterate_references
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.codec import CodecError
 from virtualds.datasets.aggregation import FILES_AT_ONCE, FragmentOpener, OpenedFile, OpenedFiles
 from virtualds.datasets.aggregation_plan import MAX_FRAGMENTS, Array, Index, Name
@@ -394,7 +394,7 @@ class FragmentGrid:
 
 def find_constant_edges(array: ManifestArray) -> list[Ints]:
     """Return where values change along each axis of an array without references."""
-    if len(list_missing_values(array, 0)) == 1:
+    if len(list_missing_values(array)) == 1:
         return [np.array([0, size]) for size in array.shape]
     if array.nchunks > MAX_FRAGMENTS:
         raise UnsupportedError(
@@ -427,16 +427,28 @@ def spread_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
     return found
 
 
-def list_missing_values(array: ManifestArray, covered: int) -> list[Any]:
-    """Return the distinct values of elements in no chunk; ``covered`` of them are in one."""
-    if covered == array.size:
-        return []
+def list_missing_values(array: ManifestArray) -> list[Any]:
+    """Return the distinct values of elements in no chunk."""
     found = [array.fill_value] if array.has_gaps else []
     for fragment in array.fragments:
-        for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
+        for number in _find_missing_pipelines(fragment.manifest, len(array.pipelines)):
             try:
                 found.append(array.pipelines[number].missing_value)
             except CodecError as error:
                 raise UnsupportedError(f"its missing chunks have no value: {error}") from error
     cast = [np.asarray(value).astype(array.dtype)[()] for value in found]
     return [v for n, v in enumerate(cast) if not any(is_same_scalar(v, w) for w in cast[:n])]
+
+
+def _find_missing_pipelines(manifest: ChunkManifest, count: int) -> list[int]:
+    """Return the pipelines, out of ``count``, of the missing chunks of a manifest."""
+    existing = sum(ids.size for ids, _ in iterate_references(manifest))
+    if existing == manifest.size:
+        return []
+    if count == 1:
+        return [0]
+    if not existing:
+        return manifest.used_pipelines(count).tolist()  # type: ignore[no-any-return]
+    loaded = manifest.loaded()
+    found: list[int] = np.unique(loaded.pipeline[loaded.file == MISSING]).tolist()
+    return found

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -66,6 +67,8 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import make_relative, scheme_of
 
 NAME = "cfa"
+TIMES = ("units", "calendar")
+"""Attributes that bounds have from their coordinate (CF 7.1)."""
 NETCDF = ("hdf5", "netcdf3")
 """The parsers of netCDF files, which may be aggregation files, or have fragments."""
 CONVENTIONS = "CF-1.13"
@@ -192,9 +195,9 @@ class DocumentBuilder:
 
 
 def mask_missing(values: Array, attributes: Mapping[str, Any]) -> Array:
-    """Return constants with netCDF's default fill value for those that mean "no value"."""
+    """Return constants with what marks missing ones: NaN, or the default fill value of netCDF."""
     found = values.astype(values.dtype.newbyteorder("="))
-    default = NETCDF_FILLS.get(found.dtype.str[1:], 9.969209968386869e36)
+    default = NETCDF_FILLS.get(found.dtype.str[1:], np.nan)
     for fill in [np.nan, *list_fills(attributes)]:
         found[(found == fill) | ((fill != fill) & (found != found))] = default
     return found
@@ -243,7 +246,7 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     ReadError
         A file cannot be read, or has changed since it was scanned.
     """
-    group = split_characters(group)
+    group = to_netcdf_types(group)
     expected, grids, files = plan_fragments(group, url)
     builder = DocumentBuilder(url, relative)
     with locating(url):
@@ -254,13 +257,25 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     return data
 
 
-def split_characters(group: ManifestGroup) -> ManifestGroup:
-    """Return a group whose bytes in memory are characters, which have a dimension in netCDF."""
+def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
+    """Return a group whose variables have types of netCDF.
+
+    Bytes in memory become characters along a dimension of their own. Dates of numpy become numbers
+    with units, and are loaded if the reference dates of files differ.
+    """
     found = dict(group.variables)
     taken = find_dims(group)
-    for name, variable in group.variables.items():
+    bounds = {v.attributes.get("bounds"): name for name, v in group.variables.items()}
+    # bounds have the units of their coordinate, which are chosen first
+    for name, variable in sorted(found.items(), key=lambda item: item[0] in bounds):
         width = variable.data.dtype.itemsize
-        if variable.data.dtype.kind == "S" and width > 1 and not is_virtual(variable):
+        if variable.data.dtype.kind in "mM":
+            with locating(f"variable {name!r}"):
+                lender = found[bounds[name]].attributes if name in bounds else {}
+                found[name] = _encode_dates(name, variable, lender)
+        elif isinstance(variable.data, ManifestArray):
+            continue
+        elif variable.data.dtype.kind == "S" and width > 1:
             dim = str(variable.encoding.get(CHARACTER_AXIS) or f"string{width}")
             while dim in taken:
                 dim = f"{dim}_"
@@ -268,13 +283,34 @@ def split_characters(group: ManifestGroup) -> ManifestGroup:
             values = np.ascontiguousarray(variable.read())
             characters = values.view("S1").reshape(*values.shape, width)
             found[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
-    below = {name: split_characters(child) for name, child in group.groups.items()}
+    below = {name: to_netcdf_types(child) for name, child in group.groups.items()}
     return replace(group, variables=found, groups=below)
 
 
-def is_virtual(variable: ManifestVariable) -> bool:
-    """Return whether the values of a variable are references."""
-    return isinstance(variable.data, ManifestArray)
+def _encode_dates(
+    name: str, variable: ManifestVariable, lender: Mapping[str, Any]
+) -> ManifestVariable:
+    """Return dates or durations as numbers with units (CF 4.4), if that loses nothing.
+
+    ``lender`` are the attributes of the coordinate whose bounds they are.
+    """
+    if isinstance(variable.data, ManifestArray):
+        variable.data.check_limit(variable.data.nbytes)
+    shown = xr.Variable(variable.dims, variable.read(), variable.attributes)
+    is_lent = shown.dtype.kind == "M" and are_date_units(lender.get("units"))
+    if is_lent:
+        shown.encoding = {name: lender[name] for name in TIMES if name in lender}
+    stored = xr.conventions.encode_cf_variable(shown, name=name)
+    again = xr.conventions.decode_cf_variable(
+        name, stored.copy(), decode_timedelta=shown.dtype.kind == "m"
+    )
+    if not np.array_equal(again.values, shown.values, equal_nan=True):
+        raise UnsupportedError(
+            f"its values are {shown.dtype}, and no units of CF hold them exactly; convert them to "
+            f"numbers, or leave it out (ds.drop_vars)"
+        )
+    attributes = {n: v for n, v in stored.attrs.items() if not (is_lent and n in TIMES)}
+    return replace(variable, data=np.asarray(stored.values), attributes=attributes)
 
 
 def plan_fragments(
@@ -449,8 +485,7 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
         if was != now:
             names = name_pipelines([was, now])
             return f"its chunks would be decoded as {names[1]}, and are {names[0]}"
-    covered = int((one.stop - one.begin).prod(axis=0).sum())
-    values = [list_missing_values(a, covered) for a in (array, read)]
+    values = [list_missing_values(a) for a in (array, read)]
     if values[0] or values[1]:
         same = len(values[0]) == len(values[1]) == 1 and is_same_scalar(*(v[0] for v in values))
         if not same and one.file.size == 0:
@@ -502,7 +537,8 @@ def _read_stored(reader: Any, source: SourceFile) -> ManifestGroup | None:
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a group of an aggregation file, and all groups below it."""
     location = Location(source.url, source.options)
-    found = read_file(location, how, OpenOptions(below=True), reader_of(location))
+    opening = OpenOptions(below=True, allow=how.allow.prefixes)
+    found = read_file(location, how, opening, reader_of(location))
     return found.map_variables(lambda path, variable: _load_own_values(variable, source.url))
 
 

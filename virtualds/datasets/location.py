@@ -632,20 +632,25 @@ def find_existing_format(location: Location) -> Format | None:
     if location.format is not None:
         return location.format
     try:
-        found = reader_of(location)
-        return find_format_of(*found)
+        found, _ = set_reader_of(location)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError):
         return None
     except (FormatError, UnsupportedError):
         return None
+    return found if isinstance(found, Format) else None
 
 
-def find_format_of(reader: Parser | Format, source: SourceFile) -> Format | None:
-    """Return the format of a set, by the reader that recognises it, or None for other files."""
-    if isinstance(reader, Format):
-        return reader
-    inside = (format_ for format_ in FORMATS if format_.is_set is not None)
-    return next((f for f in inside if f.is_set is not None and f.is_set(reader, source)), None)
+def set_reader_of(location: Location, name: str | None = None) -> DetectedReader:
+    """Return a reader as `reader_of` does, but of a set that is a source file its format.
+
+    The structure of a source file is read for this.
+    """
+    reader, source = reader_of(location, name)
+    if not name and isinstance(reader, Parser):
+        for format_ in FORMATS:
+            if format_.is_set is not None and format_.is_set(reader, source):
+                return add_options(format_, source, location.options)
+    return reader, source
 
 
 def find_set_above(location: Location) -> tuple[Location, str]:

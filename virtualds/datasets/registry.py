@@ -192,6 +192,7 @@ FORMATS: tuple[Format, ...] = (
         read_version=Late("virtualds.datasets.aggregation_writing:read_version"),
         choices=("relative_paths",),
         obstacles=Late("virtualds.datasets.aggregation_writing:list_obstacles"),
+        has_rewritten_chunks=False,
         is_set=Late("virtualds.datasets.aggregation_writing:is_set"),
     ),
 )

@@ -194,6 +194,8 @@ class Format:
     holds : callable, optional
         Returns whether a new set would overwrite something; by default whether there is a set at
         the url.
+    has_rewritten_chunks : bool
+        Whether a set may refer to chunks that were rewritten, which are in no source file.
     is_set : callable, optional
         For a format whose sets are files that a parser reads: takes the parser that recognises a
         file, and the file, and returns whether it is a set. ``detect`` is false then.
@@ -221,6 +223,7 @@ class Format:
     holds: Callable[..., bool] | None = None
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
+    has_rewritten_chunks: bool = True
     is_set: Callable[..., bool] | None = None
 
     @property

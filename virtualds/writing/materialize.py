@@ -27,7 +27,7 @@ from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.keywords import check_choice, check_types, select_fields
-from virtualds.datasets.location import Location, explain_both_options, reader_of
+from virtualds.datasets.location import Location, explain_both_options, set_reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import make_unsupported_error
@@ -379,7 +379,7 @@ def estimate_conversion(
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     """Read the group of a source or a set, loading values that are stored in the set itself."""
     with explain_open_errors(origin.url), origin.cache_scan():
-        found = reader, _ = reader_of(origin, opening.parser)
+        found = reader, _ = set_reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)
     group = make_independent_of_left_out(group)
     if isinstance(reader, Format):

@@ -354,7 +354,18 @@ class WriteOptions:
                 remedy = "; ds.virtual.to_manifest has it, and this call does not"
             raise TypeError(f"{target.name} has no option {name!r}{remedy or f'; it has {listed}'}")
         check_types(self.choices)
+        if self.rewriting.rewrites:
+            _check_rewritable(target)
         _ = self.changes
+
+
+def _check_rewritable(target: Format) -> None:
+    """Raise an error for a format whose sets cannot refer to rewritten chunks."""
+    if not target.has_rewritten_chunks:
+        raise UnsupportedError(
+            f"on_unsupported='rewrite': {target.name} refers to whole variables of source files, "
+            f"and rewritten chunks are in none; leave it out, or choose another format"
+        )
 
 
 # ---------------------------------------------------------------------- destination
@@ -824,6 +835,7 @@ def estimate_cost(
     if unknown := sorted(choices.keys() - set(form.choices)):
         known = ", ".join(["main_encoding", *form.choices])
         raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
+    _check_rewritable(form)
     # chunks are split before they are rewritten; inline chunks do not change the cost
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, knows_no_table)
     obstacles = bind_obstacles(form, choices)

@@ -17,7 +17,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.describe import find_sources
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import Location, set_reader_of
 from virtualds.datasets.open import enter_set, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.structure import text_of
@@ -162,7 +162,7 @@ def list_entries(
     name = location.url.removeprefix(f"{folder}/") if is_below else name_of(location.url)
     entries, extents = list[CatalogEntry](), dict[str, Mapping[str, Extent]]()
     with explain_open_errors(location.url), location.cache_scan():
-        reader, source = reader_of(location, opening.parser)
+        reader, source = set_reader_of(location, opening.parser)
         root = open_group(location, opening, (reader, source))
         groups = {path: group for path, group in root.walk() if group.variables} or {"": root}
         fetch_coordinates(location.url, groups.values(), opening)

@@ -20,6 +20,7 @@ from virtualds.checks.diagnose.report import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import CONCATENATING_OPTIONS, format_options
+from virtualds.datasets.aggregation_writing import encode
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import (
@@ -429,6 +430,7 @@ FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
     "kerchunk-parquet": lambda group: Hierarchy.of(group, "diagnosis", "kerchunk"),
     "icechunk": lambda group: plan_writing(group, "memory://diagnosis", grids=("regular",)),
     "zarr-v3": lambda group: plan_writing(group, "memory://diagnosis", grids=()),
+    "cfa": lambda group: encode(group, "memory://diagnosis"),
 }
 """Functions that raise an error for a group that a format cannot store."""
 CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
