@@ -206,6 +206,11 @@ def test_the_replacement_of_a_source_may_be_longer(
     for path in (files[0], files[2]):
         append(path, target)
     again = written(tmp_path, "0", days(0, 8, seed=5))
+    if target.suffix == ".nca":
+        # it notes the length of the variable, and cannot be read until it is written anew
+        with pytest.raises(virtualds.FormatError, match=r"(?s)its map says .*write it anew"):
+            virtual(again).virtual.to_manifest(target, mode="replace-source", append_dim="time")
+        return
     virtual(again).virtual.to_manifest(target, mode="replace-source", append_dim="time")
     assert_identical(opened(target), native([again, files[2]]))
 
@@ -745,6 +750,8 @@ def test_of_joined_files_without_a_coordinate_only_new_ones_are_added(
 def test_parts_of_a_source_before_and_after_it_changed_do_not_mix(
     how: str, tmp_path: Path, target: Path
 ) -> None:
+    if target.suffix == ".nca":
+        pytest.skip("an aggregation file has no parts of variables")
     path = plain(tmp_path, 0)
     virtual(path).isel(time=slice(0, 2)).virtual.to_manifest(target)
     stamp = path.stat().st_mtime_ns + 10**9
@@ -773,7 +780,7 @@ def test_numbers_of_other_dtypes_are_promoted_as_joining_does(
     names = ["t", "time"] if loaded else None
     for number in range(2):
         ds = virtualds.open_virtual_dataset(tmp_path / f"{number}.nc", loadable_variables=names)
-        if number and not loaded and target.suffix != ".zarr":
+        if number and not loaded and target.suffix not in (".zarr", ".nca"):
             with pytest.raises(virtualds.UnsupportedError, match=r"cannot hold[\s\S]*t:"):
                 ds.virtual.to_manifest(target, append_dim="time")
             return

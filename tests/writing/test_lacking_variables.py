@@ -98,6 +98,10 @@ def test_values_in_memory_are_missing_as_well(target: Path, tmp_path: Path) -> N
     paths = [file_of(tmp_path, number, *names) for number, names in enumerate(variables)]
     first, second, third = (virtual(path).virtual.load() for path in paths)
     first.virtual.to_manifest(target)
+    if target.suffix == ".nca":
+        with pytest.raises(virtualds.FormatError, match="no aggregation variable"):
+            second.virtual.to_manifest(target, **how)
+        return
     if target.suffix == ".icechunk":
         # a chunk that a repository holds itself would be zero if it were missing
         with pytest.raises(UnsupportedError, match="t: its 1 fragments"):

@@ -118,6 +118,8 @@ def build_aggregations(
     used = set[Name]()
     for where, name in find_aggregations(group, left_out=True):
         used |= file.find_described(_join_paths(base, where), name)
+    if not base:
+        group = replace(group, attributes=file.restore_conventions(group.attributes, used))
     return _replace_variables(group, base, "", made, problems, used)
 
 

@@ -9,7 +9,7 @@ value. `virtualds.datasets.aggregation` puts it together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,6 +50,10 @@ READABLE = {"nc", "netcdf", "netcdf3", "netcdf4", "hdf5", "zarr"}
 """Formats that CFA 0.6.2 may name; files are recognised by their bytes."""
 CONSTANT = "full"
 """The format of fragments of cf-python 3.14 to 3.16 whose address is their only value."""
+CONVENTIONS = "CF-1.13"
+"""The first version of the CF conventions that has aggregation variables."""
+OWN_CONVENTIONS = "conventions_of_dataset"
+"""The attribute of a ``map`` that we wrote with the attribute ``Conventions`` of the dataset."""
 MAX_DEPTH = 8
 """How many aggregation files may refer to one another in a row."""
 MAX_FRAGMENTS = 2**21
@@ -209,6 +213,17 @@ class AggregationFile:
             for feature in KNOWN & features.keys():
                 found.add(self._find((path, name), features[feature]))
         return found
+
+    def restore_conventions(
+        self, attributes: Mapping[str, Any], described: Iterable[Name]
+    ) -> Mapping[str, Any]:
+        """Return the attributes of the root with the conventions of the dataset, if we wrote it."""
+        for path, name in described:
+            own = self.groups[path].variables[name].attributes.get(OWN_CONVENTIONS)
+            if isinstance(own, str) and attributes.get("Conventions") == add_conventions(own):
+                others = {n: v for n, v in attributes.items() if n != "Conventions"}
+                return {**attributes, "Conventions": own} if own else others
+        return attributes
 
     def _parse_features(self, key: Name, variable: ManifestVariable) -> dict[str, str]:
         """Return the variable of each feature (CF 2.8.2: blank-separated ``feature: variable``)."""
@@ -482,6 +497,17 @@ class AggregationFile:
         raise ReadError(
             f"{self.describe(plan)}: none of the files of a fragment exists: {names}; restore one"
         )
+
+
+def add_conventions(text: Any) -> str:
+    """Return the attribute ``Conventions`` with the version that has aggregation variables.
+
+    >>> add_conventions("CF-1.8 ACDD-1.3"), add_conventions("")
+    ('CF-1.13 ACDD-1.3', 'CF-1.13')
+    """
+    words = str(text).replace(",", " ").split()
+    others = [word for word in words if not word.startswith(("CF-", "CFA-"))]
+    return " ".join([CONVENTIONS, *others])
 
 
 def _to_text(value: Any) -> Any:

@@ -41,7 +41,14 @@ from virtualds.datasets.aggregation_fragments import (
     spread_constants,
     tabulate_chunks,
 )
-from virtualds.datasets.aggregation_plan import NETCDF_FILLS, AggregationFile, Array, Name
+from virtualds.datasets.aggregation_plan import (
+    NETCDF_FILLS,
+    OWN_CONVENTIONS,
+    AggregationFile,
+    Array,
+    Name,
+    add_conventions,
+)
 from virtualds.datasets.decoding import CHARACTER_AXIS
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
@@ -66,13 +73,11 @@ from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError
 from virtualds.urls import make_relative, scheme_of
 
-NAME = "cfa"
+NAME, MAP = "cfa", "fragment_map"
 TIMES = ("units", "calendar")
 """Attributes that bounds have from their coordinate (CF 7.1)."""
 NETCDF = ("hdf5", "netcdf3")
 """The parsers of netCDF files, which may be aggregation files, or have fragments."""
-CONVENTIONS = "CF-1.13"
-"""The first version of the CF conventions that has aggregation variables."""
 
 # ---------------------------------------------------------------------- the aggregation file
 
@@ -81,11 +86,13 @@ CONVENTIONS = "CF-1.13"
 class DocumentBuilder:
     """Builds the group that an aggregation file stores: scalars, and what describes each.
 
+    ``conventions`` is the attribute of the dataset, in place of which the file has another one.
     ``dims`` are the sizes of the dimensions of arrays, by path of the group.
     """
 
     url: str
     relative: bool
+    conventions: str
     dims: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def build(
@@ -118,7 +125,8 @@ class DocumentBuilder:
                     if axis not in known:
                         known[axis] = name_anew(dim)
                     axes.append(known[axis])
-                made[known[key]] = ManifestVariable(tuple(axes), values)
+                own = {OWN_CONVENTIONS: self.conventions} if name == MAP else {}
+                made[known[key]] = ManifestVariable(tuple(axes), values, own)
             return known[key]
 
         variables = dict[str, ManifestVariable]()
@@ -151,7 +159,7 @@ class DocumentBuilder:
         }
         attributes = dict(group.attributes)
         if not path:
-            attributes["Conventions"] = add_conventions(attributes.get("Conventions", ""))
+            attributes["Conventions"] = add_conventions(self.conventions)
         return replace(
             group, variables={**variables, **made}, attributes=attributes, groups=below, notes={}
         )
@@ -208,17 +216,6 @@ def find_dims(group: ManifestGroup) -> set[str]:
     return {dim for variable in group.variables.values() for dim in variable.dims}
 
 
-def add_conventions(text: Any) -> str:
-    """Return the attribute ``Conventions`` with the version that has aggregation variables.
-
-    >>> add_conventions("CF-1.8 ACDD-1.3"), add_conventions("")
-    ('CF-1.13 ACDD-1.3', 'CF-1.13')
-    """
-    words = str(text).replace(",", " ").split()
-    others = [word for word in words if not word.startswith(("CF-", "CFA-"))]
-    return " ".join([CONVENTIONS, *others])
-
-
 def make_uri(url: str, base: str, relative: bool) -> str:
     """Return the uri of a fragment (RFC 3986), relative to the aggregation file if wanted."""
     found = make_relative(url, base) if relative else url
@@ -248,7 +245,8 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     """
     group = to_netcdf_types(group)
     expected, grids, files = plan_fragments(group, url)
-    builder = DocumentBuilder(url, relative)
+    conventions = str(group.attributes.get("Conventions", ""))
+    builder = DocumentBuilder(url, relative, conventions)
     with locating(url):
         document = builder.build(group, expected, grids)
         data = encode_netcdf4(document, builder.dims)
@@ -419,10 +417,12 @@ def _iterate_differences(
     expected: Mapping[Name, WantedVariable],
 ) -> Iterator[tuple[str, str]]:
     """Yield the variables that differ between a group and what is read of it, and how."""
-    own = {n: v for n, v in group.attributes.items() if where or n != "Conventions"}
-    others = {n: v for n, v in read.attributes.items() if where or n != "Conventions"}
-    if name := _find_differing(own, others):
-        yield "", f"the attribute {name!r} would be read as {others.get(name)!r:.80}"
+    own = dict(group.attributes)
+    if not (where or expected):
+        # without aggregation variables, nothing can hold that of the dataset
+        own["Conventions"] = add_conventions(own.get("Conventions", ""))
+    if name := _find_differing(own, read.attributes):
+        yield "", f"the attribute {name!r} would be read as {read.attributes.get(name)!r:.80}"
     for name in group.variables.keys() ^ read.variables.keys():
         yield name, "it would be there only before, or only after, writing"
     for name in group.variables.keys() & read.variables.keys():
@@ -501,7 +501,8 @@ def _normalise(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
     if isinstance(packing, Packing):
         packing = replace(packing, fills=tuple(fill for fill in packing.fills if fill == fill))
         is_plain = packing.is_identity and packing.integer is None
-        if is_plain and dtype.newbyteorder("=") == pipeline.dtype.newbyteorder("="):
+        if is_plain and np.can_cast(pipeline.dtype, dtype, "safe"):
+            # an array casts numbers of its pipelines that way, too
             packing = None
     return replace(pipeline, fill=None, packing=packing)
 
