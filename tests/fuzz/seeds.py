@@ -148,7 +148,16 @@ def cfa() -> list[Seed]:
             file.aggregate("t", "time x", [[2, 2], [3]], uris, units="K", _FillValue=-9.0)
             file.aggregate("n", "time x", [[2, 2], [3]], values=np.array([[1], [2]], "i4"))
 
+    def write_ours(path: Path) -> None:
+        parts = [path.with_name(f"{n}.nc") for n in range(2)]
+        for n, one in enumerate(parts):
+            values = np.arange(6.0).reshape(2, 3) + n
+            write_part(one, values, ("time", "x"), {"units": "K"})
+        ds = virtualds.open_virtual_mfdataset(parts, combine="nested", concat_dim="time")
+        ds.virtual.to_manifest(path, format="cfa", relative_paths=True)
+
     found = [made(form, ".nc", partial(write, form)) for form in ("NETCDF3_CLASSIC", "NETCDF4")]
+    found.append(made("written", ".nc", write_ours))
     return [replace(seed, steady=("0.nc", "1.nc")) for seed in found]
 
 

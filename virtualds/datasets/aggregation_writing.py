@@ -158,7 +158,7 @@ class DocumentBuilder:
             for name, child in group.groups.items()
         }
         attributes = dict(group.attributes)
-        if not path:
+        if grids and not path:
             attributes["Conventions"] = add_conventions(self.conventions)
         return replace(
             group, variables={**variables, **made}, attributes=attributes, groups=below, notes={}
@@ -417,11 +417,7 @@ def _iterate_differences(
     expected: Mapping[Name, WantedVariable],
 ) -> Iterator[tuple[str, str]]:
     """Yield the variables that differ between a group and what is read of it, and how."""
-    own = dict(group.attributes)
-    if not (where or expected):
-        # without aggregation variables, nothing can hold that of the dataset
-        own["Conventions"] = add_conventions(own.get("Conventions", ""))
-    if name := _find_differing(own, read.attributes):
+    if name := _find_differing(group.attributes, read.attributes):
         yield "", f"the attribute {name!r} would be read as {read.attributes.get(name)!r:.80}"
     for name in group.variables.keys() ^ read.variables.keys():
         yield name, "it would be there only before, or only after, writing"

@@ -33,6 +33,7 @@ MEDIA_TYPES = {
     "kerchunk-parquet": "application/vnd.apache.parquet",
     "zarr-v3": "application/vnd.zarr; version=3",
     "zarr": "application/vnd.zarr",
+    "cfa": "application/netcdf",
 }
 """Media types of assets, by the format; other formats have none."""
 
