@@ -463,7 +463,7 @@ def test_months_of_other_lengths_are_one_era(tmp_path: Path) -> None:
     found = virtualds.diagnose(years(tmp_path, *variants, sizes=lengths))
     assert [era.files for era in found.eras] == [4]
     assert {row.aspect for row in found.differences} == {"chunks along time"}
-    assert found.formats == ("zarr-v3",)
+    assert found.formats == ("zarr-v3", "cfa")
 
 
 def test_months_of_uncompressed_chunks_go_into_every_format(tmp_path: Path) -> None:

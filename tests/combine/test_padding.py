@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner
-from daily_files import SUFFIXES
+from daily_files import HOLDING
 from netCDF4 import Dataset
 
 import virtualds
@@ -104,7 +104,7 @@ def test_only_zarr_sets_hold_chunks_that_end_at_different_scanlines(
     granules: list[Path], tmp_path: Path
 ) -> None:
     found = virtualds.open_virtual_mfdataset(granules, group="PRODUCT", **HOW)
-    for form, suffix in SUFFIXES.items():
+    for form, suffix in HOLDING.items():
         target = tmp_path / f"refs{suffix}"
         if form == "zarr-v3":
             found.virtual.to_manifest(target)
@@ -119,14 +119,14 @@ def test_only_zarr_sets_hold_chunks_that_end_at_different_scanlines(
 def test_lengths_of_whole_chunks_fit_the_other_formats(tmp_path: Path) -> None:
     files = [write_granule(tmp_path / f"g{n}.nc", n, lines) for n, lines in enumerate((5, 10, 5))]
     found = virtualds.open_virtual_mfdataset(files, group="PRODUCT", **HOW)
-    for form, suffix in SUFFIXES.items():
+    for form, suffix in HOLDING.items():
         target = tmp_path / f"refs{suffix}"
         # chunked by 5 scanlines, a granule of 5 lacks its second chunk
         chunked = found[["no2", "qa"]]
         chunked.virtual.to_manifest(target)
         opened = xr.open_dataset(target, engine="virtual")
         xr.testing.assert_equal(opened.load(), pad_natively(files)[["no2", "qa"]])
-        assert form in SUFFIXES
+        assert form in HOLDING
 
 
 def test_all_groups_of_a_tree_are_padded(granules: list[Path]) -> None:

@@ -35,8 +35,9 @@ pytestmark = [
 
 REFUSED = dict.fromkeys(
     ("kerchunk-json", "kerchunk-parquet", "icechunk"), ("unlimited_dimensions_that_groups_share",)
-)
-"""What a format has no form for: arrays that are longer than what is stored of them."""
+) | {"cfa": tuple(name for name in TREES if "zarr" in name)}
+"""What a format has no form for: arrays that are longer than what is stored of them, and of an
+aggregation of netCDF files those of others."""
 JOIN: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
 
 

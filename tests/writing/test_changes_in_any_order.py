@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import EPOCH, SUFFIXES, rival
+from daily_files import EPOCH, HOLDING, rival
 from effort import times
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -372,11 +372,11 @@ class Changes(RuleBasedStateMachine):
     def expire_snapshots(self) -> None:
         virtualds.expire_snapshots(self.target, keep=1)
 
-    @rule(other=st.sampled_from(list(SUFFIXES)))
+    @rule(other=st.sampled_from(list(HOLDING)))
     def convert(self, other: str) -> None:
         """A set of another format has the same values, and becomes this set again."""
         self.count += 1
-        between = self.folder / f"other{self.count}{SUFFIXES[other]}"
+        between = self.folder / f"other{self.count}{HOLDING[other]}"
         virtualds.convert(self.target, between, **REWRITE)
         virtualds.convert(between, self.target, mode="w", **REWRITE)
         self.kept = between
@@ -395,9 +395,9 @@ class Changes(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("examples", [1, pytest.param(times(5), marks=pytest.mark.full)])
-@pytest.mark.parametrize("form", SUFFIXES)
+@pytest.mark.parametrize("form", HOLDING)
 def test_any_order_of_changes_is_what_the_model_is(form: str, examples: int) -> None:
-    machine = type("ChangesOf", (Changes,), {"suffix": SUFFIXES[form]})
+    machine = type("ChangesOf", (Changes,), {"suffix": HOLDING[form]})
     run_state_machine_as_test(
         machine,
         settings=settings(

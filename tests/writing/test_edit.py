@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import SUFFIXES, append, content, days, native, opened, virtual, written
+from daily_files import (
+    SUFFIXES,
+    append,
+    content,
+    days,
+    native,
+    needs_parts,
+    opened,
+    virtual,
+    written,
+)
 from transforms import assert_identical
 
 import virtualds
@@ -246,6 +256,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("what", EDITS)
 def test_edits_read_no_source(what: str, files: list[Path], target: Path) -> None:
+    needs_parts(target)
     for path in files:
         append(path, target)
     for path in files:

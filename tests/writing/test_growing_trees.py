@@ -146,6 +146,9 @@ def test_trees_are_not_appended_twice(target: Path, tmp_path: Path) -> None:
         append(paths[1], target)
     append(paths[1], target, on_duplicate="skip")
     assert content(target) == before
+    if target.suffix == ".nca":
+        # it has no halves of variables
+        return
     # some positions are new, and in every group the same ones
     half = virtual(paths[1]).isel(time=slice(2, None))
     other = target.with_stem("other")

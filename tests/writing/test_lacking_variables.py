@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import EPOCH, SUFFIXES, content, opened, virtual
+from daily_files import EPOCH, SUFFIXES, content, needs_parts, opened, virtual
 
 import virtualds
 from virtualds import CombineError, UnsupportedError
@@ -144,6 +144,8 @@ def test_what_has_no_dimension_is_added_as_it_is(target: Path, tmp_path: Path) -
 def test_numbers_without_a_missing_value_are_refused_by_name(
     loaded: bool, target: Path, tmp_path: Path
 ) -> None:
+    if loaded:
+        needs_parts(target)
     paths = [file_of(tmp_path, 0, "t"), file_of(tmp_path, 1, "t", "count")]
     first, second = (virtual(p).virtual.load() if loaded else virtual(p) for p in paths)
     for one, other, how in (

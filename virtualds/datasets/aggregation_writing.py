@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
+from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
@@ -52,7 +52,13 @@ from virtualds.datasets.aggregation_plan import (
 from virtualds.datasets.decoding import CHARACTER_AXIS
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open import make_fragment_opener, read_file, read_source
+from virtualds.datasets.open import (
+    NETCDF,
+    make_fragment_opener,
+    read_aggregation_file,
+    read_file,
+    read_source,
+)
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import (
@@ -76,8 +82,6 @@ from virtualds.urls import make_relative, scheme_of
 NAME, MAP = "cfa", "fragment_map"
 TIMES = ("units", "calendar")
 """Attributes that bounds have from their coordinate (CF 7.1)."""
-NETCDF = ("hdf5", "netcdf3")
-"""The parsers of netCDF files, which may be aggregation files, or have fragments."""
 
 # ---------------------------------------------------------------------- the aggregation file
 
@@ -279,7 +283,7 @@ def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
                 dim = f"{dim}_"
             taken.add(dim)
             values = np.ascontiguousarray(variable.read())
-            characters = values.view("S1").reshape(*values.shape, width)
+            characters = np.frombuffer(values.tobytes(), "S1").reshape(*values.shape, width)
             found[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
     below = {name: to_netcdf_types(child) for name, child in group.groups.items()}
     return replace(group, variables=found, groups=below)
@@ -518,19 +522,6 @@ def _sort(rows: ChunkRows) -> ChunkRows:
 # ---------------------------------------------------------------------- the format
 
 
-def is_set(reader: Any, source: SourceFile) -> bool:
-    """Return whether a file is an aggregation file."""
-    return _read_stored(reader, source) is not None
-
-
-def _read_stored(reader: Any, source: SourceFile) -> ManifestGroup | None:
-    """Return an aggregation file as it is stored, or None for any other file."""
-    if not isinstance(reader, Parser) or reader.name not in NETCDF:
-        return None
-    stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
-    return stored if find_aggregations(stored, left_out=True) else None
-
-
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a group of an aggregation file, and all groups below it."""
     location = Location(source.url, source.options)
@@ -569,7 +560,7 @@ def read_version(
     """Read an aggregation file in order to change it."""
     store = find_store(url)
     _, version = store.read_version(url, options)
-    stored = _read_stored(*reader_of(Location(url, options)))
+    stored = read_aggregation_file(*reader_of(Location(url, options)))
     if stored is None:
         raise FormatError(
             f"{url}: it has no aggregation variable, so it is no set that can be changed; choose "

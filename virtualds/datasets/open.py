@@ -47,7 +47,7 @@ from virtualds.datasets.open_options import (
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.formats import Format, ReadOptions
+from virtualds.formats import READ_ALL, Format, ReadOptions
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.progress import INFO, is_logged, log
@@ -344,6 +344,23 @@ def read_file(
         way, seconds = read.way or "read", time.perf_counter() - begun
         log(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
     return read
+
+
+NETCDF = ("hdf5", "netcdf3")
+"""The parsers of netCDF files, which may be aggregation files, or have fragments."""
+
+
+def is_aggregation_file(reader: Parser | Format, source: SourceFile) -> bool:
+    """Return whether a file is an aggregation file, by its variables."""
+    return read_aggregation_file(reader, source) is not None
+
+
+def read_aggregation_file(reader: Parser | Format, source: SourceFile) -> ManifestGroup | None:
+    """Return an aggregation file with all its groups as it is stored, or None for other files."""
+    if not isinstance(reader, Parser) or reader.name not in NETCDF:
+        return None
+    stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
+    return stored if find_aggregations(stored, left_out=True) else None
 
 
 def make_fragment_opener(

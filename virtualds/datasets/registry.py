@@ -193,7 +193,7 @@ FORMATS: tuple[Format, ...] = (
         choices=("relative_paths",),
         obstacles=Late("virtualds.datasets.aggregation_writing:list_obstacles"),
         has_rewritten_chunks=False,
-        is_set=Late("virtualds.datasets.aggregation_writing:is_set"),
+        is_set=Late("virtualds.datasets.open:is_aggregation_file"),
     ),
 )
 

@@ -13,7 +13,6 @@ from itertools import count
 from math import prod
 from typing import Any
 
-import h5py
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -45,6 +44,8 @@ def encode_netcdf4(group: ManifestGroup, dims: Mapping[str, Sizes]) -> bytes:
     UnsupportedError
         A name, a type or an attribute is none that netCDF has.
     """
+    import h5py
+
     # two files that are open at once need two names, also in memory
     name = f"{secrets.token_hex(8)}.nc"
     with h5py.File(name, "w", driver="core", backing_store=False, track_order=True) as f:
@@ -110,6 +111,8 @@ def check_name(name: str, kind: str) -> None:
 
 def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str]) -> Any:
     """Write the values of a variable as a dataset."""
+    from h5py import string_dtype
+
     values: Any = variable.data
     kind = values.dtype
     if kind.kind == "O":
@@ -119,7 +122,7 @@ def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str
                 f"its values are objects ({', '.join(found)}), which netCDF does not have; convert "
                 f"them to numbers or texts, or leave it out (ds.drop_vars)"
             )
-        kind = h5py.string_dtype()
+        kind = string_dtype()
     elif (kind.kind not in "iuf" and kind != np.dtype("S1")) or kind.itemsize > 8:
         raise UnsupportedError(
             f"its values are {kind}, which netCDF does not have; convert them, or leave it out "
@@ -157,18 +160,18 @@ def _write_attributes(
 
 
 def _write_attribute(target: Any, name: str, value: Any) -> None:
+    from h5py import Empty, string_dtype
+
     if isinstance(value, str) and "\0" not in value:
         text = value.encode()
         # a text of no length has no dataspace
-        data = np.array(text, f"S{len(text)}") if text else h5py.Empty("S1")
-        kind = (
-            h5py.string_dtype("ascii" if value.isascii() else "utf-8", len(text)) if text else None
-        )
+        data = np.array(text, f"S{len(text)}") if text else Empty("S1")
+        kind = string_dtype("ascii" if value.isascii() else "utf-8", len(text)) if text else None
         target.attrs.create(name, data, dtype=kind)
         return
     values = np.atleast_1d(np.asarray(value))
     if values.dtype.kind in "UO" and all(isinstance(one, str) for one in values.ravel().tolist()):
-        target.attrs.create(name, values.astype(object), dtype=h5py.string_dtype())
+        target.attrs.create(name, values.astype(object), dtype=string_dtype())
     elif values.dtype.kind in "iuf" or values.dtype.kind == "S":
         if values.ndim > 1:
             raise ValueError("it has several dimensions")
