@@ -70,7 +70,11 @@ def run(folder: Path, step: str, target: str) -> tuple[float, int]:
     """Return processor seconds and megabytes of one step."""
     code = PROGRAM.replace("{step}", STEPS[step])
     found = subprocess.run(
-        [sys.executable, "-c", code, target], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, target],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     seconds, peak = json.loads(found.stdout)
     return seconds, peak

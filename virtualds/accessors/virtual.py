@@ -545,7 +545,8 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         url : str or path, or an object of Icechunk
             Where to write. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
-            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
+            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk; ``.nca``,
+            a netCDF file, is cfa. Or a
             ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. None writes nothing, and
             returns kerchunk-json as a dict.
         format : str, optional
@@ -596,14 +597,16 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             Options of the format.
 
             - All formats: ``keep_query=True`` also writes urls with a password, signature or token,
-              which are otherwise an error. ``subchunk={"time": 1}`` cuts uncompressed chunks.
-            - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` re-encodes chunks that
+              which are otherwise an error.
+            - All but cfa: ``subchunk={"time": 1}`` cuts uncompressed chunks.
+            - To rewrite chunks, all but cfa: ``on_unsupported="rewrite"`` re-encodes chunks that
               the format cannot store. ``main_encoding=`` says how: a dict of ``chunks``, ``codecs``
               and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
               ``progress=`` is a bool, or a function of `Progress`.
-            - All but icechunk: ``inline_threshold=`` is the number of bytes up to which a chunk is
-              read and stored in the set. ``relative_paths=True`` writes the paths of sources
-              relative to the set.
+            - All but icechunk and cfa: ``inline_threshold=`` is the number of bytes up to which a
+              chunk is read and stored in the set.
+            - All but icechunk: ``relative_paths=True`` writes the paths of sources relative to the
+              set.
             - kerchunk-json: ``templates=True`` writes each source folder once. ``zarr_format=3``
               writes the metadata of Zarr v3.
             - kerchunk-parquet: ``record_size=`` is the number of references per record.

@@ -7,7 +7,7 @@ its chunks. What is found is a proposal, which `virtualds.datasets.aggregation_w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import prod
@@ -155,58 +155,69 @@ class WantedVariable:
         """The path of the variable, for errors."""
         return "/".join(filter(None, self.key))
 
-    def list_places(self) -> dict[StoredPlace, Ints]:
-        """Return the place of the first chunk in each file that no part has, and its rows."""
+    def _iterate_files(self) -> Iterator[tuple[StoredPlace, Ints, ChunkRows]]:
+        """Yield the rows that no part has, file by file, with the place of the first chunk."""
         if self.problem or not self.left.size:
-            return {}
-        rest = self.rows.take(self.left)
-        _, first = np.unique(rest.file, return_index=True)
-        urls = self.rows.urls
-        columns = (urls[rest.file[first]], rest.offset[first].tolist(), rest.length[first].tolist())
-        return {StoredPlace(*row): self.left[n : n + 1] for n, row in zip(
-            first, zip(*columns, strict=True), strict=True)}  # fmt: skip
+            return
+        files = self.rows.file[self.left]
+        order = self.left[np.argsort(files, kind="stable")]
+        cuts = np.flatnonzero(np.diff(np.sort(files))) + 1
+        for which in np.split(order, cuts):
+            rows = self.rows.take(which)
+            url = self.rows.files[rows.file[0]].url
+            yield StoredPlace(url, int(rows.offset[0]), int(rows.length[0])), which, rows
 
-    def put(self, place: StoredPlace, found: StoredChunk | None) -> None:
-        """Note in which variable of a file a chunk was found, and what else of that is here."""
+    def list_places(self) -> list[StoredPlace]:
+        """Return the place of the first chunk in each file that no part has."""
+        return [place for place, _, _ in self._iterate_files()]
+
+    def put(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
+        """Note in which variables of files the first chunks are, and what else of these is here."""
+        left = [np.zeros(0, np.int64)]
+        for place, which, rows in list(self._iterate_files()):
+            left.append(which[self._put_file(place, found[place], rows)])
+            if self.problem:
+                return
+        self.left = np.sort(np.concatenate(left))
+
+    def _put_file(self, place: StoredPlace, found: StoredChunk | None, rows: ChunkRows) -> Array:
+        """Note the parts with a chunk of a file; return which of its rows are in no part."""
+        rest = np.ones(rows.file.size, bool)
         shown = without_secrets(place.url)
         if found is None:
             self.problem = (
                 f"its bytes {place.offset} to {place.offset + place.length} of {shown} are no "
                 f"chunk of a netCDF variable there, as an aggregation needs; {OTHER_FORMAT}"
             )
-            return
-        number = int(np.flatnonzero(self.rows.urls == place.url)[0])
-        rest = self.rows.take(self.left)
-        same = rest.file == number
-        here = same & (rest.offset == place.offset) & (rest.length == place.length)
-        axes = self._match_axes(found, rest.encoded[:, here][:, 0].tolist())
+            return rest
+        here = (rows.offset == place.offset) & (rows.length == place.length)
+        axes = self._match_axes(found, rows.encoded[:, 0].tolist())
         identifier = f"/{found.path}/{found.name}" if found.path else found.name
         if axes is None:
             self.problem = (
                 f"its dimensions {self.dims} are not those of {identifier!r} of {shown}, "
                 f"{found.dims}; {OTHER_FORMAT}"
             )
-            return
+            return rest
         for row in np.flatnonzero(here).tolist():
-            start = rest.begin[:, row].copy()
+            start = rows.begin[:, row].copy()
             shape = np.ones(len(self.dims), np.int64)
             for axis, origin, size in zip(axes, found.origin, found.shape, strict=True):
-                start[axis], shape[axis] = rest.origin[axis, row] - origin, size
+                start[axis], shape[axis] = rows.origin[axis, row] - origin, size
             stop = start + shape
             if (start < 0).any() or (stop > self.array.shape).any():
                 self.problem = self._describe_part(identifier, shown, start, stop)
-                return
-            self.parts.append(Part(tuple(start.tolist()), tuple(shape.tolist()),
-                                   place.url, identifier))  # fmt: skip
-            inside = (rest.begin >= start[:, np.newaxis]) & (rest.stop <= stop[:, np.newaxis])
-            same = same & ~inside.all(axis=0)
-        if (same & here).any():
+                return rest
+            part = Part(tuple(start.tolist()), tuple(shape.tolist()), place.url, identifier)
+            self.parts.append(part)
+            inside = (rows.begin >= start[:, np.newaxis]) & (rows.stop <= stop[:, np.newaxis])
+            rest &= ~inside.all(axis=0)
+        if (rest & here).any():
             self.problem = (
                 f"it has only parts of chunks of {identifier!r} of {shown}, and a fragment is a "
                 f"whole variable; {OTHER_FORMAT}"
             )
-        kept = same | (rest.file != number)
-        self.left = self.left[kept]
+        return rest
 
     def _match_axes(self, found: StoredChunk, encoded: Sequence[int]) -> tuple[int, ...] | None:
         """Return the axis of the array for each of a variable, which may lack some of length 1.
@@ -242,25 +253,23 @@ class FragmentFinder:
     def find(self, wanted: Sequence[WantedVariable]) -> None:
         """Note for each variable of which parts it consists, or its problem."""
         for _ in range(MOST_ROUNDS):
-            places = [(one, place) for one in wanted for place in one.list_places()]
-            if not places:
+            names = {place: one.key for one in wanted for place in one.list_places()}
+            if not names:
                 return
-            self._look_up(wanted, dict.fromkeys(place for _, place in places))
-            for one, place in places:
-                if not one.problem:
-                    one.put(place, self._found[place])
+            self._look_up(wanted, names)
+            for one in wanted:
+                one.put(self._found)
         for one in wanted:
             if one.left.size and not one.problem:
                 one.problem = (
                     f"it has more than {MOST_ROUNDS} variables of one file; {OTHER_FORMAT}"
                 )
 
-    def _look_up(self, wanted: Sequence[WantedVariable], places: Iterable[StoredPlace]) -> None:
+    def _look_up(self, wanted: Sequence[WantedVariable], names: Mapping[StoredPlace, Name]) -> None:
         """Find the variables of chunks, opening some files at a time."""
         known = {file.url: file for one in wanted for file in one.rows.files}
-        names = {place: one.key for one in wanted for place in one.list_places()}
         of_file = dict[str, list[StoredPlace]]()
-        for place in places:
+        for place in names:
             if place not in self._found:
                 of_file.setdefault(place.url, []).append(place)
         alike = dict[Any, list[SourceFile]]()
@@ -383,7 +392,10 @@ class FragmentGrid:
         found = dict[Index, Part]()
         for index, whole, part in zip(map(tuple, indexes.tolist()), is_whole, parts, strict=True):
             if not whole or index in found:
-                how = "overlaps another" if whole else "lies beside parts of other sizes"
+                volume = sum(prod(one.shape) for one in parts)
+                how = "overlaps others, since only a part of it is used"
+                if volume <= array.size:
+                    how = "lies beside parts of other sizes"
                 raise UnsupportedError(
                     f"its part from {part.start}, {part.identifier!r} of "
                     f"{without_secrets(part.url)}, {how}, and fragments form a grid; {OTHER_FORMAT}"
