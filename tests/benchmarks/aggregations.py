@@ -69,13 +69,8 @@ def write_archive(folder: Path, files: int, variables: int) -> None:
 def run(folder: Path, step: str, target: str) -> tuple[float, int]:
     """Return processor seconds and megabytes of one step."""
     code = PROGRAM.replace("{step}", STEPS[step])
-    found = subprocess.run(
-        [sys.executable, "-c", code, target],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", code, target]
+    found = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE)
     seconds, peak = json.loads(found.stdout)
     return seconds, peak
 
