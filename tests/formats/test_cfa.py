@@ -660,6 +660,15 @@ def test_sync_adds_what_is_new() -> None:
     compare(xr.open_dataset("agg.nca", engine="virtual"), join())
 
 
+def test_a_pattern_may_match_the_set_itself() -> None:
+    how: Any = {"concat_dim": "time", "settle": 0, "format": "cfa"}
+    for number in range(2):
+        write(part(number, 2 * number), f"{number}.nc")
+        report = virtualds.sync("*.nc", "archive.nc", **how)
+        assert [Path(url).name for url in report.added] == [f"{number}.nc"]
+    compare(xr.open_dataset("archive.nc", engine="virtual"), join())
+
+
 def test_what_sync_cannot_read_is_an_error_with_a_remedy() -> None:
     write_months(2, 2)
     how: Any = {"concat_dim": "time", "settle": 0}

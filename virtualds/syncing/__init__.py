@@ -290,6 +290,8 @@ class Archive:
         known_files = FileColumns.join([one.files for one in known.values()])
         # list files after reading the set, so that files added in between do not seem removed
         listed = list_archive(self.paths, self.options, known_files)
+        # a pattern may match the set, which is a netCDF file as its sources are
+        listed = listed.take(np.flatnonzero(listed.names != url))
         rows = self._group(listed.names.tolist())
         described = listed.described
         # values may be derived from names, so that two names of one file are different data

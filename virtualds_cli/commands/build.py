@@ -185,8 +185,8 @@ def scan(
     The set stores where each chunk of the combined dataset lies in the files. URLS are paths, urls
     or patterns. Quote a pattern to let the program expand it, also in object stores.
 
-    The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
-    checked before any file is opened, and is written completely or not at all.
+    The suffix of the target chooses the format: .json, .parquet, .zarr, .icechunk or .nca. The
+    target is checked before any file is opened, and is written completely or not at all.
     """
     from virtualds.writing.write import prepare_write
 
