@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -215,6 +216,11 @@ def with_scalars() -> xr.Dataset:
     return join()
 
 
+def with_virtual_scalars() -> xr.Dataset:
+    with_scalars()
+    return virtualds.open_virtual_dataset("0.nc", loadable_variables=[])
+
+
 def with_texts() -> xr.Dataset:
     for number in range(2):
         ds = part(number, 2 * number)
@@ -335,6 +341,15 @@ def without_units() -> xr.Dataset:
     return ds
 
 
+def of_hdf5_without_dimensions() -> xr.Dataset:
+    for number in range(2):
+        with h5py.File(f"{number}.nc", "w") as file:
+            file["t"] = np.arange(6.0).reshape(2, 3) + number
+    ds = join(dims="phony_dim_0")
+    assert ds["t"].shape == (4, 3)
+    return ds
+
+
 def of_an_aggregation() -> xr.Dataset:
     months().virtual.to_manifest("first.nca")
     return virtualds.open_virtual_dataset("first.nca")
@@ -353,15 +368,25 @@ def of_inline_chunks() -> xr.Dataset:
 WRITTEN: tuple[Make, ...] = (
     *(months, packed_alike, packed_differently, unsigned, masked_integers, two_dims, with_hole),
     *(bare_with_hole, integers_with_hole, new_axis, new_last_axis, out_of_order, repeated),
-    *(broadcast, bands, renamed, odd_names, named_like_our_own, with_scalars, with_texts),
+    *(
+        broadcast,
+        bands,
+        renamed,
+        odd_names,
+        named_like_our_own,
+        with_scalars,
+        with_texts,
+        with_virtual_scalars,
+    ),
     *(with_dates, with_virtual_dates, with_durations, unlimited, with_nothing_in_it),
     *(with_an_empty_file, of_one_step, of_a_group, classic, classic_and_new, with_constants),
     *(with_unwritten_chunks, with_odd_attributes, of_variables_of_other_files, without_units),
-    *(of_an_aggregation, of_a_set, of_inline_chunks),
+    *(of_hdf5_without_dimensions, of_an_aggregation, of_a_set, of_inline_chunks),
 )
 
 
-@looped("make", WRITTEN)
+# each writes files, and reads them in three ways
+@looped("make", WRITTEN, quick=10)
 def test_what_is_written_has_the_values_of_the_dataset(make: Make, tmp_path: Path) -> None:
     os.chdir(tmp_path)
     check_written(make())
@@ -516,6 +541,12 @@ def complex_numbers() -> xr.Dataset:
     return months().drop_vars("t").assign(t=("x", np.array([1j, 2, 3, 4])))
 
 
+def half_floats() -> xr.Dataset:
+    with h5py.File("0.nc", "w") as file:
+        file["t"] = np.arange(4, dtype="f2")
+    return virtualds.open_virtual_dataset("0.nc")
+
+
 def own_file() -> xr.Dataset:
     write_months(2)
     Path("0.nc").rename("agg.nc")
@@ -536,6 +567,7 @@ REFUSED: dict[Make, str] = {
     blanks_in_dims: "'my dim' has blanks",
     odd_attribute: "'o' is {'a': 1}",
     complex_numbers: "complex128",
+    half_floats: "float16",
     own_file: "would be replaced",
 }
 
@@ -706,6 +738,13 @@ def test_the_format_of_a_file_is_known_by_what_is_in_it(grown: str) -> None:
     [entry] = virtualds.catalog("set.nc").entries
     assert entry.format == "cfa" and entry.files == 4
     assert virtualds.open_virtual_dataset("set.nc").virtual.verify().ok
+
+
+def test_fragments_are_where_they_may_be(grown: str) -> None:
+    for how in ({}, {"parser": "cfa"}):
+        compare(virtualds.open_virtual_dataset(grown, allow=[os.getcwd()], **how), join())
+        with pytest.raises(virtualds.AccessError, match=r"0\.nc"):
+            virtualds.open_virtual_dataset(grown, allow=["/nowhere"], **how)
 
 
 def test_diagnose_says_that_it_fits() -> None:

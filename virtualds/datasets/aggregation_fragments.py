@@ -373,7 +373,7 @@ class FragmentGrid:
             edges = find_constant_edges(array)
             lengths = tuple(tuple(np.diff(one).tolist()) for one in edges)
             return cls(lengths, values=spread_constants(array, edges))
-        starts = np.array([part.start for part in parts], np.int64).reshape(-1, array.ndim)
+        starts = np.array([part.start for part in parts], np.int64).reshape(len(parts), array.ndim)
         stops = starts + np.array([part.shape for part in parts], np.int64).reshape(starts.shape)
         edges = [
             np.unique([0, size, *starts[:, n], *stops[:, n]]) for n, size in enumerate(array.shape)

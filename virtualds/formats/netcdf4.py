@@ -123,7 +123,7 @@ def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str
                 f"them to numbers or texts, or leave it out (ds.drop_vars)"
             )
         kind = string_dtype()
-    elif (kind.kind not in "iuf" and kind != np.dtype("S1")) or kind.itemsize > 8:
+    elif not (is_number(kind) or kind == np.dtype("S1")):
         raise UnsupportedError(
             f"its values are {kind}, which netCDF does not have; convert them, or leave it out "
             f"(ds.drop_vars)"
@@ -140,6 +140,11 @@ def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str
     if values.size:
         made[...] = values
     return made
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Return whether netCDF has a type of numbers: integers, and floats of 4 and 8 bytes."""
+    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
 
 
 def _write_attributes(
@@ -172,7 +177,7 @@ def _write_attribute(target: Any, name: str, value: Any) -> None:
     values = np.atleast_1d(np.asarray(value))
     if values.dtype.kind in "UO" and all(isinstance(one, str) for one in values.ravel().tolist()):
         target.attrs.create(name, values.astype(object), dtype=string_dtype())
-    elif values.dtype.kind in "iuf" or values.dtype.kind == "S":
+    elif is_number(values.dtype) or values.dtype.kind == "S":
         if values.ndim > 1:
             raise ValueError("it has several dimensions")
         target.attrs.create(name, values)
