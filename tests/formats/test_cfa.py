@@ -548,9 +548,14 @@ def half_floats() -> xr.Dataset:
 
 
 def own_file() -> xr.Dataset:
-    write_months(2)
-    Path("0.nc").rename("agg.nc")
-    return virtualds.open_virtual_dataset("agg.nc")
+    """A variable is partly in the set that is replaced."""
+    months().virtual.to_manifest("agg.nc", format="cfa")
+    opened = [
+        virtualds.open_virtual_dataset(path, loadable_variables=[], decode_cf=False)
+        for path in ("agg.nc", "0.nc")
+    ]
+    both = xr.Variable.concat([ds["time"].variable for ds in opened], "time")
+    return xr.Dataset({"t": both})
 
 
 REFUSED: dict[Make, str] = {
@@ -581,6 +586,18 @@ def test_what_is_no_aggregation_is_refused_by_name(make: Make, tmp_path: Path) -
         ds.virtual.to_manifest("agg.nc", format="cfa", mode="w")
     assert "t: " in f"{caught.value}" or "'t'" in f"{caught.value}" or "dim" in f"{caught.value}"
     assert (Path("agg.nc").read_bytes() if Path("agg.nc").exists() else None) == before
+
+
+def test_a_set_is_replaced_by_itself_and_data_never_are() -> None:
+    ds = months()
+    for _ in range(2):
+        ds.virtual.to_manifest("agg.nc", format="cfa", mode="w")
+        ds = virtualds.open_virtual_dataset("agg.nc")
+    compare(xr.open_dataset("agg.nc", engine="virtual"), ds)
+    before = Path("0.nc").read_bytes()
+    with pytest.raises(FileExistsError, match=r"(?s)data of its own.*choose another name"):
+        ds.virtual.to_manifest("0.nc", format="cfa", mode="w")
+    assert Path("0.nc").read_bytes() == before
 
 
 def test_chunks_cannot_be_rewritten_for_it() -> None:

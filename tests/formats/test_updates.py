@@ -686,6 +686,9 @@ def test_the_only_writer_needs_no_conditions(form: str) -> None:
     target = Target(f"unconditional://{form}/refs", form)
     with pytest.raises(UnsupportedError, match="only_writer=True"):
         target.write(VALUES["numbers"](0, 3), replace=False)
+    if form == "cfa":
+        # a file of values alone is no aggregation, which could be changed
+        return
     with virtualds.set_options(only_writer=True):
         target.write(VALUES["numbers"](0, 3), replace=False)
         target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")

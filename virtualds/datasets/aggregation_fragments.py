@@ -32,8 +32,6 @@ from virtualds.source_file import SourceFile
 
 OTHER_FORMAT = "write it as zarr-v3, which holds all of it (format='zarr-v3')"
 """The remedy for arrays that are not made of whole variables."""
-MOST_ROUNDS = 64
-"""How many variables of one file may be put together in one array."""
 
 
 class ChunkRows(NamedTuple):
@@ -155,8 +153,8 @@ class WantedVariable:
         """The path of the variable, for errors."""
         return "/".join(filter(None, self.key))
 
-    def _iterate_files(self) -> Iterator[tuple[StoredPlace, Ints, ChunkRows]]:
-        """Yield the rows that no part has, file by file, with the place of the first chunk."""
+    def _iterate_files(self) -> Iterator[tuple[str, Ints, ChunkRows]]:
+        """Yield the rows that no part has, and their numbers, file by file."""
         if self.problem or not self.left.size:
             return
         files = self.rows.file[self.left]
@@ -164,60 +162,69 @@ class WantedVariable:
         cuts = np.flatnonzero(np.diff(np.sort(files))) + 1
         for which in np.split(order, cuts):
             rows = self.rows.take(which)
-            url = self.rows.files[rows.file[0]].url
-            yield StoredPlace(url, int(rows.offset[0]), int(rows.length[0])), which, rows
+            yield self.rows.files[rows.file[0]].url, which, rows
 
-    def list_places(self) -> list[StoredPlace]:
-        """Return the place of the first chunk in each file that no part has."""
-        return [place for place, _, _ in self._iterate_files()]
+    def list_places(self, most: int | None = None) -> list[StoredPlace]:
+        """Return the places of chunks that no part has: of all, or of the first in each file."""
+        return [
+            StoredPlace(url, offset, length)
+            for url, _, rows in self._iterate_files()
+            for offset, length in zip(
+                rows.offset[:most].tolist(), rows.length[:most].tolist(), strict=True
+            )
+        ]
 
     def put(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
-        """Note in which variables of files the first chunks are, and what else of these is here."""
+        """Note which parts the chunks make whose variables in files have been found."""
         left = [np.zeros(0, np.int64)]
-        for place, which, rows in list(self._iterate_files()):
-            left.append(which[self._put_file(place, found[place], rows)])
-            if self.problem:
-                return
+        for url, which, rows in list(self._iterate_files()):
+            rest = np.ones(which.size, bool)
+            while rest.any() and not self.problem:
+                row = int(rest.argmax())
+                place = StoredPlace(url, int(rows.offset[row]), int(rows.length[row]))
+                if place not in found:
+                    break
+                self._put_part(place, found[place], rows, row, rest)
+            left.append(which[rest])
         self.left = np.sort(np.concatenate(left))
 
-    def _put_file(self, place: StoredPlace, found: StoredChunk | None, rows: ChunkRows) -> Array:
-        """Note the parts with a chunk of a file; return which of its rows are in no part."""
-        rest = np.ones(rows.file.size, bool)
+    def _put_part(
+        self,
+        place: StoredPlace,
+        found: StoredChunk | None,
+        rows: ChunkRows,
+        row: int,
+        rest: Array,
+    ) -> None:
+        """Note the part with a chunk, and in ``rest`` that its chunks are in one now."""
         shown = without_secrets(place.url)
         if found is None:
             self.problem = (
                 f"its bytes {place.offset} to {place.offset + place.length} of {shown} are no "
                 f"chunk of a netCDF variable there, as an aggregation needs; {OTHER_FORMAT}"
             )
-            return rest
-        here = (rows.offset == place.offset) & (rows.length == place.length)
-        axes = self._match_axes(found, rows.encoded[:, 0].tolist())
+            return
+        axes = self._match_axes(found, rows.encoded[:, row].tolist())
         identifier = f"/{found.path}/{found.name}" if found.path else found.name
         if axes is None:
             self.problem = (
                 f"its dimensions {self.dims} are not those of {identifier!r} of {shown}, "
                 f"{found.dims}; {OTHER_FORMAT}"
             )
-            return rest
-        for row in np.flatnonzero(here).tolist():
-            start = rows.begin[:, row].copy()
-            shape = np.ones(len(self.dims), np.int64)
-            for axis, origin, size in zip(axes, found.origin, found.shape, strict=True):
-                start[axis], shape[axis] = rows.origin[axis, row] - origin, size
-            stop = start + shape
-            if (start < 0).any() or (stop > self.array.shape).any():
-                self.problem = self._describe_part(identifier, shown, start, stop)
-                return rest
-            part = Part(tuple(start.tolist()), tuple(shape.tolist()), place.url, identifier)
-            self.parts.append(part)
-            inside = (rows.begin >= start[:, np.newaxis]) & (rows.stop <= stop[:, np.newaxis])
-            rest &= ~inside.all(axis=0)
-        if (rest & here).any():
-            self.problem = (
-                f"it has only parts of chunks of {identifier!r} of {shown}, and a fragment is a "
-                f"whole variable; {OTHER_FORMAT}"
-            )
-        return rest
+            return
+        start, shape = rows.begin[:, row].copy(), np.ones(len(self.dims), np.int64)
+        for axis, origin, size in zip(axes, found.origin, found.shape, strict=True):
+            start[axis], shape[axis] = rows.origin[axis, row] - origin, size
+        stop = start + shape
+        if (start < 0).any() or (stop > self.array.shape).any():
+            self.problem = self._describe_part(identifier, shown, start, stop)
+            return
+        part = Part(tuple(start.tolist()), tuple(shape.tolist()), place.url, identifier)
+        self.parts.append(part)
+        inside = (rows.begin >= start[:, np.newaxis]) & (rows.stop <= stop[:, np.newaxis])
+        rest &= ~inside.all(axis=0)
+        # wherever else it seems to be, it is not found again
+        rest[row] = False
 
     def _match_axes(self, found: StoredChunk, encoded: Sequence[int]) -> tuple[int, ...] | None:
         """Return the axis of the array for each of a variable, which may lack some of length 1.
@@ -252,18 +259,14 @@ class FragmentFinder:
 
     def find(self, wanted: Sequence[WantedVariable]) -> None:
         """Note for each variable of which parts it consists, or its problem."""
-        for _ in range(MOST_ROUNDS):
-            names = {place: one.key for one in wanted for place in one.list_places()}
+        # mostly, all chunks in a file are of the variable of the first; if not, each is looked up
+        for most in (1, None):
+            names = {place: one.key for one in wanted for place in one.list_places(most)}
             if not names:
                 return
             self._look_up(wanted, names)
             for one in wanted:
                 one.put(self._found)
-        for one in wanted:
-            if one.left.size and not one.problem:
-                one.problem = (
-                    f"it has more than {MOST_ROUNDS} variables of one file; {OTHER_FORMAT}"
-                )
 
     def _look_up(self, wanted: Sequence[WantedVariable], names: Mapping[StoredPlace, Name]) -> None:
         """Find the variables of chunks, opening some files at a time."""

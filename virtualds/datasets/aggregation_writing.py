@@ -76,7 +76,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, resolve_url
 from virtualds.stores.fence import make_conflict_error
-from virtualds.stores.store import ChangedError
+from virtualds.stores.store import ChangedError, StoreError
 from virtualds.urls import make_relative, scheme_of
 
 NAME, MAP = "cfa", "fragment_map"
@@ -247,16 +247,26 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
     ReadError
         A file cannot be read, or has changed since it was scanned.
     """
+    data, problems = _encode(group, url, relative)
+    if problems:
+        raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
+    return data
+
+
+def _encode(group: ManifestGroup, url: str, relative: bool) -> tuple[bytes, list[str]]:
+    """Return the aggregation file of a group, and why it cannot be written."""
+    # what the file itself holds, as of a set that is changed, is in memory before it is replaced
+    group = group.map_variables(lambda path, variable: _load_own_values(variable, url))
     group = to_netcdf_types(group)
-    expected, grids, files = plan_fragments(group, url)
+    expected, grids, problems = plan_fragments(group, url)
+    if problems:
+        return b"", problems
     conventions = str(group.attributes.get("Conventions", ""))
     builder = DocumentBuilder(url, relative, conventions)
     with locating(url):
         document = builder.build(group, expected, grids)
         data = encode_netcdf4(document, builder.dims)
-    if problems := check_read_back(data, url, group, expected, files):
-        raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
-    return data
+    return data, check_read_back(data, url, group, expected)
 
 
 def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
@@ -317,8 +327,8 @@ def _encode_dates(
 
 def plan_fragments(
     group: ManifestGroup, url: str
-) -> tuple[dict[Name, WantedVariable], dict[Name, FragmentGrid], dict[str, SourceFile]]:
-    """Return the virtual variables of a group, their fragments, and the files of these."""
+) -> tuple[dict[Name, WantedVariable], dict[Name, FragmentGrid], list[str]]:
+    """Return the virtual variables of a group, their fragments, and why there are none."""
     wanted = {
         (path, name): found
         for path, part in group.walk()
@@ -339,8 +349,6 @@ def plan_fragments(
                 reason = f"{error}"
         if reason:
             problems.append(f"{one.path}: {reason}")
-    if problems:
-        raise make_unsupported_error(url, NAME, problems, LOAD_OR_LEAVE_OUT)
     for one in wanted.values():
         for file in one.rows.files:
             now = finder.files.get(file.url)
@@ -349,8 +357,7 @@ def plan_fragments(
                     f"{file.url} has changed since it was scanned (size, time, etag "
                     f"{list(file.fingerprint)}, now {list(now.fingerprint)}); scan it again"
                 )
-    files = {file.url: file for one in wanted.values() for file in one.rows.files}
-    return wanted, grids, files
+    return wanted, grids, problems
 
 
 def want_variable(key: Name, variable: ManifestVariable) -> WantedVariable | None:
@@ -391,9 +398,9 @@ def check_read_back(
     url: str,
     group: ManifestGroup,
     expected: Mapping[Name, WantedVariable],
-    files: Mapping[str, SourceFile],
 ) -> list[str]:
     """Return how an aggregation file at a url, as it is read, differs from a group."""
+    files = {file.url: file for one in expected.values() for file in one.rows.files}
     reader, source = reader_of(Location.of(data))
     stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
 
@@ -621,12 +628,14 @@ def write(
     ReadError
         A file cannot be read, or has changed since it was scanned.
     FileExistsError
-        The file exists and may not be replaced.
+        The file exists and may not be replaced, or is a netCDF file without aggregation variables.
     ConflictError
         Another writer was faster; nothing has changed.
     """
     if relative_paths is None:
         relative_paths = base is not None and base.relative
+    if base is None and replace:
+        _check_replaceable(url, options)
     data = encode(group, url, relative=relative_paths)
     store = find_store(url)
     if base is None:
@@ -638,13 +647,26 @@ def write(
         raise make_conflict_error(url) from error
 
 
+def _check_replaceable(url: str, options: StorageOptions | None) -> None:
+    """Raise an error for a netCDF file that has data of its own, and would be lost."""
+    try:
+        found = reader_of(Location(url, options))
+    except (FileNotFoundError, FormatError, StoreError):
+        return
+    if found[0].name in NETCDF and read_aggregation_file(*found) is None:
+        raise FileExistsError(
+            f"{url}: it is a netCDF file with data of its own, and no aggregation file, so it is "
+            f"not replaced; choose another name, or remove it"
+        )
+
+
 def list_obstacles(variable: ManifestVariable, **choices: Any) -> list[str]:
     """Return the reasons why an aggregation file cannot store a virtual variable."""
     try:
-        encode(ManifestGroup({NAMELESS: variable}), "file:///of-one-variable.nca")
-    except (UnsupportedError, ReadError) as error:
-        return f"{error}".split("\n")
-    return []
+        _, problems = _encode(ManifestGroup({NAMELESS: variable}), "file:///set.nca", False)
+    except UnsupportedError as error:
+        problems = [f"{error}"]
+    return [problem.removeprefix(f"{NAMELESS}: ") for problem in problems]
 
 
 NAMELESS = "variable"
