@@ -67,7 +67,7 @@ def written(
 
 
 def native(url: str, **how: Any) -> xr.Dataset:
-    with xr.open_zarr(url, **how) as found:
+    with xr.open_zarr(url, chunks=None, **how) as found:
         return found.load()
 
 

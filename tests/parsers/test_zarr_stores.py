@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def native(path: Path, **how: Any) -> xr.Dataset:
-    with xr.open_zarr(path, **how) as found:
+    with xr.open_zarr(path, chunks=None, **how) as found:
         return found.load()
 
 
