@@ -336,7 +336,11 @@ def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Pat
 
 
 @pytest.mark.full
-def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(large: Path) -> None:
+def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.stores.requests.FIRST_WAIT", 0.002)
+
     class Failing(SparseHandler):
         def do_GET(self) -> None:
             if self.headers["Range"].startswith("bytes=0-"):
