@@ -639,3 +639,21 @@ def test_a_set_of_cf_python_grows(
     assert after.sizes["time"] == 8
     np.testing.assert_array_equal(after["t"][:6], before["t"])
     np.testing.assert_allclose(after["t"][6:], xr.load_dataset("7.nc")["t"], rtol=1e-7)
+
+
+def test_sync_keeps_a_set_of_cf_python_up_to_date(
+    new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in (new / "written_relative").glob("*.nc"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with xr.open_dataset("0.nc", decode_cf=False, engine="netcdf4") as held:
+        later = held.load()
+    later["time"] = later["time"] + 20
+    later.to_netcdf("7.nc", engine="netcdf4")
+    report = virtualds.sync("[0-9].nc", "agg.nc", concat_dim="time", settle=0)
+    assert ([Path(url).name for url in report.added], report.unchanged) == (["7.nc"], 3)
+    expected = xr.open_mfdataset("[0-9].nc", combine="nested", concat_dim="time", engine="netcdf4")
+    found = xr.open_dataset("agg.nc", engine="virtual")
+    np.testing.assert_array_equal(found["t"], expected["t"])
+    np.testing.assert_array_equal(found["time"], expected["time"])
