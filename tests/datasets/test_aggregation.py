@@ -128,6 +128,19 @@ def test_files_of_one_structure_are_read_together(monkeypatch: pytest.MonkeyPatc
     assert alone == []
 
 
+def test_a_file_may_occur_several_times() -> None:
+    parts = [np.arange(6.0).reshape(2, 3) + 10 * n for n in range(2)]
+    for n, values in enumerate(parts):
+        write_part(f"{n}.nc", values, ("time", "x"))
+    order = [0, 1, 0, 1, 1]
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=10, x=3)
+        uris = grid_of(*(f"{n}.nc" for n in order), shape=(5, 1))
+        file.aggregate("t", "time x", [[2] * 5, [3]], uris)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, np.concatenate([parts[n] for n in order]))
+
+
 def test_few_files_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from virtualds.datasets import aggregation
 

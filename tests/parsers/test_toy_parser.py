@@ -19,6 +19,8 @@ from virtualds.datasets.registry import FORMATS, PLUGIN_GROUP, load_plugins
 from virtualds.formats import Format
 
 LINE = "toy = toy_parser:parser"
+HOLDING = [form for form in FORMATS if form.name != "cfa"]
+"""The formats that refer to any file; aggregation files name variables of netCDF files."""
 VALUES = np.linspace(-1, 1, 12, dtype="<f4").reshape(4, 3)
 
 
@@ -57,7 +59,7 @@ def test_a_file_is_scanned_by_its_bytes_and_by_the_name_of_the_parser(file: Path
     xr.testing.assert_identical(named, expected())
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", HOLDING, ids=lambda form: form.name)
 def test_a_file_is_written_in_every_format_read_and_verified(
     form: Format, file: Path, tmp_path: Path
 ) -> None:
@@ -74,13 +76,19 @@ def test_a_file_is_written_in_every_format_read_and_verified(
     assert sum(found.compared.values()) == found.references == 4
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", HOLDING, ids=lambda form: form.name)
 def test_a_file_is_converted_to_every_format(form: Format, file: Path, tmp_path: Path) -> None:
     if form.library is not None:
         pytest.importorskip(form.library)
     target = tmp_path / f"refs{form.suffixes[0]}"
     virtualds.convert(file, target)
     xr.testing.assert_identical(xr.load_dataset(target, engine="virtual"), expected())
+
+
+def test_an_aggregation_file_does_not_refer_to_it(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(virtualds.UnsupportedError, match="no chunk of a netCDF variable"):
+        virtualds.convert(file, tmp_path / "refs.nca")
+    assert not (tmp_path / "refs.nca").exists()
 
 
 def test_a_parser_that_scans_wrongly_is_found_out_by_its_native_reader(

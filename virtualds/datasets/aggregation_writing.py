@@ -79,7 +79,7 @@ from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError, StoreError
 from virtualds.urls import make_relative, scheme_of
 
-NAME, MAP = "cfa", "fragment_map"
+NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
 TIMES = ("units", "calendar")
 """Attributes that bounds have from their coordinate (CF 7.1)."""
 
@@ -648,7 +648,12 @@ def write(
 
 
 def _check_replaceable(url: str, options: StorageOptions | None) -> None:
-    """Raise an error for a netCDF file that has data of its own, and would be lost."""
+    """Raise an error for a netCDF file that has data of its own, and would be lost.
+
+    The suffix of the format says that a file is a set, which may hold nothing but values.
+    """
+    if url.endswith(SUFFIX):
+        return
     try:
         found = reader_of(Location(url, options))
     except (FileNotFoundError, FormatError, StoreError):
