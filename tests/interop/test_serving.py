@@ -74,9 +74,12 @@ def read_in_browser(asked: Sequence[Asked]) -> list[Values | Exception]:
 
 PROCESSES = {"GDAL": read_in_gdal, NODE: read_in_node, BROWSER: read_in_browser}
 """Readers in processes of their own."""
-KINDS_OF = dict.fromkeys([*READERS, *PROCESSES], (*SERVED, *ARCHIVES))
-KINDS_OF[BROWSER] = SERVED
-"""The kinds of sets that each reader reads: zarrita does in a browser what it does in node."""
+KINDS_OF = dict.fromkeys(("zarr-python", "xarray", BROWSER), SERVED)
+KINDS_OF |= dict.fromkeys(("tensorstore", "GDAL", NODE), (*SERVED, *ARCHIVES))
+"""The kinds of sets that each reader reads.
+
+`tests/server` reads the archives with xarray, and zarrita does in a browser what it does in node.
+"""
 
 
 @dataclass(eq=False)

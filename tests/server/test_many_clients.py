@@ -27,7 +27,7 @@ import virtualds
 ROWS, WIDTH, FILL = 40, 2**14, 7
 """Chunks of a variable, values of a chunk, and that of the missing one."""
 THREADS, CACHE = 8, 2**22
-TIMEOUT, STUCK = 2, 6
+TIMEOUT, STUCK = 1, 3
 """Seconds after which the server gives up, and those that a stuck source takes."""
 PATIENCE = 200
 """How often a client asks again that was told to come back later."""
