@@ -650,11 +650,6 @@ def test_200_requests_at_once_all_get_their_chunk(tmp_path: Path) -> None:
     ask_many(tmp_path, 200)
 
 
-@pytest.mark.full
-def test_1000_requests_at_once_all_get_their_chunk(tmp_path: Path) -> None:
-    ask_many(tmp_path, 1000)
-
-
 def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None:
     at_once, most, lock = 0, 0, threading.Lock()
     app = create_app(make_set(tmp_path, values=np.zeros((80, 4), "f4")), limits=Limits(threads=3))
