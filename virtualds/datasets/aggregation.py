@@ -265,6 +265,7 @@ class FragmentAssembler:
                     if key not in problems:
                         with _collecting(problems, key):
                             runs[key] += self._iterate_runs(plans[key], targets[key], some)
+        self._opened = {}
         return runs
 
     def _get_opened(self, plan: AggregationPlan, fragment: FragmentPlace) -> OpenedFile:

@@ -293,7 +293,9 @@ class FragmentFinder:
         batches = dict[int, list[tuple[SourceFile, OpenedFile]]]()
         for file, found in opened.items():
             if isinstance(found, VirtualdsError):
-                self._handle(found)
+                if isinstance(found, ReadError | AccessError):
+                    raise found
+                # it is no netCDF file
                 self._found |= dict.fromkeys(of_file[file.url])
             else:
                 batches.setdefault(id(found.groups), []).append((file, found))
@@ -316,11 +318,6 @@ class FragmentFinder:
                     if self._found[place] is None or names.get(place) == (path, name):
                         origin, encoded = (tuple(c[1:, n].tolist()) for c in rows[-2:])
                         self._found[place] = stored._replace(origin=origin, encoded=encoded)
-
-    def _handle(self, error: VirtualdsError) -> None:
-        """Raise the error for a file that cannot be read, unless it is no netCDF file."""
-        if isinstance(error, ReadError | AccessError):
-            raise error
 
 
 def _iterate_stored(
