@@ -259,7 +259,11 @@ def test_a_busy_server_is_no_unsafe_one(
 ) -> None:
     """The errors of gcsfs are no OSError."""
     url, options = f"{bucket}/of/x.json", StorageOptions(google.options)
-    turns, once, ask = defaultdict[str, Lock](Lock), GoogleFiles.upload_object, GoogleFiles._ask
+    turns, once, ask = (
+        defaultdict[str, Lock](Lock),
+        GoogleFiles.upload_object,
+        GoogleFiles._request_once,
+    )
 
     def upload_alone(self: Any, path: str, *given: Any) -> str:
         if not turns[path].acquire(blocking=False):
@@ -275,7 +279,7 @@ def test_a_busy_server_is_no_unsafe_one(
         return await ask(self, method, *given, **how)
 
     if busy == "removing":
-        monkeypatch.setattr(GoogleFiles, "_ask", remove_nothing)
+        monkeypatch.setattr(GoogleFiles, "_request_once", remove_nothing)
     else:
         monkeypatch.setattr(GoogleFiles, "upload_object", upload_alone)
     with virtualds.set_options(retries=0):

@@ -137,8 +137,8 @@ def describe(
     )
     location, opening = enter_set(Location.of_url(url, storage_options), opening)
     with explain_open_errors(location.url), location.cache_scan():
-        found = reader, source = set_reader_of(location, parser)
-        contents = open_group(location, opening, found)
+        opened = reader, source = set_reader_of(location, parser)
+        contents = open_group(location, opening, opened)
         check_loadable(contents, opening, location.url)
         tree = to_virtual_tree(contents, opening)
     manifests = list(_iterate_manifests(contents))

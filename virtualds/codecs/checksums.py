@@ -155,7 +155,7 @@ def _apply_tables(tables: Registers, register: Registers) -> Registers:
 
 @cache
 def _build_table() -> Registers:
-    """Return the register of each byte value after one more byte."""
+    """Return the update table: the register for each value of its lowest byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)
@@ -164,7 +164,7 @@ def _build_table() -> Registers:
 
 @cache
 def _build_lane_tables() -> Registers:
-    """Return a register after a lane of zeros, for each of its bytes."""
+    """Return, for each value of each register byte, the register after a lane of zeros."""
     registers = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     for _ in range(LANE_BYTES):
         registers = _update_registers(registers, np.uint32(0), _build_table())
@@ -222,7 +222,7 @@ def fletcher32(data: Buffer) -> int:
     narrow = np.uint32 if rows < MAX_ROWS else np.int64
     by_column = table.sum(axis=0, dtype=narrow).astype(np.int64)
     total = int(by_row.sum()) + int(tail.sum())
-    # element (r, c) is n - r * ROW - c positions before the end
+    # element (r, c) is n - r * ROW_WORDS - c positions before the end
     weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW_WORDS) % 65535)).sum())
     weight -= int((by_column % 65535 * np.arange(ROW_WORDS)).sum())
     weight += int((tail * np.arange(tail.size, 0, -1)).sum())

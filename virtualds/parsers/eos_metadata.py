@@ -31,13 +31,13 @@ class OdlBlock:
     def walk(
         self, *, is_whole: Callable[[OdlBlock], bool] = lambda block: False
     ) -> Iterator[OdlBlock]:
-        """Yield all blocks inside it, at any depth, but none inside those that are whole."""
-        left = deque([self])
-        while left:
-            for part in left.popleft().parts:
+        """Yield all nested blocks, without descending into those for which ``is_whole`` is true."""
+        queue = deque([self])
+        while queue:
+            for part in queue.popleft().parts:
                 yield part
                 if not is_whole(part):
-                    left.append(part)
+                    queue.append(part)
 
 
 @dataclass(frozen=True)
@@ -61,32 +61,32 @@ class Structure:
         kind = block.label.rpartition("_")[0]
         names = ("GridName", "SwathName", "ZaName")
         name = next((block.values[n] for n in names if n in block.values), "")
-        # a grid always has these two, which are no objects
-        own = {dim: block.values.get(dim, "") for dim in ("XDim", "YDim")}
+        # a grid always has these two dimensions, which the metadata do not list as objects
+        dim_sizes = {dim: block.values.get(dim, "") for dim in ("XDim", "YDim")}
         fields: dict[str, set[tuple[str, ...]]] = {}
         for part in block.walk():
             if "DimensionName" in part.values:
-                own[part.values["DimensionName"]] = part.values.get("Size", "")
+                dim_sizes[part.values["DimensionName"]] = part.values.get("Size", "")
             named = [value for key, value in part.values.items() if key.endswith("FieldName")]
             if named and "DimList" in part.values:
                 dims = tuple(re.findall(r'"([^"]*)"', part.values["DimList"]))
                 fields.setdefault(named[0], set()).add(dims)
-        sizes = {dim: int(size) for dim, size in own.items() if size.isdecimal()}
+        sizes = {dim: int(size) for dim, size in dim_sizes.items() if size.isdecimal()}
         return cls(kind, name, block.values, sizes, fields)
 
 
 def join_metadata(parts: Iterable[tuple[str, str]]) -> str:
-    """Join the parts of the text, which are given with their names, in the order of their numbers.
+    """Join the named parts of a text, in the order of the numbers in their names.
 
     >>> join_metadata([("StructMetadata.10", "c"), ("StructMetadata.9", "b"), ("Other", "a")])
     'bc'
     """
-    found = [(METADATA.fullmatch(name), text) for name, text in parts]
-    return "".join(text for _, text in sorted((int(m[1]), text) for m, text in found if m))
+    matches = [(METADATA.fullmatch(name), text) for name, text in parts]
+    return "".join(text for _, text in sorted((int(m[1]), text) for m, text in matches if m))
 
 
 def read_structures(text: str) -> list[Structure]:
-    """Return the structures that a text describes; what is not ODL is skipped.
+    """Return the structures in an ODL text, ignoring lines that are not ODL.
 
     >>> [grid] = read_structures('''
     ... GROUP=GridStructure
@@ -106,8 +106,8 @@ def read_structures(text: str) -> list[Structure]:
     >>> grid.name, grid.sizes, grid.fields
     ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
     """
-    found = _parse(text).walk(is_whole=_is_structure)
-    return [Structure.of(block) for block in found if _is_structure(block)]
+    blocks = _parse(text).walk(is_whole=_is_structure)
+    return [Structure.of(block) for block in blocks if _is_structure(block)]
 
 
 def _is_structure(block: OdlBlock) -> bool:
@@ -115,7 +115,7 @@ def _is_structure(block: OdlBlock) -> bool:
 
 
 def _parse(text: str) -> OdlBlock:
-    """Return a block without a label that contains the blocks of a text, up to one too deep."""
+    """Return the root block of a text, parsed up to the first block that is nested too deep."""
     opened = [OdlBlock()]
     lines = iter(text.splitlines())
     for line in lines:

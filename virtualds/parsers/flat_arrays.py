@@ -73,7 +73,7 @@ def detect_archive(head: bytes) -> bool:
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the header of an ``.npy`` file: one variable, called ``array``.
+    """Read the header of an ``.npy`` file, which has one variable, ``array``.
 
     Raises
     ------
@@ -103,18 +103,18 @@ def read_archive(
         Its members are encrypted, or not compressed by deflate.
     """
     root = f"zip://::{source.url}"
-    listed = find_store(root).list_files(root, source.options)
-    if odd := [file.path for file in listed if not file.path.endswith(SUFFIX)]:
+    stored_files = find_store(root).list_files(root, source.options)
+    if odd := [file.path for file in stored_files if not file.path.endswith(SUFFIX)]:
         raise FormatError(
             f"{source.url}: it holds {odd[0]!r} among its arrays; name one of its files as "
             f"zip://MEMBER::{source.url}"
         )
     skipped = frozenset(skip)
-    names = [file.path.removesuffix(SUFFIX) for file in listed]
-    wanted = [(n, f.file) for n, f in zip(names, listed, strict=True) if n not in skipped]
-    heads = _fetch_heads([file for _, file in wanted])
+    names = [file.path.removesuffix(SUFFIX) for file in stored_files]
+    selected = [(n, f.file) for n, f in zip(names, stored_files, strict=True) if n not in skipped]
+    heads = _fetch_heads([file for _, file in selected])
     variables, problems = {}, dict[str, VirtualdsError]()
-    for (name, file), head in zip(wanted, heads, strict=True):
+    for (name, file), head in zip(selected, heads, strict=True):
         try:
             data = _build_array(file, head)
         except VirtualdsError as error:
@@ -127,17 +127,17 @@ def read_archive(
 
 
 def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
-    """Fetch the beginnings of files together."""
+    """Fetch the first bytes of files together."""
     if any(file.size is None for file in files):
         raise UnsupportedError(
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
         )
     # one range covers the header of a member and the header of its array
     span = LOCAL_HEADER + MEMBER_EXTRA + USUAL_HEADER
-    found = [one for one in find_members(files) if one is not None]
-    for first in range(0, len(found), AT_ONCE):
-        some = found[first : first + AT_ONCE]
-        fetch_ahead({some[0][0]: [(member.header, span) for _, member in some]})
+    members = [one for one in find_members(files) if one is not None]
+    for first in range(0, len(members), AT_ONCE):
+        batch = members[first : first + AT_ONCE]
+        fetch_ahead({batch[0][0]: [(member.header, span) for _, member in batch]})
     return read_heads(files, USUAL_HEADER)
 
 
@@ -146,11 +146,11 @@ def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
     size = min(parse_header_size(head, file.url), file.size or 0)
     if size > len(head):
         [head] = read_heads([file], size)
-    found = parse_numpy_header(head, file.url)
-    nbytes = found.dtype.itemsize * prod(found.shape)
-    checksum = _find_checksum(file, head[: found.offset], nbytes)
+    header = parse_numpy_header(head, file.url)
+    nbytes = header.dtype.itemsize * prod(header.shape)
+    checksum = _find_checksum(file, head[: header.offset], nbytes)
     return build_flat_array(
-        file, found.offset, found.dtype, found.shape, order=found.order, checksum=checksum
+        file, header.offset, header.dtype, header.shape, order=header.order, checksum=checksum
     )
 
 
@@ -166,13 +166,15 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
         The member is damaged.
     """
     size = file.size or 0
-    [found] = find_members([file])
-    whole, is_deflated = (found[1].checksum, found[1].packed is not None) if found else (0, False)
-    if not whole or (not is_deflated and size > len(header) + MAX_CHECKSUM_BYTES):
+    [member] = find_members([file])
+    checksum, is_deflated = (
+        (member[1].checksum, member[1].packed is not None) if member else (0, False)
+    )
+    if not checksum or (not is_deflated and size > len(header) + MAX_CHECKSUM_BYTES):
         return 0
     if nbytes and len(header) + nbytes == size:
-        # a deflated member is checked by its codec
-        return 0 if is_deflated else compute_checksum_behind(header, whole, nbytes)
+        # the codec verifies the checksum of deflated members
+        return 0 if is_deflated else compute_checksum_behind(header, checksum, nbytes)
     try:
         find_store(file.url).get_ranges(file, [(0, size)])
     except StoreError as error:
@@ -180,7 +182,7 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     return 0
 
 
-def parse_header_size(head: bytes, where: str) -> int:
+def parse_header_size(head: bytes, url: str) -> int:
     """Return the number of bytes before the values, from the first 12 bytes of a file.
 
     Raises
@@ -190,19 +192,19 @@ def parse_header_size(head: bytes, where: str) -> int:
     """
     if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in WIDTHS:
         raise FormatError(
-            f"{where}: begins with {head[:8]!r}, not as an .npy file of version 1 to 3 does"
+            f"{url}: begins with {head[:8]!r}, not as an .npy file of version 1 to 3 does"
         )
     width = WIDTHS[head[6]]
     length = int.from_bytes(head[8 : 8 + width], "little")
     if length > MAX_HEADER:
         raise FormatError(
-            f"{where}: its header has {length} characters, more than the {MAX_HEADER} that are "
+            f"{url}: its header has {length} characters, more than the {MAX_HEADER} that are "
             f"read; it is damaged, or its dtype has too many fields"
         )
     return 8 + width + length
 
 
-def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
+def parse_numpy_header(head: bytes, url: str) -> NumpyHeader:
     """Return the header of an ``.npy`` file that begins with ``head``.
 
     Raises
@@ -210,19 +212,19 @@ def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
     FormatError
         It is damaged.
     """
-    size = parse_header_size(head, where)
+    size = parse_header_size(head, url)
     encoding = "utf-8" if head[6] == 3 else "latin-1"
     raw = head[8 + WIDTHS[head[6]] : size]
     try:
         if len(head) < size:
             raise ValueError(f"{len(head)} of {size} bytes")
-        found = ast.literal_eval(raw.decode(encoding).strip(" \0\n"))
-        if not isinstance(found, dict) or set(found) != KEYS:
+        header = ast.literal_eval(raw.decode(encoding).strip(" \0\n"))
+        if not isinstance(header, dict) or set(header) != KEYS:
             raise ValueError(f"its keys are not {sorted(KEYS)}")
-        shape, order = found["shape"], found["fortran_order"]
+        shape, order = header["shape"], header["fortran_order"]
         if not isinstance(shape, tuple) or not isinstance(order, bool):
             raise ValueError(f"shape {shape!r:.100}, fortran_order {order!r:.100}")
-        dtype = np.lib.format.descr_to_dtype(found["descr"])
+        dtype = np.lib.format.descr_to_dtype(header["descr"])
     except (
         ArithmeticError,
         AttributeError,
@@ -235,7 +237,7 @@ def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
         ValueError,
     ) as error:
         raise FormatError(
-            f"{where}: its header {raw[:100]!r} is invalid ({error}); the file is damaged, fetch "
+            f"{url}: its header {raw[:100]!r} is invalid ({error}); the file is damaged, fetch "
             f"it again"
         ) from error
     return NumpyHeader(dtype, shape, "F" if order else "C", size)
@@ -250,7 +252,7 @@ def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
 
 
 def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    # numpy would leave a damaged archive open
+    # NumPy does not close the file if the archive is damaged
     file = closing.enter_context(io.FileIO(target()))
     arrays = closing.enter_context(np.load(file))
     return make_stored_reader(lambda wanted: arrays[wanted.path])
@@ -348,16 +350,16 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
         )
     if begin > len(head):
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
-    found = parse_json(bytes(head[WIDTH:begin]), url)
-    if not isinstance(found, dict):
+    header = parse_json(bytes(head[WIDTH:begin]), url)
+    if not isinstance(header, dict):
         raise FormatError(
             f"{url}: its header is not a JSON object; the file is damaged, fetch it again"
         )
-    return found, begin
+    return header, begin
 
 
 def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of tensors that share bytes, each with the name of the other tensor.
+    """Map the names of tensors that share bytes to the name of the other tensor.
 
     The format forbids it (README of safetensors, "Format"): the offsets of one are wrong.
     """
@@ -366,13 +368,13 @@ def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
         offsets = tensor.get("data_offsets") if isinstance(tensor, Mapping) else None
         if isinstance(offsets, list) and [type(n) for n in offsets] == [int, int]:
             spans.append((*offsets, name))
-    found: dict[str, str] = {}
+    shared: dict[str, str] = {}
     last = (0, 0, "")
     for start, stop, name in sorted(span for span in spans if span[0] < span[1]):
         if start < last[1]:
-            found[name], found[last[2]] = last[2], name
+            shared[name], shared[last[2]] = last[2], name
         last = max(last, (start, stop, name), key=lambda span: span[1])
-    return found
+    return shared
 
 
 def _build_tensor(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:

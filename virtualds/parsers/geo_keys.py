@@ -128,24 +128,24 @@ def describe_crs(keys: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_describe(tuple(plain)))
 
 
-# the images of an archive have one CRS, or a few
+# the images of an archive share a few CRSs
 @lru_cache(maxsize=256)
 def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
-    known = dict(keys)
-    code = find_code(known)
+    values = dict(keys)
+    code = find_code(values)
     fallback = {} if code is None else {"spatial_ref": f"EPSG:{code}"}
     try:
         pyproj = import_pyproj()
     except ImportError:
         return fallback
     try:
-        text = _write_text(_add_height(_find_system(known, pyproj), known, pyproj), pyproj)
-        found = pyproj.CRS.from_wkt(text).to_cf()
+        text = _write_text(_add_height(_find_system(values, pyproj), values, pyproj), pyproj)
+        attributes = pyproj.CRS.from_wkt(text).to_cf()
     except _UnknownCrsError:
         return {}
     except pyproj.exceptions.ProjError:
         return fallback
-    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in attributes.items()}
     return plain | {"crs_wkt": text, "spatial_ref": text}
 
 
@@ -177,22 +177,24 @@ def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the CRS of a code with the ellipsoid of the file, unless the file has other units."""
+    """Return the CRS of a code with the ellipsoid of the file, or None if units differ."""
     kind = keys["GTModelTypeGeoKey"]
-    found = pyproj.CRS.from_epsg(code)
+    crs = pyproj.CRS.from_epsg(code)
     unit = keys.get(UNITS[kind])
-    if unit is not None and str(SAME_UNITS.get(unit, unit)) != found.axis_info[0].unit_code:
+    if unit is not None and str(SAME_UNITS.get(unit, unit)) != crs.axis_info[0].unit_code:
         raise _UnknownCrsError
     names = ("GeogSemiMajorAxisGeoKey", "GeogInvFlatteningGeoKey")
     if kind == PROJECTED or not keys.keys() >= set(names):
-        return found
-    own = [_find_number(keys, (name,), 0.0) for name in names]
-    known = found.ellipsoid.semi_major_metre, found.ellipsoid.inverse_flattening
-    if all(math.isclose(*pair, rel_tol=1e-10) for pair in zip(own, known, strict=True)):
-        return found
-    # the numbers in the file are those that its writer used
-    numbers = ",".join(map(repr, own))
-    text = found.to_wkt("WKT1_GDAL", output_axis_rule=True)
+        return crs
+    axes_of_keys = [_find_number(keys, (name,), 0.0) for name in names]
+    axes_of_crs = crs.ellipsoid.semi_major_metre, crs.ellipsoid.inverse_flattening
+    if all(
+        math.isclose(*pair, rel_tol=1e-10) for pair in zip(axes_of_keys, axes_of_crs, strict=True)
+    ):
+        return crs
+    # use the ellipsoid axes of the file rather than those of the database
+    numbers = ",".join(map(repr, axes_of_keys))
+    text = crs.to_wkt("WKT1_GDAL", output_axis_rule=True)
     return pyproj.CRS.from_wkt(SPHEROID.sub(rf"\1,{numbers}", text))
 
 
@@ -247,26 +249,26 @@ def _find_projection(keys: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
         return UTM_METHOD, {**UTM[hemisphere], "central_meridian": 6.0 * zone - 183}
     if method not in PROJECTIONS:
         raise _UnknownCrsError
-    name, wanted = PROJECTIONS[method]
+    name, parameter_names = PROJECTIONS[method]
     if method == MERCATOR and PARALLEL_1[0] in keys:
-        name, wanted = MERCATOR_OF_PARALLEL
+        name, parameter_names = MERCATOR_OF_PARALLEL
     parameters = {
         parameter: _find_number(keys, names, 1.0 if parameter == "scale_factor" else 0.0)
-        for parameter, names in {**wanted, **SHIFT}.items()
+        for parameter, names in {**parameter_names, **SHIFT}.items()
     }
     return name, parameters
 
 
 def _find_number(keys: Mapping[str, Any], names: Sequence[str], default: float) -> float:
     numbers = (keys[name] for name in names if name in keys)
-    found = next(numbers, default)
-    if not isinstance(found, int | float):
+    value = next(numbers, default)
+    if not isinstance(value, int | float):
         raise _UnknownCrsError
-    return float(found)
+    return float(value)
 
 
 def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
-    """Return the unit of lengths."""
+    """Return the well-known text of the unit of length."""
     code = keys.get("ProjLinearUnitsGeoKey", METRE)
     if code == USER_DEFINED:
         return f'UNIT["unknown",{_find_number(keys, ("ProjLinearUnitSizeGeoKey",), 1.0)!r}]'
@@ -327,8 +329,8 @@ def _find_citation(keys: Mapping[str, Any], names: Sequence[str]) -> dict[str, s
     """Return the names in a citation: one name, or several as ``GCS Name = A|Datum = B|``."""
     text = next((keys[name] for name in names if isinstance(keys.get(name), str)), "")
     pairs = (part.partition("=") for part in text.split("|"))
-    found = {name.strip(): value.strip() for name, sign, value in pairs if sign}
-    return found or dict.fromkeys(("PCS Name", "GCS Name"), text.strip())
+    entries = {name.strip(): value.strip() for name, sign, value in pairs if sign}
+    return entries or dict.fromkeys(("PCS Name", "GCS Name"), text.strip())
 
 
 def _quote(text: str) -> str:

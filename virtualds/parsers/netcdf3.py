@@ -63,7 +63,7 @@ Item = TypeVar("Item")
 
 
 class MoreNeeded(Exception):
-    """The header is longer than the given bytes, and reaches at least to ``stop``."""
+    """Raised if the header is longer than the available bytes; it reaches at least to ``stop``."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -103,7 +103,7 @@ class NetCDF3Variable:
 
 @dataclass(frozen=True)
 class NetCDF3Header:
-    """The header of a file; ``numrecs`` is None if it follows from the size of the file."""
+    """The header of a file; ``numrecs`` is None if it must be computed from the file size."""
 
     dimensions: tuple[NetCDF3Dimension, ...]
     attributes: dict[str, Any]
@@ -154,7 +154,7 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     numrecs = parser.parse_numrecs()
     begin = parser.at
     for version, raw, known in [*_KNOWN]:
-        # in files of the same structure, often only the number of records differs
+        # files with the same structure often only differ in the number of records
         if version == parser.version and data.startswith(raw, begin):
             return replace(known, numrecs=numrecs)
     header = parser.parse_header(numrecs)
@@ -174,8 +174,8 @@ def _pad_length(nbytes: int) -> int:
 class _HeaderParser:
     """A parser of the bytes of a header."""
 
-    def __init__(self, data: bytes, where: str) -> None:
-        self.data, self.where = data, where
+    def __init__(self, data: bytes, url: str) -> None:
+        self.data, self.where = data, url
         self.at = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
@@ -184,10 +184,10 @@ class _HeaderParser:
         self.wide = 8 if self.version == 5 else 4
         self.wide_offset = 4 if self.version == 1 else 8
 
-    def damage_error(self, found: str, offset: int | None = None) -> FormatError:
+    def damage_error(self, problem: str, offset: int | None = None) -> FormatError:
         offset = self.at if offset is None else offset
         return FormatError(
-            f"{self.where}: header, byte {offset}: {found}; the file is damaged, fetch it again"
+            f"{self.where}: header, byte {offset}: {problem}; the file is damaged, fetch it again"
         )
 
     def parse_numrecs(self) -> int | None:
@@ -210,13 +210,13 @@ class _HeaderParser:
 
     def parse_list(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
         """Read a list: its tag, its length, its items."""
-        found, begin = self.parse_number(4), self.at - 4
+        actual_tag, begin = self.parse_number(4), self.at - 4
         count = self.parse_number(self.wide)
-        if found == ABSENT and not count:
+        if actual_tag == ABSENT and not count:
             return []
-        if found != tag:
+        if actual_tag != tag:
             raise self.damage_error(
-                f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin
+                f"tag {actual_tag:#x} where the list of {what} begins ({tag:#x})", begin
             )
         # a count that is too large runs past the data, which raises MoreNeeded
         return [read() for _ in range(count)]
@@ -286,11 +286,11 @@ class _HeaderParser:
 
     def parse_count(self) -> int:
         """Read a length (NON_NEG), which is never negative, and not longer than an axis can be."""
-        found = self.parse_number(self.wide)
+        count = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
-        if found >= MAX_AXIS:
-            raise self.damage_error(f"a length of {found}", self.at - self.wide)
-        return found
+        if count >= MAX_AXIS:
+            raise self.damage_error(f"a length of {count}", self.at - self.wide)
+        return count
 
     def parse_number(self, width: int) -> int:
         # most of a header is numbers, so `read_bytes` is inlined
@@ -309,9 +309,9 @@ class _HeaderParser:
         stop = self.at + count
         if stop > len(self.data):
             raise MoreNeeded(stop)
-        taken = self.data[self.at : stop]
+        data = self.data[self.at : stop]
         self.at = stop
-        return taken
+        return data
 
 
 def _check_unique(parser: _HeaderParser, what: str, names: list[str]) -> None:
@@ -384,8 +384,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         variables[variable.name] = _build_variable(variable, data, name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
-    found = ManifestGroup(variables, header.attributes, {}, encoding, problems, left_out=left_out)
-    return found.group(group)
+    result = ManifestGroup(variables, header.attributes, {}, encoding, problems, left_out=left_out)
+    return result.group(group)
 
 
 def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
@@ -396,10 +396,10 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
             f"{url}: the server sends no parts of it (it knows no byte ranges, or does not say how "
             f"long the file is); copy it to local disk"
         )
-    store, data, wanted = find_store(url), b"", FIRST_PAGES * PAGE
+    store, data, stop = find_store(url), b"", FIRST_PAGES * PAGE
     while True:
-        wanted = min(wanted, size)
-        [more] = store.get_ranges(source, [(len(data), wanted - len(data))])
+        stop = min(stop, size)
+        [more] = store.get_ranges(source, [(len(data), stop - len(data))])
         data += more
         try:
             return parse_header(data, url), size
@@ -414,7 +414,7 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
                     f"{url}: its header would have more than {MAX_HEADER} bytes; the file is "
                     f"damaged, fetch it again"
                 ) from error
-            wanted = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * wanted), MAX_HEADER)
+            stop = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * stop), MAX_HEADER)
 
 
 def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
@@ -431,11 +431,9 @@ def _check_whole(
         return
     stop = variable.begin + (count - 1) * header.record_size + variable.nbytes
     if stop > size:
-        whole = (
-            f", {header.count_records(size)} of {records} records" if variable.has_records else ""
-        )
+        end = f", {header.count_records(size)} of {records} records" if variable.has_records else ""
         raise FormatError(
-            f"its values reach to byte {stop}, and the file has {size}{whole}; it is truncated, "
+            f"its values reach to byte {stop}, and the file has {size}{end}; it is truncated, "
             f"fetch it again, or leave the variable out with drop_variables"
         )
 

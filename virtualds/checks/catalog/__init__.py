@@ -1,4 +1,4 @@
-"""A catalogue: what sets and files hold, group by group, from their metadata and coordinates.
+"""A catalogue of the contents of sets and files, group by group, from metadata and coordinates.
 
 It becomes a table, a catalogue of intake-esm, or a collection of STAC.
 """
@@ -51,7 +51,7 @@ from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme
 @public
 @dataclass(frozen=True, repr=False)
 class Catalog(Report):
-    """What sets and files hold, group by group; `virtualds.catalog` makes it.
+    """The contents of sets and files, group by group, as returned by `virtualds.catalog`.
 
     Parameters
     ----------

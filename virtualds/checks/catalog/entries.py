@@ -1,4 +1,4 @@
-"""An entry of a catalogue: what one group of a set or file holds, from metadata and coordinates."""
+"""Catalogue entries: the contents of one group of a set or file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CatalogEntry:
     Parameters
     ----------
     name : str
-        The path of the set or file below the folder that all of the catalogue have in common.
+        The path of the set or file relative to the common folder of the catalogue.
     path : str
         The url of the set or file.
     group : str
@@ -78,7 +78,7 @@ class CatalogEntry:
     format : str
         Name of the format, or of the parser.
     names : dict
-        What the names of the patterns matched.
+        The values of the names of the patterns.
     title : str
         The global attribute of this name.
     variables : dict

@@ -647,7 +647,7 @@ class _OpenSource:
         text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
         problems = self.scanned.group.all_problems()
         if problems and self.scanned.parser.options:
-            # a set does not record them, and they may have chosen this chunk
+            # sets do not record parser options, which may have selected this chunk
             why = next(iter(problems.values()))
             return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
         return "differs", f"{text}; scan it again"

@@ -89,7 +89,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     root = parse_sidecar(source)
     reader = _SidecarReader(source, root, frozenset(skip))
-    found = reader.read_group(root, "").group(group)
+    contents = reader.read_group(root, "").group(group)
     if reader.without_order:
         warn_user(
             f"{path_or_url(source.url)}: the sidecar does not say in which byte order its numbers "
@@ -97,7 +97,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             f"server reads them. Compare some values with the file, or make the sidecar again with "
             f"a newer build_dmrpp"
         )
-    return found
+    return contents
 
 
 # ---------------------------------------------------------------------- groups and variables
@@ -118,7 +118,7 @@ class _SidecarReader:
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
         """Read a group and all groups below it; ``path`` is empty or ends without a slash."""
-        here = self._read_sizes(element, path)
+        own_sizes = self._read_sizes(element, path)
         for child in element.iterfind(f"{DAP}Enumeration"):
             self._enumerations[f"{path}/{name_of_element(child)}"] = child
         problems: dict[str, VirtualdsError] = {}
@@ -131,10 +131,10 @@ class _SidecarReader:
                 continue
             if name in self._skip:
                 with suppress(VirtualdsError):
-                    left_out[name] = self._describe_left_out(child, path, here)
+                    left_out[name] = self._describe_left_out(child, path, own_sizes)
                 continue
             try:
-                dims, shape = self._read_dims(child, path, here)
+                dims, shape = self._read_dims(child, path, own_sizes)
                 self._check_agreement(name, variables, sizes, dict(zip(dims, shape, strict=True)))
             except VirtualdsError as error:
                 self._note(problems, name, path, error)
@@ -154,9 +154,9 @@ class _SidecarReader:
         return ManifestGroup(variables, attributes, groups, {}, problems, left_out=left_out)
 
     def _describe_left_out(
-        self, element: Element, path: str, here: dict[str, int]
+        self, element: Element, path: str, sizes: dict[str, int]
     ) -> ManifestVariable:
-        dims, _ = self._read_dims(element, path, here)
+        dims, _ = self._read_dims(element, path, sizes)
         attributes = self._read_attributes(element, name_of_element(element), path, {})
         return describe_left_out(dims, self._find_type(element, path)[0], attributes)
 
@@ -168,19 +168,19 @@ class _SidecarReader:
 
     def _read_sizes(self, element: Element, path: str) -> dict[str, int]:
         """Record the dimensions of a group, and return them."""
-        here = {}
+        sizes = {}
         for child in element.iterfind(f"{DAP}Dimension"):
             try:
                 size = parse_number(child.get("size", ""), f"dimension {name_of_element(child)!r}")
             except VirtualdsError as error:
                 error.locate_file(self._source.url)
                 raise
-            self._sizes[f"{path}/{name_of_element(child)}"] = here[name_of_element(child)] = size
-        self._dimensions += len(here)
-        return here
+            self._sizes[f"{path}/{name_of_element(child)}"] = sizes[name_of_element(child)] = size
+        self._dimensions += len(sizes)
+        return sizes
 
     def _read_dims(
-        self, variable: Element, path: str, here: dict[str, int]
+        self, variable: Element, path: str, sizes: dict[str, int]
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return names and lengths of the axes of a variable."""
         names: list[str] = []
@@ -189,7 +189,7 @@ class _SidecarReader:
             name = self._find_dimension(name_of_element(dim), path)
             shape.append(self._find_length(dim, path))
             if name is None:
-                names.append(self._name_axis(shape[-1], here, names))
+                names.append(self._name_axis(shape[-1], sizes, names))
             else:
                 names.append(name.rpartition("/")[2])
         if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
@@ -211,15 +211,15 @@ class _SidecarReader:
         """Return the path of a dimension, or None for one without a name."""
         return _find_declared(self._sizes, name, path, "dimension") if name else None
 
-    def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:
+    def _name_axis(self, size: int, sizes: dict[str, int], used_names: list[str]) -> str:
         """Return netCDF's name for an axis without a dimension (``nc4_rec_match_dimscales``)."""
-        for name, length in here.items():
-            # to the netCDF library, length 0 means unlimited
-            if length == size > 0 and name not in taken:
+        for name, length in sizes.items():
+            # the netCDF library treats dimensions of length 0 as unlimited
+            if length == size > 0 and name not in used_names:
                 return name
         name = f"phony_dim_{self._dimensions}"
         self._dimensions += 1
-        here[name] = size
+        sizes[name] = size
         return name
 
     def _check_agreement(
@@ -227,17 +227,17 @@ class _SidecarReader:
         name: str,
         variables: dict[str, ManifestVariable],
         sizes: dict[str, int],
-        own: dict[str, int],
+        dim_sizes: dict[str, int],
     ) -> None:
         if not name or name in variables:
             raise FormatError(
                 f"a variable is named {name!r} twice or not at all; the sidecar is damaged, fetch "
                 f"it again"
             )
-        if odd := [dim for dim, size in own.items() if sizes.get(dim, size) != size]:
+        if odd := [dim for dim, size in dim_sizes.items() if sizes.get(dim, size) != size]:
             raise UnsupportedError(
-                f"dimension {odd[0]!r} has {own[odd[0]]} elements, where other variables of the "
-                f"group have {sizes[odd[0]]} (one of another group has this name); {REMEDY}"
+                f"dimension {odd[0]!r} has {dim_sizes[odd[0]]} elements, where other variables of "
+                f"the group have {sizes[odd[0]]} (one of another group has this name); {REMEDY}"
             )
 
     def _read_variable(
@@ -252,7 +252,7 @@ class _SidecarReader:
         attributes = self._read_attributes(element, name, path, problems)
         encoding: dict[str, Any] = {}
         try:
-            dtype, shown = self._find_type(element, path)
+            dtype, decoded_dtype = self._find_type(element, path)
             stored = Storage(element, dtype, shape, attributes.get("_FillValue"), self._files.find)
             data, encoding = read_values(stored)
         except VirtualdsError as error:
@@ -269,7 +269,7 @@ class _SidecarReader:
             encoding["preferred_chunks"] = cut
         if is_byte_order_unknown(element, dtype):
             self.without_order.append(f"{path}/{name}".lstrip("/"))
-        encoding |= {"dtype": shown, "source": self._shown, "original_shape": shape}
+        encoding |= {"dtype": decoded_dtype, "source": self._shown, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
 
     def _find_type(self, variable: Element, path: str) -> tuple[np.dtype[Any], Any]:
@@ -288,8 +288,8 @@ class _SidecarReader:
             raise FormatError(f"its enumeration is not one of integers; {REMEDY}")
         try:
             members = {
-                name_of_element(one): int(np.array(int(one.get("value", "")), dtype))
-                for one in enumeration.iterfind(f"{DAP}EnumConst")
+                name_of_element(constant): int(np.array(int(constant.get("value", "")), dtype))
+                for constant in enumeration.iterfind(f"{DAP}EnumConst")
             }
         except (OverflowError, ValueError) as error:
             raise FormatError(
@@ -304,11 +304,11 @@ class _SidecarReader:
         chunks = variable.find(f"{DMRPP}chunks")
         listed = "" if chunks is None else chunks.get("structOffset", "")
         numbers = [parse_number(word, "structOffset") for word in listed.split()]
-        members = [one for one in variable if one.tag.removeprefix(DAP) in STRUCTURED]
+        members = [member for member in variable if member.tag.removeprefix(DAP) in STRUCTURED]
         formats = []
-        for one in members:
-            lengths = tuple(self._find_length(n, path) for n in one.iterfind(f"{DAP}Dim"))
-            dtype = _find_dtype(one)
+        for member in members:
+            lengths = tuple(self._find_length(n, path) for n in member.iterfind(f"{DAP}Dim"))
+            dtype = _find_dtype(member)
             if dtype.hasobject:
                 raise UnsupportedError(
                     f"strings are members of its structures, and the sidecar does not say how they "
@@ -321,13 +321,13 @@ class _SidecarReader:
                 f"the sidecar does not say where the {len(members)} members of its structures lie "
                 f"({listed!r}); {REMEDY}"
             )
-        ends = [at + one.itemsize for at, one in zip(offsets, formats, strict=False)]
+        ends = [at + member.itemsize for at, member in zip(offsets, formats, strict=False)]
         if any(end > after for end, after in zip(ends, numbers, strict=True)):
             raise FormatError(
                 f"the members of its structures overlap ({listed}); the sidecar is damaged, fetch "
                 f"it again"
             )
-        names = [name_of_element(one) for one in members]
+        names = [name_of_element(member) for member in members]
         return np.dtype(
             {"names": names, "formats": formats, "offsets": offsets[:-1], "itemsize": offsets[-1]}
         )
@@ -335,14 +335,14 @@ class _SidecarReader:
     def _read_attributes(
         self, owner: Element, variable: str, path: str, problems: dict[str, VirtualdsError]
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         for name, element in _iterate_attributes(owner, "" if variable else OWN_CONTAINER):
             try:
-                found[name] = _read_attribute(element)
+                attributes[name] = _read_attribute(element)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(problems, f"{variable}:{name}", path, error)
-        return found
+        return attributes
 
 
 def _find_declared(declared: Collection[str], name: str, path: str, what: str) -> str:
@@ -350,12 +350,12 @@ def _find_declared(declared: Collection[str], name: str, path: str, what: str) -
     above = path
     while not name.startswith("/") and f"{above}/{name}" not in declared and above:
         above = above.rpartition("/")[0]
-    found = name if name.startswith("/") else f"{above}/{name}"
-    if found not in declared:
+    full_name = name if name.startswith("/") else f"{above}/{name}"
+    if full_name not in declared:
         raise FormatError(
             f"its {what} {name!r} is not declared; the sidecar is damaged, fetch it again"
         )
-    return found
+    return full_name
 
 
 def _find_dtype(variable: Element) -> np.dtype[Any]:
@@ -384,8 +384,8 @@ def _iterate_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, El
                 yield name, element
         elif name != left_out:
             prefix = "" if left_out and name in GLOBAL_CONTAINERS else f"{name}."
-            for inner, found in _iterate_attributes(element, ""):
-                yield f"{prefix}{inner}", found
+            for inner, nested in _iterate_attributes(element, ""):
+                yield f"{prefix}{inner}", nested
 
 
 def _read_attribute(element: Element) -> Any:
@@ -408,5 +408,5 @@ def _read_attribute(element: Element) -> Any:
     return values[0] if values.size == 1 else values
 
 
-# verification reads the files that contain the values
+# verification uses the native readers of the source files
 PARSER = Parser("dmrpp", (SUFFIX,), detect, read, natives=HDF5.natives)

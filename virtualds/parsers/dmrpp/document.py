@@ -98,9 +98,9 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     UnsupportedError
         The description is incomplete, or cannot be expressed by references.
     """
-    found = stored.element.find(f"{DMRPP}chunks")
+    chunks_element = stored.element.find(f"{DMRPP}chunks")
     # a variable may itself contain its only chunk
-    chunks = stored.element if found is None else found
+    chunks = stored.element if chunks_element is None else chunks_element
     if chunks.find(f"{DMRPP}block") is not None or "LBChunk" in chunks.attrib:
         raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
     order = chunks.get("byteOrder")
@@ -158,7 +158,7 @@ def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...
 def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
     names = chunks.get("compressionType", "").split()
     levels = [parse_number(n, "deflateLevel") for n in chunks.get("deflateLevel", "").split()]
-    found = []
+    codecs = []
     for name in names:
         if name not in FILTERS:
             raise UnsupportedError(
@@ -167,13 +167,13 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
             )
         number, say_client_data = FILTERS[name]
         level = levels.pop(0) if name == "deflate" and levels else LEVEL
-        found.append(codec_from_hdf5(number, say_client_data(itemsize, level), itemsize))
-    return tuple(found)
+        codecs.append(codec_from_hdf5(number, say_client_data(itemsize, level), itemsize))
+    return tuple(codecs)
 
 
 @dataclass(frozen=True)
 class _ChunkTable:
-    """The chunks that a sidecar lists, as columns; ``grid`` is the number of chunks per axis."""
+    """The columns of the chunk references of a sidecar; ``grid`` is the shape of the chunk grid."""
 
     grid: tuple[int, ...]
     chunk_ids: npt.NDArray[np.int64]
@@ -216,7 +216,7 @@ class _ChunkTable:
             return ChunkManifest.missing(self.grid), (pipeline,)
         masks, kind = np.unique(self.mask, return_inverse=True)
         pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
-        plain = np.array([not one.codecs for one in pipelines])[kind.ravel()]
+        plain = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])[kind.ravel()]
         if (odd := self.length[plain & (self.length != nbytes)]).size:
             raise FormatError(
                 f"a chunk without filters has {odd[0]} bytes, and its values take {nbytes}; the "
@@ -234,9 +234,9 @@ class _ChunkTable:
         )
         return manifest, pipelines
 
-    def _spread(self, values: npt.NDArray[Any], rest: int) -> npt.NDArray[Any]:
+    def _spread(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
         """Return a column over the grid with ``rest`` for missing chunks."""
-        column = np.full(prod(self.grid), rest, values.dtype)
+        column = np.full(prod(self.grid), default, values.dtype)
         column[self.chunk_ids] = values
         return column.reshape(self.grid)
 
@@ -302,13 +302,13 @@ def _read_fill(
     """
     if is_whole:
         return None
-    found = None if text is None else _parse_fill(text, dtype, attribute)
-    if found is None:
+    value = None if text is None else _parse_fill(text, dtype, attribute)
+    if value is None:
         raise UnsupportedError(
             f"chunks of it are missing, and the sidecar says no exact fill value ({text!r:.60}); "
             f"{REMEDY}"
         )
-    return found.tobytes()
+    return value.tobytes()
 
 
 def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[Any] | None:
@@ -323,9 +323,9 @@ def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[
         number = float(text)
         if not isfinite(number) or _count_digits(text) < DIGITS:
             return np.array(number, dtype)
-        # since it is rounded, the text may mean many numbers
-        known = (attribute, NETCDF_FILLS[dtype.str[1:]])
-        floats = [np.array(n, dtype) for n in known if isinstance(n, float | np.floating)]
+        # the rounded text does not identify the number
+        fill_values = (attribute, NETCDF_FILLS[dtype.str[1:]])
+        floats = [np.array(n, dtype) for n in fill_values if isinstance(n, float | np.floating)]
         exact = [n for n in floats if f"{float(n):.{DIGITS}g}" == f"{number:.{DIGITS}g}"]
     except (OverflowError, ValueError):
         return None
@@ -453,7 +453,7 @@ def _parse_xml(data: bytes, url: str) -> Element:
 
 
 def _measure_depths(root: Element) -> Iterator[int]:
-    """Yield the depth of every element that contains others."""
+    """Yield the depth of every element with children."""
     level, depth = [root], 0
     while level:
         yield depth
@@ -490,7 +490,7 @@ class DescribedFiles:
 
     def _make(self, href: str | None) -> SourceFile:
         base, named = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
-        # a path on the machine that made a sidecar does not exist on the one that serves it
+        # a local path is that of the machine that made the sidecar, not of the server
         is_foreign = scheme_of(base) != "file" and named.startswith("file:")
         if named == PLACEHOLDER or is_foreign:
             url = join_url(base, self._find_neighbour())
@@ -503,7 +503,7 @@ class DescribedFiles:
         options = self.source.options if is_near else None
         beside = self._find_beside(named)
         if beside is not None and not _exists(url, options):
-            # the folders are those of the machine that made the sidecar
+            # ignore the folders, which are those of the machine that made the sidecar
             url = beside if _exists(beside, options) else url
         if url == base:
             raise FormatError(
@@ -546,7 +546,7 @@ def _exists(url: str, options: StorageOptions | None) -> bool:
         # S3 denies access to a missing file for users who may not list the bucket
         return False
     except OSError:
-        # reading it raises a better error
+        # reading the file will raise the error
         return True
     return True
 
@@ -620,9 +620,9 @@ class TruncatedTexts:
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
         stored = np.asarray(self.array.read(tuple(key)))
-        # numpy omits zeros at the end, after which HDF5 removes no spaces
-        whole = (text.ljust(self.dtype.itemsize, b"\0") for text in stored.ravel().tolist())
-        return np.array([*map(CUTS[self.pad], whole)], self.dtype).reshape(stored.shape)
+        # restore the trailing NULs that NumPy removes, as HDF5 keeps spaces before them
+        padded = (text.ljust(self.dtype.itemsize, b"\0") for text in stored.ravel().tolist())
+        return np.array([*map(CUTS[self.pad], padded)], self.dtype).reshape(stored.shape)
 
 
 CUTS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -657,7 +657,7 @@ def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], di
 
 
 def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
-    """Return values that are not in the file, and that Hyrax computed: deflated, in base 64."""
+    """Return values that Hyrax computed and stored in the sidecar, deflated, in base 64."""
     data = _decode_text(stored, "missingdata")
     if prod(stored.shape) > 1:
         check_values(stored.nbytes, "its values")
@@ -679,10 +679,10 @@ def _make_inline_array(stored: Storage, data: bytes) -> tuple[ManifestArray, dic
 
 def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     """Return variable-length strings: one element each, or for ``c`` equal ones."""
-    found = stored.element.find(f"{DMRPP}vlsa")
+    vlsa_element = stored.element.find(f"{DMRPP}vlsa")
     texts: list[str] = []
     most = prod(stored.shape)
-    values = [] if found is None else list(found)
+    values = [] if vlsa_element is None else list(vlsa_element)
     sizes = [parse_number(value.get("s", "0"), "s") for value in values]
     check_values(8 * most + sum(sizes), "its strings")
     for value, size in zip(values, sizes, strict=True):
@@ -701,9 +701,9 @@ def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
 
 
 def _build_texts(texts: list[str], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    found = np.empty(len(texts), TEXT_DTYPE)
-    found[:] = texts
-    return found.reshape(shape)
+    array = np.empty(len(texts), TEXT_DTYPE)
+    array[:] = texts
+    return array.reshape(shape)
 
 
 def _decode_text(stored: Storage, name: str) -> bytes:

@@ -75,8 +75,8 @@ Make = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
 """A function that makes codecs from the dtype of pixels and the parameters of the compression."""
 
 
-def _make_rice(dtype: np.dtype[Any], how: Mapping[str, Any]) -> tuple[Codec, ...]:
-    return (RiceTile(dtype.str, int(how.get("BLOCKSIZE", 32)), int(how.get("BYTEPIX", 4))),)
+def _make_rice(dtype: np.dtype[Any], cards: Mapping[str, Any]) -> tuple[Codec, ...]:
+    return (RiceTile(dtype.str, int(cards.get("BLOCKSIZE", 32)), int(cards.get("BYTEPIX", 4))),)
 
 
 INTEGERS: dict[str, Make] = {
@@ -112,14 +112,20 @@ class Tiles(NamedTuple):
 
 def to_image(part: HeaderDataUnit) -> HeaderDataUnit:
     """Convert a table with a compressed image to a part with the cards of the image."""
-    kept = {name: value for name, value in part.cards.items() if not OF_TABLE.fullmatch(name)}
-    kept = {name: value for name, value in kept.items() if not re.fullmatch(r"NAXIS\d*", name)}
-    shown = {
+    image_cards = {
+        name: value for name, value in part.cards.items() if not OF_TABLE.fullmatch(name)
+    }
+    image_cards = {
+        name: value for name, value in image_cards.items() if not re.fullmatch(r"NAXIS\d*", name)
+    }
+    restored = {
         SUMS.get(name, name[1:]): value
         for name, value in part.cards.items()
         if re.fullmatch(r"Z(BITPIX|NAXIS\d*|HECKSUM|DATASUM)", name)
     }
-    return replace(part, cards={**kept, **shown, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1})
+    return replace(
+        part, cards={**image_cards, **restored, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1}
+    )
 
 
 def find_tiles(
@@ -192,7 +198,7 @@ def _refusal_error(part: HeaderDataUnit, name: str) -> UnsupportedError:
 
 
 def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[Codec, ...]:
-    """Return the codec for widened integers, judging by the first tile, before ``end``."""
+    """Return the codec for widened integers if the first tile, before ``end``, has them."""
     file.seek(end - 4)
     # RFC 1952, section 2.3.1: a stream ends with its decoded length
     if int.from_bytes(file.read(4), "little") != WIDE * first:
@@ -202,7 +208,7 @@ def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[
 
 
 def _build_tile_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
-    # section 10.1.1: tiles are rows where nothing else is said
+    # section 10.1.1: tiles are rows by default
     tile = part.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
         raise damage_error(part, f"ZTILE{number} is {tile!r}")
@@ -213,13 +219,13 @@ def _build_tile_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxi
 
 def _locate_tiles(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
     """Return the offsets of tiles in the file, and their lengths in bytes."""
-    found = find_column_start(part, "COMPRESSED_DATA")
-    match = DESCRIPTOR.match(found.form.upper()) if found else None
+    column_start = find_column_start(part, "COMPRESSED_DATA")
+    match = DESCRIPTOR.match(column_start.form.upper()) if column_start else None
     cells = read_rows(part, file)
-    if found is None or match is None or match[2] not in ITEMS or len(cells) != count:
+    if column_start is None or match is None or match[2] not in ITEMS or len(cells) != count:
         raise damage_error(part, f"its {len(cells)} rows are not the places of {count} tiles")
     size = ITEMS[match[2]]
-    located = locate_heap_arrays(part, cells, found.start, WORDS[match[1]], size)
+    located = locate_heap_arrays(part, cells, column_start.start, WORDS[match[1]], size)
     return located.offsets, located.counts * size
 
 
@@ -265,20 +271,20 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     reader = _FitsReader(source, skipped)
     with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
-        found = list(read_units(file, source))
-        for name, part in _name_units(found).items():
+        units = list(read_units(file, source))
+        for name, part in _name_units(units).items():
             if name not in skipped:
                 reader.add(name, part, file)
-    attributes = _select_attributes(found[0].cards)
+    attributes = _select_attributes(units[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
     return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
 
 
-def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
-    """Return the parts by unique names, made of EXTNAME, EXTVER and number, as astropy has them."""
+def _name_units(units: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
+    """Return the parts by unique names of EXTNAME, EXTVER and number, as in astropy."""
     named: dict[str, HeaderDataUnit] = {}
-    for part in found:
+    for part in units:
         name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
         name = name or (NO_NAME if part.is_compressed else "")
         name = name or (f"HDU{part.number}" if part.number else "PRIMARY")
@@ -326,10 +332,10 @@ class _FitsReader:
         self._check_whole(name, part)
         image = to_image(part) if part.is_compressed else part
         check_axes(len(image.shape), "it")
-        meant = _find_unsigned_dtype(image.cards)
+        unsigned_dtype = _find_unsigned_dtype(image.cards)
         stored = np.dtype(DTYPES[image.bitpix])
-        dtype = stored if meant is None else np.dtype(meant)
-        codecs = () if meant is None else (SignFlip(dtype.itemsize),)
+        dtype = stored if unsigned_dtype is None else np.dtype(unsigned_dtype)
+        codecs = () if unsigned_dtype is None else (SignFlip(dtype.itemsize),)
         if part.is_compressed:
             tiles = find_tiles(part, image.shape, stored, file, self.source)
             fragment = Fragment.whole(tiles.axes, tiles.manifest)
@@ -339,7 +345,9 @@ class _FitsReader:
         else:
             array = self._refer_plain(part, dtype, codecs)
         encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}
-        attributes = _find_packing(image.cards, dtype, meant) | _select_attributes(image.cards)
+        attributes = _find_packing(image.cards, dtype, unsigned_dtype) | _select_attributes(
+            image.cards
+        )
         return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
 
     def _check_whole(self, name: str, part: HeaderDataUnit) -> None:
@@ -398,25 +406,25 @@ def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _find_packing(
-    cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None
+    cards: Mapping[str, Any], dtype: np.dtype[Any], unsigned_dtype: str | None
 ) -> dict[str, Any]:
     """Return scale, zero point and blanks as CF attributes, in the precision of astropy."""
-    if meant is not None:
+    if unsigned_dtype is not None:
         # the standard does not say what BLANK means for shifted integers
         return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
-    found: dict[str, Any] = {}
-    # section 5.3: few bits need single precision only
+    packing: dict[str, Any] = {}
+    # section 5.3: single precision suffices for 8 and 16 bits
     precise = np.float64 if dtype.kind == "f" and dtype.itemsize == 8 else np.float32
     precise = np.float64 if dtype.kind == "i" and dtype.itemsize > 2 else precise
     scale, zero = cards.get("BSCALE", 1), cards.get("BZERO", 0)
     if (scale, zero) != (1, 0):
-        found = {"scale_factor": precise(scale), "add_offset": precise(zero)}
+        packing = {"scale_factor": precise(scale), "add_offset": precise(zero)}
     blank = cards.get("BLANK")
     if type(blank) is int and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if limits.min <= blank <= limits.max:
-            found["_FillValue"] = dtype.newbyteorder("=").type(blank)
-    return found
+            packing["_FillValue"] = dtype.newbyteorder("=").type(blank)
+    return packing
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
@@ -438,24 +446,24 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         for is_raw in (True, False)
     )
 
-    def read_part(wanted: NativeRegion) -> Any:
-        # astropy shows unsigned integers only when it scales
-        for unit in scaled if wanted.decoded or wanted.has_codecs else stored:
-            where = unit.fileinfo()
+    def read_part(request: NativeRegion) -> Any:
+        # astropy only returns unsigned integers if scaling is enabled
+        for unit in scaled if request.decoded or request.has_codecs else stored:
+            file_info = unit.fileinfo()
             # images in tables are decoded with their headers
-            if where["hdrLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:
+            if file_info["hdrLoc"] <= request.offset < file_info["datLoc"] + file_info["datSpan"]:
                 if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
-                    return _read_column(unit, wanted)
-                return np.asarray(unit.section[wanted.region] if wanted.region else unit.data)
+                    return _read_column(unit, request)
+                return np.asarray(unit.section[request.region] if request.region else unit.data)
         raise NativeReadError("it knows no image or table there")
 
     return read_part
 
 
-def _read_column(unit: Any, wanted: NativeRegion) -> Any:
+def _read_column(unit: Any, request: NativeRegion) -> Any:
     """Return a region of a column as astropy decodes it."""
     columns = {column.name: column for column in unit.columns}
-    column = columns.get(wanted.variable)
+    column = columns.get(request.variable)
     if column is None:
         raise NativeReadError("it knows no column of that name")
     values = np.asarray(unit.data[column.name])
@@ -463,21 +471,21 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     if is_variable_length:
         values = np.concatenate([np.zeros(0, "?"), *(np.ravel(array) for array in values)])
     has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
-    # integers whose sign is flipped have no other values when they are not scaled
-    is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
-    # and variable-length arrays keep their type, which cannot represent scaled values
+    # with a flipped sign bit, only floats still need scaling
+    is_scaled = has_scale and values.dtype.kind == "f" and not request.decoded
+    # astropy does not change the dtype of variable-length arrays for scaled values
     if column.null is not None or is_scaled or (has_scale and is_variable_length):
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
-    # strings of astropy keep their trailing blanks until one of them is read
-    values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values
-    return select_region(values, wanted)
+    # astropy removes trailing blanks only from single strings
+    values = np.char.rstrip(_truncate_at_nul(values)) if values.dtype.kind == "U" else values
+    return select_region(values, request)
 
 
-def _end_texts(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _truncate_at_nul(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Truncate strings at their first NUL, after which characters are undefined (7.3.3.1)."""
     letters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
-    kept = letters * np.logical_and.accumulate(letters != 0, axis=-1)
-    ended: np.ndarray[Any, Any] = kept.astype(np.uint32).view(texts.dtype)[..., 0]
+    truncated = letters * np.logical_and.accumulate(letters != 0, axis=-1)
+    ended: np.ndarray[Any, Any] = truncated.astype(np.uint32).view(texts.dtype)[..., 0]
     return ended
 
 

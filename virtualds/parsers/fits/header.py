@@ -84,10 +84,10 @@ class HeaderDataUnit:
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= MAX_AXES:
             raise damage_error(self, f"NAXIS is {count!r}")
-        found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
-        lengths = tuple(n for n in found if type(n) is int and n >= 0)
+        cards = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
+        lengths = tuple(n for n in cards if type(n) is int and n >= 0)
         if len(lengths) < count:
-            raise damage_error(self, f"axes are {found}")
+            raise damage_error(self, f"axes are {cards}")
         return lengths
 
     @property
@@ -107,10 +107,10 @@ class HeaderDataUnit:
             raise damage_error(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
-        found = abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
-        if found >= 2**62:
-            raise damage_error(self, f"its data have {found} bytes")
-        return found
+        size = abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+        if size >= 2**62:
+            raise damage_error(self, f"its data have {size} bytes")
+        return size
 
 
 def damage_error(part: HeaderDataUnit, what: str) -> FormatError:
@@ -118,15 +118,15 @@ def damage_error(part: HeaderDataUnit, what: str) -> FormatError:
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
-def check_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
-    """Check that the cards on which reading depends have certain values.
+def check_certain_cards(part: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
+    """Raise an error if cards that reading depends on have ambiguous values.
 
     Raises
     ------
     FormatError
         The value of such a card is uncertain.
     """
-    for name in sorted(filter(wanted.fullmatch, part.doubts)):
+    for name in sorted(filter(pattern.fullmatch, part.doubts)):
         raise damage_error(part, f"{name} {part.doubts[name]}")
 
 
@@ -146,7 +146,7 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
         yield part
         offset = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         if source.size is not None and offset >= source.size:
-            # nothing follows, and a file cannot be read at arbitrary positions
+            # this is the last part; avoid reading past the end of the file
             return
         number += 1
     _check_last(file, offset, source)
@@ -179,27 +179,27 @@ class _Header(NamedTuple):
 
 def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -> _Header | None:
     """Return the header at ``offset``, or None if no header begins there."""
-    found = ""
+    header = ""
     for _ in range(MAX_BLOCKS):
-        file.seek(offset + len(found))
+        file.seek(offset + len(header))
         block = file.read(BLOCK)
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
-        if not found and not begins and not first:
+        if not header and not begins and not first:
             # special records and other bytes may follow the last part (section 3.5)
             return None
-        if len(block) < BLOCK or not (found or begins):
+        if len(block) < BLOCK or not (header or begins):
             break
-        found += block.decode("ascii", "replace")
-        for start in range(len(found) - BLOCK, len(found), CARD):
-            if found[start : start + 8] == "END     ":
-                if found[start : start + CARD].rstrip(" ") != "END":
+        header += block.decode("ascii", "replace")
+        for start in range(len(header) - BLOCK, len(header), CARD):
+            if header[start : start + 8] == "END     ":
+                if header[start : start + CARD].rstrip(" ") != "END":
                     raise FormatError(
                         f"{source.url}: the END card of the FITS header at byte {offset} holds "
                         f"more than END, and readers disagree whether it ends there; the file is "
                         f"damaged, fetch it again"
                     )
                 # END may be the first card of a block: count blocks, not cards (section 4.4.1)
-                return _Header(found[:start], len(found))
+                return _Header(header[:start], len(header))
     raise FormatError(
         f"{source.url}: the FITS header at byte {offset} has no end; the file is damaged or "
         f"truncated, fetch it again"
@@ -207,12 +207,12 @@ def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -
 
 
 def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values by keyword, and the reasons why keywords have no certain value.
+    """Return values by keyword, and the reasons for ambiguous keywords.
 
     Comments are joined as lines. Of other repeated keywords the first one counts, as in astropy,
     but not an EXTNAME invented by fpack.
     """
-    found: dict[str, Any] = {}
+    cards: dict[str, Any] = {}
     doubts = dict[str, str]()
     last, text = "", None
     for start in range(0, len(header), CARD):
@@ -230,27 +230,27 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
             half = (len(text) - len(text.rstrip("'"))) % 2
             if (more := _parse_string(value.strip()[half:])) is not None:
                 text += "'" * half + more
-                found[last] = _unquote(text)
+                cards[last] = _unquote(text)
         elif name in COMMENTARY:
             line = card[8:].rstrip()
             if name and line:
-                found[name] = f"{found[name]}\n{line}" if name in found else line
+                cards[name] = f"{cards[name]}\n{line}" if name in cards else line
         elif (pair := _split_card(card)) is None:
             doubts[name] = WITHOUT_VALUE
-        elif _is_free(pair[0], found):
+        elif _is_free(pair[0], cards):
             last, value = pair
             text = _parse_string(value)
-            found[last] = _parse_value(value)
+            cards[last] = _parse_value(value)
         else:
             text = None
             if pair[0] not in NAMES:
                 doubts[pair[0]] = TWICE
-    return {n: value for n, value in found.items() if value is not None}, doubts
+    return {n: value for n, value in cards.items() if value is not None}, doubts
 
 
-def _is_free(name: str, found: Mapping[str, Any]) -> bool:
-    """Return whether no previous card has set the value of a keyword."""
-    return name not in found or (name == "EXTNAME" and found[name] == NO_NAME)
+def _is_free(name: str, cards: Mapping[str, Any]) -> bool:
+    """Return whether a keyword has not been set by a previous card."""
+    return name not in cards or (name == "EXTNAME" and cards[name] == NO_NAME)
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
@@ -270,7 +270,7 @@ def _split_card(card: str) -> tuple[str, str] | None:
 def _parse_string(text: str) -> str | None:
     """Return the text between the quotes of a card, or None if its value is not a string."""
     match = STRING.match(text.strip())
-    # trailing blanks do not count, unless the string consists of blanks
+    # trailing blanks are not significant, except for one in a blank string
     return None if match is None else match[1].rstrip() or match[1][:1]
 
 
@@ -295,7 +295,7 @@ def _parse_value(text: str) -> Any:
 
 
 class AxisNames:
-    """Names of axes; an axis with another length than in earlier arrays gets a name of its own.
+    """Makes names of axes; axes of different lengths get different names.
 
     Parameters
     ----------
@@ -315,10 +315,10 @@ class AxisNames:
 
     def name(self, array: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Return the names of the axes of an array."""
-        found = []
+        names = []
         for number, length in zip(range(len(shape), 0, -1), shape, strict=True):
             dim = f"{self.prefix}{number}"
             if self._lengths.setdefault(dim, length) != length:
                 dim = f"{dim}_{array}"
-            found.append(dim)
-        return tuple(found)
+            names.append(dim)
+        return tuple(names)

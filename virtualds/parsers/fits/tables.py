@@ -75,7 +75,7 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
 
 
 def locate_heap_arrays(
-    part: HeaderDataUnit, cells: Any, start: int, words: np.dtype[Any], itemsize: int
+    part: HeaderDataUnit, cells: Any, start: int, descriptor_dtype: np.dtype[Any], itemsize: int
 ) -> ArrayLocations:
     """Return the locations of arrays whose descriptors begin at byte ``start`` of each row.
 
@@ -84,12 +84,14 @@ def locate_heap_arrays(
     FormatError
         An array is outside the heap.
     """
-    pairs = np.ascontiguousarray(cells[:, start : start + 2 * words.itemsize]).view(words)
+    pairs = np.ascontiguousarray(cells[:, start : start + 2 * descriptor_dtype.itemsize]).view(
+        descriptor_dtype
+    )
     counts, offsets = pairs.astype(np.int64).T
     heap = part.cards.get("THEAP", cells.size)
     if type(heap) is not int or heap < 0:
         raise damage_error(part, f"THEAP is {heap!r}")
-    # far too large numbers would overflow in the multiplication
+    # limit the counts, so that the multiplication does not overflow
     room = part.nbytes - heap
     is_there = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
     if not (is_there & (offsets + counts * itemsize * is_there <= room) | (counts == 0)).all():
@@ -179,12 +181,12 @@ class ColumnStart(NamedTuple):
     form: str
 
 
-def find_column_start(part: HeaderDataUnit, wanted: str) -> ColumnStart | None:
+def find_column_start(part: HeaderDataUnit, column_name: str) -> ColumnStart | None:
     """Return the position of a column, or None if a binary table has no such column."""
     start, count = 0, part.cards.get("TFIELDS")
     for number in range(1, (count if type(count) is int else 0) + 1):
         form = str(part.cards.get(f"TFORM{number}", "")).strip()
-        if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
+        if str(part.cards.get(f"TTYPE{number}", "")).strip() == column_name:
             return ColumnStart(start, form)
         if (match := BINARY_FORM.match(form)) is None:
             raise damage_error(part, f"TFORM{number} is {form!r}")
@@ -209,16 +211,16 @@ def find_columns(
         raise damage_error(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
     if source.size is not None and part.offset + rows * row > source.size:
         raise damage_error(part, f"its rows reach past the {source.size} bytes of the file")
-    start, taken = 0, set[str]()
+    start, used_names = 0, set[str]()
     for number in range(1, count + 1):
         name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
         name = name or f"col{number}"
-        name = name if name not in taken else f"{name}_col{number}"
-        taken.add(name)
-        start, found = _find_column(part, number, start, row)
-        yield name, found
+        name = name if name not in used_names else f"{name}_col{number}"
+        used_names.add(name)
+        start, column = _find_column(part, number, start, row)
+        yield name, column
     if count and part.kind != "TABLE" and start != row:
-        # an error in CFITSIO, while astropy treats the columns as the whole row
+        # CFITSIO also reports an error; astropy assumes that rows end with the columns
         raise damage_error(part, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
 
 
@@ -255,18 +257,18 @@ def _find_variable_length(
     part: HeaderDataUnit, number: int, start: int, form: str
 ) -> VariableLengthColumn:
     """Return a column of arrays in the heap."""
-    found = DESCRIPTOR.match(form.upper())
-    if found is None or found[2] == "X" or form[:1] == "0":
+    match = DESCRIPTOR.match(form.upper())
+    if match is None or match[2] == "X" or form[:1] == "0":
         raise UnsupportedError(
             f"FITS part {part.number}: it has variable-length arrays ({form}) that are not read "
             f"here; read it with astropy, or leave it out with drop_variables or on_error='skip'"
         )
-    stored = np.dtype(DTYPES[found[2]])
-    element = OF_ONE_BYTE.get(found[2], Column(0, stored.itemsize, (), stored))
-    values = _scale_column(element, found[2], number, part.cards)
+    stored = np.dtype(DTYPES[match[2]])
+    element = OF_ONE_BYTE.get(match[2], Column(0, stored.itemsize, (), stored))
+    values = _scale_column(element, match[2], number, part.cards)
     if (lengths := part.cards.get(f"TDIM{number}")) is not None:
         values = replace(values, attributes={**(values.attributes or {}), "TDIM": lengths})
-    return VariableLengthColumn(start, WORDS[found[1]], values)
+    return VariableLengthColumn(start, WORDS[match[1]], values)
 
 
 def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
@@ -278,8 +280,8 @@ def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
     dtype = {"I": integer, "J": "<i8"}.get(letter, "<f8")
     codec = TextNumbers(width, dtype, "" if null is None else str(null))
     fills = letter in "IJ" and codec.absent
-    found = {"_FillValue": np.dtype(dtype).type(codec.absent)} if fills else {}
-    return Column(start, width, (), np.dtype(dtype), (codec,), found)
+    fill_attributes = {"_FillValue": np.dtype(dtype).type(codec.absent)} if fills else {}
+    return Column(start, width, (), np.dtype(dtype), (codec,), fill_attributes)
 
 
 def _count_bytes(match: re.Match[str]) -> int:
@@ -289,7 +291,7 @@ def _count_bytes(match: re.Match[str]) -> int:
 
 
 def _count_repeats(match: re.Match[str]) -> int:
-    # many write the length of a text after the letter, as in ASCII tables
+    # many writers put the length of a string after the letter, as in ASCII tables
     is_swapped = match[2].upper() == "A" and not match[1] and match[3]
     return int(match[3]) if is_swapped else int(match[1] or 1)
 
@@ -315,8 +317,8 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
 
 def _parse_lengths(text: Any) -> tuple[int, ...]:
     """Return the lengths of TDIM, the fastest axis last, or none if it is invalid."""
-    found = LENGTHS.match(text) if isinstance(text, str) else None
-    return () if found is None else tuple(map(int, found[1].split(",")))[::-1]
+    match = LENGTHS.match(text) if isinstance(text, str) else None
+    return () if match is None else tuple(map(int, match[1].split(",")))[::-1]
 
 
 def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
@@ -335,9 +337,9 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
         )
     is_number = column.dtype.kind in "iuf"
     dtype, codecs = column.dtype, column.codecs
-    meant = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None
-    if meant is not None:
-        dtype = np.dtype(meant)
+    unsigned_dtype = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None
+    if unsigned_dtype is not None:
+        dtype = np.dtype(unsigned_dtype)
         codecs = (SignFlip(dtype.itemsize),)
     elif is_number and (scale, zero) != (1, 0):
         attributes |= {"scale_factor": np.float64(scale)} if scale != 1 else {}
@@ -348,7 +350,7 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
         fits = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
         is_fill = fits and (dtype.itemsize < 8 or bool(attributes))
         attributes |= {"_FillValue": native.type(null)} if is_fill else {"TNULL": null}
-    elif type(null) is int and meant is not None:
+    elif type(null) is int and unsigned_dtype is not None:
         attributes["TNULL"] = null
     if (unit := cards.get(f"TUNIT{number}")) is not None:
         attributes["units"] = unit
@@ -358,13 +360,13 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
 
 
 def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the other cards about one column, without its number."""
-    found = {}
+    """Return the other cards of a column as attributes, without its number in the keyword."""
+    selected = {}
     for name, value in cards.items():
         match = PER_COLUMN.fullmatch(name)
         if match and int(match[2]) == number and match[1] not in OF_STORAGE:
-            found[match[1]] = int(value) if isinstance(value, bool) else value
-    return found
+            selected[match[1]] = int(value) if isinstance(value, bool) else value
+    return selected
 
 
 # ---------------------------------------------------------------------- tables
@@ -400,12 +402,14 @@ def read_table(
             problems[name] = error
             hidden = ManifestArray.unreadable((), "V1", f"{error}")
             table.variables[name] = ManifestVariable((), hidden, {})
-    variables = {name: made for name, made in table.variables.items() if name not in skipped}
+    variables = {
+        name: variable for name, variable in table.variables.items() if name not in skipped
+    }
     return ManifestGroup(variables, _select_attributes(part.cards), problems=problems)
 
 
 class _TableReader:
-    """Builds the variables of a table, which share dimensions, and rows that are read once."""
+    """Builds the variables of a table, with shared dimensions and cached rows."""
 
     def __init__(
         self,
@@ -423,7 +427,7 @@ class _TableReader:
         self,
         name: str,
         column: Column | VariableLengthColumn | VirtualdsError,
-        taken: frozenset[str],
+        other_names: frozenset[str],
     ) -> None:
         """Add the variables of a column.
 
@@ -435,13 +439,13 @@ class _TableReader:
         if isinstance(column, VirtualdsError):
             raise column
         if isinstance(column, VariableLengthColumn):
-            self._add_variable_length(name, column, taken)
+            self._add_variable_length(name, column, other_names)
             return
         array = _build_array(self._part, column, self._source)
         self._add(name, ("row", *self._axes.name(name, column.shape)), array, column.attributes)
 
     def _add_variable_length(
-        self, name: str, column: VariableLengthColumn, taken: frozenset[str]
+        self, name: str, column: VariableLengthColumn, other_names: frozenset[str]
     ) -> None:
         """Add a contiguous ragged array: all elements, and the count of each row (CF 9.3.3)."""
         width = column.values.width
@@ -451,7 +455,7 @@ class _TableReader:
         array = _build_samples(locations, column.values, self._source)
         counts = Column(column.start, column.words.itemsize, (), column.words)
         of_rows = f"{name}_count"
-        while of_rows in taken:
+        while of_rows in other_names:
             of_rows += "_"
         dim = f"{name}_sample"
         self._add(name, (dim,), array, column.values.attributes)
@@ -465,8 +469,8 @@ class _TableReader:
         array: ManifestArray,
         attributes: Mapping[str, Any] | None,
     ) -> None:
-        own = {**self._encoding, "original_shape": array.shape, "dtype": array.dtype}
-        self.variables[name] = ManifestVariable(dims, array, attributes or {}, own)
+        encoding = {**self._encoding, "original_shape": array.shape, "dtype": array.dtype}
+        self.variables[name] = ManifestVariable(dims, array, attributes or {}, encoding)
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:

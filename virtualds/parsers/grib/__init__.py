@@ -101,10 +101,10 @@ Kind = list[Parameter]
 """Parameters that form one dataset."""
 
 
-def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
+def group_kinds(fields: Sequence[GribField]) -> dict[str, Kind]:
     """Return the parameters of each dataset, by the name of its group."""
     kinds: dict[tuple[Any, ...], list[Kind]] = {}
-    for parameter in _find_parameters(found):
+    for parameter in _find_parameters(fields):
         rivals = kinds.setdefault(parameter.kind, [])
         for kind in rivals:
             if all(_can_join(other, parameter) for other in kind):
@@ -116,11 +116,11 @@ def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
     return dict(zip(_name_kinds(every), every, strict=True))
 
 
-def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
+def _find_parameters(all_fields: Sequence[GribField]) -> Iterator[Parameter]:
     """Group fields by the numbers of the measured quantity, and yield the parameters."""
     names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
-    for field in found:
+    for field in all_fields:
         shared = tuple(field.keys.get(n) for n in names)
         fields.setdefault((*shared, _number_unknown(field)), []).append(field)
     several = len({numbers for *_, numbers in fields if numbers}) > 1
@@ -135,7 +135,7 @@ def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
 
 
 def _number_unknown(field: GribField) -> str:
-    """Return the numbers of a parameter that ecCodes has no name for, or "" for others."""
+    """Return the numbers of a parameter without a name in ecCodes, or "" for others."""
     if field.keys.get("paramId", 0):
         return ""
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
@@ -143,11 +143,13 @@ def _number_unknown(field: GribField) -> str:
 
 def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return the values of fields on their axes, and the axes that some fields lack."""
-    found = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
-    axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
+    axis_values = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
+    axes = {
+        name: sorted(values - {None}) for name, values in axis_values.items() if values != {None}
+    }
     if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
         axes["level"].reverse()
-    return axes, [name for name in axes if None in found[name]]
+    return axes, [name for name in axes if None in axis_values[name]]
 
 
 def _can_join(other: Parameter, parameter: Parameter) -> bool:
@@ -227,8 +229,10 @@ class MessageGroup:
     def __init__(self, source: SourceFile, kind: Kind, eccodes: Any) -> None:
         self.source, self.kind, self.first = source, kind, kind[0].fields[0]
         self.level = name_level(self.first.keys)
-        known = {axis: values for parameter in kind for axis, values in parameter.axes.items()}
-        self.values = {axis: known[axis] for axis in AXES if axis in known}
+        axis_values = {
+            axis: values for parameter in kind for axis, values in parameter.axes.items()
+        }
+        self.values = {axis: axis_values[axis] for axis in AXES if axis in axis_values}
         self.problems: dict[str, VirtualdsError] = {}
         self.dims, self.shape, self.coordinates = _build_grid(
             self.first, read_coordinates(self.first, eccodes)
@@ -247,7 +251,7 @@ class MessageGroup:
         return ManifestGroup(variables, attributes, {}, encoding, self.problems)
 
     def _read_parameter(self, parameter: Parameter) -> ManifestVariable:
-        """Return a variable, which is unreadable if its fields do not form an array."""
+        """Return the variable of a parameter, unreadable if its fields do not form an array."""
         axes = [axis for axis in parameter.axes if len(parameter.axes[axis]) > 1]
         lengths = tuple(len(parameter.axes[axis]) for axis in axes)
         try:
@@ -270,23 +274,23 @@ class MessageGroup:
         self, parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
     ) -> ManifestArray:
         """Return the fields of one parameter as an array, with one chunk per field."""
-        found = parameter.fields
-        check_table(lengths, len(found), f"parameter {parameter.name!r}")
+        fields = parameter.fields
+        check_table(lengths, len(fields), f"parameter {parameter.name!r}")
         rows = _find_rows(parameter, axes, lengths)
         grid = (*lengths, *(1 for _ in self.shape))
-        numbers = sorted({m.number for m in found})
-        there = (rows >= 0).reshape(grid)
+        numbers = sorted({m.number for m in fields})
+        exists = (rows >= 0).reshape(grid)
 
         def fill_rows(column: list[int]) -> npt.NDArray[np.int64]:
-            return np.where(there, np.array(column)[rows].reshape(grid), 0)
+            return np.where(exists, np.array(column)[rows].reshape(grid), 0)
 
         manifest = ChunkManifest.build(
             grid,
             files=[self.source],
-            file=np.where(there, 0, MISSING),
-            offset=fill_rows([m.offset for m in found]),
-            length=fill_rows([m.length for m in found]),
-            pipeline=fill_rows([numbers.index(m.number) for m in found]),
+            file=np.where(exists, 0, MISSING),
+            offset=fill_rows([m.offset for m in fields]),
+            length=fill_rows([m.length for m in fields]),
+            pipeline=fill_rows([numbers.index(m.number) for m in fields]),
         )
         chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
@@ -300,24 +304,24 @@ class MessageGroup:
         return self.level if axis == "level" else axis
 
     def _build_coordinates(self) -> dict[str, ManifestVariable]:
-        found = dict(self.coordinates)
+        coordinates = dict(self.coordinates)
         for axis, several in self.values.items():
             name, values = self._name_axis(axis), np.array(several)
             attributes = describe_coordinate(name, axis)
             if len(values) > 1:
-                found[name] = ManifestVariable((name,), values, attributes)
+                coordinates[name] = ManifestVariable((name,), values, attributes)
             else:
-                found[name] = ManifestVariable((), values.reshape(()), attributes)
+                coordinates[name] = ManifestVariable((), values.reshape(()), attributes)
         if {"time", "step"} <= self.values.keys():
-            found["valid_time"] = self._build_valid_time()
-        return found
+            coordinates["valid_time"] = self._build_valid_time()
+        return coordinates
 
     def _build_valid_time(self) -> ManifestVariable:
         time, step = (np.array(self.values[axis]) for axis in ("time", "step"))
         valid = time[:, None] + np.round(step[None, :] * 3600).astype(np.int64)
-        kept = tuple(axis for axis in ("time", "step") if len(self.values[axis]) > 1)
-        valid = valid.reshape([len(self.values[axis]) for axis in kept])
-        return ManifestVariable(kept, valid, OF_COORDINATES["valid_time"])
+        time_axes = tuple(axis for axis in ("time", "step") if len(self.values[axis]) > 1)
+        valid = valid.reshape([len(self.values[axis]) for axis in time_axes])
+        return ManifestVariable(time_axes, valid, OF_COORDINATES["valid_time"])
 
 
 def _decode_with(codec: GribMessage, ndim: int) -> CodecPipeline:
@@ -381,7 +385,7 @@ def _build_grid(
     full = {n: values.reshape(shape) for n, values in where.items()}
     if grid in REGULAR and full:
         dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
-        # copies, which do not keep all points in memory
+        # copy, so that the array of all points can be freed
         lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
         return dims, shape, {n: _build_point_coordinate((n,), n, v) for n, v in lines.items()}
     dims = ("x", "y") if by_columns else ("y", "x")
@@ -426,8 +430,8 @@ class FieldTable:
     eccodes: Any
     damaged: Mapping[str, VirtualdsError]
 
-    def select(self, wanted: Mapping[str, Any] | None) -> FieldTable:
-        """Return the fields whose keys have the wanted values.
+    def select(self, filter_by_keys: Mapping[str, Any] | None) -> FieldTable:
+        """Return the fields whose keys have one of the given values.
 
         Raises
         ------
@@ -436,17 +440,19 @@ class FieldTable:
         TypeError
             ``wanted`` is not a dict.
         """
-        if not isinstance(wanted, Mapping | None):
-            raise TypeError(f"filter_by_keys={wanted!r}: give a dict of keys and their values")
-        found = self.fields
-        for name, values in (wanted or {}).items():
+        if not isinstance(filter_by_keys, Mapping | None):
+            raise TypeError(
+                f"filter_by_keys={filter_by_keys!r}: give a dict of keys and their values"
+            )
+        selected_fields = self.fields
+        for name, values in (filter_by_keys or {}).items():
             several = isinstance(values, list | tuple | set | frozenset)
-            given = {str(v) for v in values} if several else {str(values)}
-            kept = [m for m in found if self._find_texts(m, name) & given]
-            if not kept:
-                raise self._nothing_error(name, values, found)
-            found = kept
-        return replace(self, fields=found)
+            texts = {str(v) for v in values} if several else {str(values)}
+            selected = [m for m in selected_fields if self._find_texts(m, name) & texts]
+            if not selected:
+                raise self._nothing_error(name, values, selected_fields)
+            selected_fields = selected
+        return replace(self, fields=selected_fields)
 
     def _find_texts(self, field: GribField, name: str) -> set[str]:
         """Return the strings that a user may pass for the value of a key; none without a value."""
@@ -460,12 +466,14 @@ class FieldTable:
             return {str(value), str(int(value))}
         return set() if value is None else {str(value)}
 
-    def _nothing_error(self, name: str, values: Any, found: Sequence[GribField]) -> ValueError:
-        there = sorted({min(self._find_texts(field, name), default="") for field in found} - {""})
-        shown = ", ".join(there[:SHOWN]) + (", ..." if len(there) > SHOWN else "")
+    def _nothing_error(self, name: str, values: Any, fields: Sequence[GribField]) -> ValueError:
+        existing = sorted(
+            {min(self._find_texts(field, name), default="") for field in fields} - {""}
+        )
+        listing = ", ".join(existing[:SHOWN]) + (", ..." if len(existing) > SHOWN else "")
         return ValueError(
             f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "
-            f"{f'those that are left have {shown}' if there else 'no message has this key'}"
+            f"{f'those that are left have {listing}' if existing else 'no message has this key'}"
         )
 
     def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
@@ -479,17 +487,17 @@ class FieldTable:
             There is no such group.
         """
         kinds = group_kinds(self.fields)
-        wanted = group.strip("/") if isinstance(group, str) else group
-        if len(kinds) > 1 and not wanted:
+        group_name = group.strip("/") if isinstance(group, str) else group
+        if len(kinds) > 1 and not group_name:
             raise UnsupportedError(
                 f"{self.source.url}: messages are of {len(kinds)} kinds, by type of level, grid, "
                 f"times, steps and levels; open one with group=, one of {sorted(kinds)}"
             )
-        if not wanted:
+        if not group_name:
             (kind,) = kinds.values()
             return self._note(self._make(kind, skip))
         groups = {
-            name: self._note(self._make(kind, skip)) if name == wanted else ManifestGroup()
+            name: self._note(self._make(kind, skip)) if name == group_name else ManifestGroup()
             for name, kind in kinds.items()
         }
         return ManifestGroup(groups=groups).group(group)
@@ -587,12 +595,12 @@ def scan(source: SourceFile) -> FieldTable:
         describe_damage(source, "GRIB", (eccodes.CodesInternalError,)),
         open_source(source) as file,
     ):
-        found = list(scan_messages(file, source.size, eccodes, damaged))
+        messages = list(scan_messages(file, source.size, eccodes, damaged))
     for error in damaged.values():
         error.locate_file(source.url)
-    if not found:
+    if not messages:
         raise next(iter(damaged.values()), _empty_error(source.url))
-    return FieldTable(source, found, eccodes, damaged)
+    return FieldTable(source, messages, eccodes, damaged)
 
 
 def _empty_error(url: str) -> FormatError:
@@ -626,23 +634,23 @@ def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     """Open the datasets that cfgrib builds from the messages of a file."""
     import cfgrib  # type: ignore[import-untyped]
 
-    made = cfgrib.open_datasets(target(), backend_kwargs={"indexpath": "", "errors": "raise"})
-    datasets = [closing.enter_context(dataset) for dataset in made]
+    opened = cfgrib.open_datasets(target(), backend_kwargs={"indexpath": "", "errors": "raise"})
+    datasets = [closing.enter_context(dataset) for dataset in opened]
 
-    def read_variable(wanted: NativeRegion) -> Any:
+    def read_variable(request: NativeRegion) -> Any:
         # the codec undoes a message's packing, so stored values are decoded values
-        named = (dataset.variables.get(wanted.variable) for dataset in datasets)
+        named = (dataset.variables.get(request.variable) for dataset in datasets)
         # open_datasets, unlike cfgrib's engine for xarray, drops axes of length 1
-        short = [axis for axis, length in enumerate(wanted.shape) if length == 1]
-        shape = tuple(length for length in wanted.shape if length != 1)
-        found = [v for v in named if v is not None and v.shape == shape]
-        if len(found) != 1:
+        short = [axis for axis, length in enumerate(request.shape) if length == 1]
+        shape = tuple(length for length in request.shape if length != 1)
+        candidates = [v for v in named if v is not None and v.shape == shape]
+        if len(candidates) != 1:
             raise NativeReadError(
-                f"it makes {len(found)} variables {wanted.variable!r} of shape {wanted.shape} of "
-                f"the file"
+                f"it makes {len(candidates)} variables {request.variable!r} "
+                f"of shape {request.shape} of the file"
             )
-        region = (part for axis, part in enumerate(wanted.region) if axis not in short)
-        return np.expand_dims(found[0][tuple(region)].values, short)
+        region = (part for axis, part in enumerate(request.region) if axis not in short)
+        return np.expand_dims(candidates[0][tuple(region)].values, short)
 
     return read_variable
 

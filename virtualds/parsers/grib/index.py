@@ -90,17 +90,17 @@ def read_lines(text: str, url: str) -> list[IndexLine]:
     FormatError
         A line is not a line of an index.
     """
-    found = []
+    lines = []
     for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
         parse: Callable[[str], IndexLine] = _parse_json if line[:1] == "{" else _parse_wgrib2
         try:
-            found.append(parse(line))
+            lines.append(parse(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(
                 f"{url}: line {number}, {line[:80]!r}, is none of an index of a GRIB file "
                 f"({type(error).__name__}: {error}); the index is damaged, fetch it again"
             ) from error
-    return found
+    return lines
 
 
 def _parse_wgrib2(line: str) -> IndexLine:
@@ -187,7 +187,7 @@ def read(
     template: Any = None,
     filter_by_keys: Mapping[str, Any] | None = None,
 ) -> ManifestGroup:
-    """Read the structure of the file of an index, or of one group of its messages.
+    """Read the structure of the file that an index describes, or of one group of it.
 
     Parameters
     ----------
@@ -208,20 +208,22 @@ def read(
     FileNotFoundError
         The file of the index, a template, or its index does not exist; or there is no such group.
     """
-    found = _scan(source, template, filter_by_keys)
-    return (found.read_tree if below else found.read)(group, skip)
+    table = _scan(source, template, filter_by_keys)
+    return (table.read_tree if below else table.read)(group, skip)
 
 
-def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FieldTable:
-    """Return the wanted fields of the file of an index."""
+def _scan(
+    source: SourceFile, template_option: Any, filter_by_keys: Mapping[str, Any] | None
+) -> FieldTable:
+    """Return the selected fields of the file that an index describes."""
     suffix = _check_suffix(source.url)
-    if unknown := sorted((wanted or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
+    if unknown := sorted((filter_by_keys or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
         raise UnsupportedError(
             f"{source.url}: filter_by_keys: an index does not say {unknown[0]!r}; open the file "
             f"itself, or choose by other keys, such as shortName, typeOfLevel, level, stepRange"
         )
-    names = given if isinstance(given, list | tuple) else [given]
-    if given is None or not names:
+    names = template_option if isinstance(template_option, list | tuple) else [template_option]
+    if template_option is None or not names:
         raise UnsupportedError(
             f"{source.url}: an index says nothing of grids and units; name a file of the same "
             f"product that has them: parser_options={{'template': 'a.grib2'}}"
@@ -233,7 +235,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     urls = [normalise_url(os.fspath(name)) for name in names]
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
     return FieldTable(file, template.locate_fields(lines, file, source.url), eccodes, {}).select(
-        wanted
+        filter_by_keys
     )
 
 
@@ -281,7 +283,7 @@ class Template:
                 offset=line.offset,
                 length=length,
                 number=line.number,
-                keys=_change_keys(field, line, url),
+                keys=_replace_keys(field, line, url),
             )
             for labels, line, length in zip(_number_lines(lines), lines, lengths, strict=True)
         ]
@@ -290,11 +292,11 @@ class Template:
 def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
     """Return the descriptions in lines, numbered if several are equal."""
     seen = Counter[tuple[str, ...]]()
-    found = []
+    numbered = []
     for line in lines:
-        found.append((line.labels, seen[line.labels]))
+        numbered.append((line.labels, seen[line.labels]))
         seen[line.labels] += 1
-    return found
+    return numbered
 
 
 def _choose_template(
@@ -317,14 +319,14 @@ def _choose_template(
 
 
 def _format_labels(labels: set[Labels]) -> str:
-    shown = [":".join(texts) for texts, _ in sorted(labels)[:SHOWN]]
+    texts_shown = [":".join(texts) for texts, _ in sorted(labels)[:SHOWN]]
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-    return ", ".join(shown) + more or "-"
+    return ", ".join(texts_shown) + more or "-"
 
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
     """Return a template, read once in this process while it is unchanged."""
-    # threads that open files would all request and read it
+    # the lock prevents every thread from requesting the same template
     with _READING:
         return _read_template(
             _find_template(url, index), url.removesuffix(SIDECARS[suffix]) + suffix
@@ -337,7 +339,7 @@ def _find_template(url: str, index: SourceFile) -> SourceFile:
     try:
         if not store.reach.at_once:
             return store.describe(url, index.options)
-        return _describe_far(url, index.options, int(time.monotonic() // LOOKED_AT))
+        return _describe_remote(url, index.options, int(time.monotonic() // LOOKED_AT))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{index.url}: its template {url} is not there; name a GRIB file of the same product "
@@ -346,19 +348,19 @@ def _find_template(url: str, index: SourceFile) -> SourceFile:
 
 
 @lru_cache(TEMPLATES)
-def _describe_far(url: str, options: StorageOptions | None, now: int) -> SourceFile:
-    """Return the state of a remote template, which is not requested again for each index."""
+def _describe_remote(url: str, options: StorageOptions | None, now: int) -> SourceFile:
+    """Return the state of a remote template, cached across indexes."""
     return find_store(url).describe(url, options)
 
 
 @lru_cache(TEMPLATES)
 def _read_template(source: SourceFile, index: str) -> Template:
     with cache_scan(source.url, source.options):
-        found = grib.scan(source)
-    for error in found.damaged.values():
+        template_fields = grib.scan(source)
+    for error in template_fields.damaged.values():
         raise error
     lines = _read_index(index, source.options)
-    by_location = {(field.offset, field.number): field for field in found.fields}
+    by_location = {(field.offset, field.number): field for field in template_fields.fields}
     locations = [(line.offset, line.number) for line in lines]
     if sorted(locations) != sorted(by_location):
         raise FormatError(
@@ -373,7 +375,7 @@ def _read_template(source: SourceFile, index: str) -> Template:
 
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
     """Raise an error for a template that contradicts its own index."""
-    read = replace(field, keys=_change_keys(field, line, url))
+    read = replace(field, keys=_replace_keys(field, line, url))
     labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
     if labels[0] != labels[1]:
         raise UnsupportedError(
@@ -385,7 +387,7 @@ def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
 # ---------------------------------------------------------------------- keys
 
 
-def _change_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
+def _replace_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
     """Return the keys of a field of the template, replaced by the keys in the line of an index."""
     date: datetime = line.date
     clock = {"hour": date.hour, "minute": date.minute, "second": date.second}

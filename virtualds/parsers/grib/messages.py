@@ -117,7 +117,7 @@ def _no_message_error(offset: int, begin: int) -> FormatError:
 
 
 def _find_next(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
-    """Return the offset of the next message, and the number of bytes before it that are no padding.
+    """Return the offset of the next message, and the number of non-padding bytes before it.
 
     The offset is the size of the file if there is no further message.
     """
@@ -278,7 +278,7 @@ ANY_PRODUCT = (34).to_bytes(4, "big") + b"\4" + bytes(29)
 
 
 class SharedHeader(NamedTuple):
-    """The part of a header that is equal in files of other days.
+    """The part of a header that messages of other days share.
 
     Parameters
     ----------
@@ -297,25 +297,25 @@ class SharedHeader(NamedTuple):
 
 def find_shared_header(header: bytes) -> SharedHeader | None:
     """Return the shared part of a header, or None if its slots are unknown."""
-    found = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
-    return found if found and len(found.message) <= MAX_HEADER else None
+    shared = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
+    return shared if shared and len(shared.message) <= MAX_HEADER else None
 
 
 # ---------------------------------------------------------------------- edition 2
 
 
 def _find_second_edition(header: bytes) -> SharedHeader | None:
-    found = _split_sections(header) if len(header) <= MAX_HEADER else None
-    if found is None:
+    sections = _split_sections(header) if len(header) <= MAX_HEADER else None
+    if sections is None:
         return None
-    (start, reference, local, grid, product, packing), rest = found[:6], found[6]
+    (start, reference, local, grid, product, packing), other_sections = sections[:6], sections[6]
     day, alike_product = _read_day(reference), _fill_product(product)
     if day is None or alike_product is None:
         return None
     reference = reference[:12] + ALIKE_DATE + reference[16:]
     packing = _fill_packing(packing)
-    message = b"".join([start, reference, local, grid, alike_product, packing, rest])
-    shared = b"".join([reference, grid, ANY_PRODUCT, packing, rest])
+    message = b"".join([start, reference, local, grid, alike_product, packing, other_sections])
+    shared = b"".join([reference, grid, ANY_PRODUCT, packing, other_sections])
     length = (len(start) + len(shared)).to_bytes(8, "big")
     return SharedHeader(message, start[:8] + length + shared, day)
 
@@ -324,20 +324,20 @@ def _split_sections(header: bytes) -> list[bytes] | None:
     """Return sections 0 to 5 and the rest, or None if they are not in order; 2 is optional."""
     if header[7:8] != b"\2":
         return None
-    found, offset = [header[:16]], 16
+    sections, offset = [header[:16]], 16
     for number in range(1, 6):
         length = _read_number(header, offset + 1, 4)
         if (
             header[offset + 4 : offset + 5] == bytes([number])
             and 5 <= length < len(header) - offset
         ):
-            found.append(header[offset : offset + length])
+            sections.append(header[offset : offset + length])
             offset += length
         elif number == 2:
-            found.append(b"")
+            sections.append(b"")
         else:
             return None
-    return [*found, header[offset:]]
+    return [*sections, header[offset:]]
 
 
 def _read_day(reference: bytes) -> int | None:
@@ -373,21 +373,25 @@ def _find_first_edition(message: bytes) -> SharedHeader | None:
     product = message[8 : 8 + _read_number(message, 9, 3)]
     offset = 8 + len(product)
     grid = message[offset : offset + _read_number(message, offset + 1, 3)]
-    if len(product) < 28 or len(grid) < 32 or not (_is_known(product) and _is_plain(grid)):
+    if (
+        len(product) < 28
+        or len(grid) < 32
+        or not (_has_standard_sections(product) and _is_plain(grid))
+    ):
         return None
     offset += len(grid)
     if product[7] & 0x40:
         offset += _read_number(message, offset + 1, 3)
-    how, year, century = message[offset + 3 : offset + 4], product[12], product[24]
+    flags, year, century = message[offset + 3 : offset + 4], product[12], product[24]
     day = _encode_date((century - 1) * 100 + year, product[13], product[14])
-    if day is None or not 1 <= year <= 100 or not how or how[0] & 0xF0:
+    if day is None or not 1 <= year <= 100 or not flags or flags[0] & 0xF0:
         return None
     of_grid = b"\0\0\x1c" + product[3:7] + bytes(21)
     return SharedHeader(_join_first(product, grid), _join_first(of_grid, grid), day)
 
 
-def _is_known(product: bytes) -> bool:
-    """Return whether section 1 announces a grid, and no local part may redefine keys."""
+def _has_standard_sections(product: bytes) -> bool:
+    """Return whether a message has section 2, and no local definitions that may redefine keys."""
     plain = len(product) <= LOCAL_FROM or (product[4], product[40]) == (ECMWF, MARS)
     return plain and bool(product[7] & 0x80)
 
@@ -529,12 +533,14 @@ def name_level(keys: Mapping[str, Any]) -> str:
 
 def describe_variable(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a field's variable."""
-    found = {n: keys[n] for n in OF_PARAMETERS if keys.get(n, "undef") not in UNKNOWN}
+    parameter_keys = {n: keys[n] for n in OF_PARAMETERS if keys.get(n, "undef") not in UNKNOWN}
     of_grid = OF_GRIDS.get(str(keys.get("gridType")), ())
-    found |= {n: keys[n] for n in (*DESCRIBING, *of_grid) if n in keys}
+    parameter_keys |= {n: keys[n] for n in (*DESCRIBING, *of_grid) if n in keys}
     # cfgrib counts all steps in hours
-    found |= {"stepUnits": 1, "missingValue": ECCODES_MISSING}
-    attributes = {f"GRIB_{n}": np.array(v) if isinstance(v, tuple) else v for n, v in found.items()}
+    parameter_keys |= {"stepUnits": 1, "missingValue": ECCODES_MISSING}
+    attributes = {
+        f"GRIB_{n}": np.array(v) if isinstance(v, tuple) else v for n, v in parameter_keys.items()
+    }
     attributes |= {"long_name": keys.get("name", f"original GRIB paramId: {keys.get('paramId')}")}
     attributes |= {"units": keys.get("units", "1")}
     return attributes | ({"standard_name": keys["cfName"]} if "cfName" in keys else {})
@@ -554,11 +560,11 @@ def describe_coordinate(name: str, key: str) -> dict[str, Any]:
 
 def describe_dataset(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset from the keys of one of its fields."""
-    found = {f"GRIB_{n}": keys[n] for n in OF_DATASETS if keys.get(n, "undef") not in UNKNOWN}
-    found["Conventions"] = "CF-1.7"
-    if "GRIB_centreDescription" in found:
-        found["institution"] = found["GRIB_centreDescription"]
-    return found
+    attributes = {f"GRIB_{n}": keys[n] for n in OF_DATASETS if keys.get(n, "undef") not in UNKNOWN}
+    attributes["Conventions"] = "CF-1.7"
+    if "GRIB_centreDescription" in attributes:
+        attributes["institution"] = attributes["GRIB_centreDescription"]
+    return attributes
 
 
 # ---------------------------------------------------------------------- fields
@@ -700,55 +706,55 @@ def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
     """Return the keys of a message that ecCodes supports."""
     alike = find_shared_header(header)
     try:
-        found = (
+        values = (
             _parse_shared_header(alike.message, eccodes, _find_definitions(eccodes))
             if alike
             else {}
         )
-        if alike and found.get("dataDate") == ALIKE_DAY:
-            found = {**found, "dataDate": alike.day}
+        if alike and values.get("dataDate") == ALIKE_DAY:
+            values = {**values, "dataDate": alike.day}
         else:
-            found = _parse_keys(header, eccodes)
+            values = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
         raise FormatError(
             f"GRIB message at byte {offset}: ecCodes cannot read it ({error}); "
             "the file is damaged, fetch it again"
         ) from error
-    if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
+    if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in values]:
         raise FormatError(
             f"GRIB message at byte {offset}: ecCodes finds no {lacking} in it; it is damaged, or "
             "of a grid or parameter that ecCodes does not know: leave it out with on_error='skip'"
         )
-    return found
+    return values
 
 
 def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
-    """Return the keys of a message, which takes ecCodes milliseconds."""
-    found: dict[str, Any] = {}
+    """Parse the keys of a message with ecCodes, which takes milliseconds."""
+    values: dict[str, Any] = {}
     with _open_message(message, eccodes) as handle:
         # steps keep the unit of the message
         for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
-            found |= _get_keys(handle, names, kind, eccodes)
-        of_grid = OF_GRIDS.get(found.get("gridType", ""), ())
-        found |= _get_keys(handle, [n for n in of_grid if n not in found], None, eccodes)
-    return found
+            values |= _get_keys(handle, names, kind, eccodes)
+        of_grid = OF_GRIDS.get(values.get("gridType", ""), ())
+        values |= _get_keys(handle, [n for n in of_grid if n not in values], None, eccodes)
+    return values
 
 
 def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dict[str, Any]:
     """Return the keys that a message has, in their native type if ``kind`` is None."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in names:
         try:
             if name == "pl":
-                found[name] = tuple(eccodes.codes_get_array(handle, name).tolist())
+                values[name] = tuple(eccodes.codes_get_array(handle, name).tolist())
             else:
-                found[name] = eccodes.codes_get(handle, name, kind)
+                values[name] = eccodes.codes_get(handle, name, kind)
         except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
             continue
         except eccodes.CodesInternalError:
             # the key needs another key that the message lacks
             continue
-    return found
+    return values
 
 
 def read_key(field: GribField, name: str, eccodes: Any) -> Any:
@@ -782,11 +788,11 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     check_values(16 * count, "latitude and longitude")
     _check_rows(message, count, eccodes)
     alike = find_shared_header(message.header) if count <= ALIKE_POINTS else None
-    found = {}
+    coordinates = {}
     if alike is not None:
-        found = _parse_shared_coordinates(alike.grid, eccodes, _find_definitions(eccodes))
-    found = found or _parse_coordinates(message.header, eccodes)
-    return {name: values for name, values in found.items() if len(values) == count}
+        coordinates = _parse_shared_coordinates(alike.grid, eccodes, _find_definitions(eccodes))
+    coordinates = coordinates or _parse_coordinates(message.header, eccodes)
+    return {name: values for name, values in coordinates.items() if len(values) == count}
 
 
 def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
@@ -798,8 +804,8 @@ def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
     grid = str(message.keys.get("gridType"))
     if not grid.startswith("reduced_"):
         return
-    found, rows, half = (read_key(message, name, eccodes) for name in ("pl", "Nj", "N"))
-    points = found or ()
+    row_lengths, rows, half = (read_key(message, name, eccodes) for name in ("pl", "Nj", "N"))
+    points = row_lengths or ()
     if grid.endswith("_gg"):
         is_sound = len(points) <= 2 * int(half or 0) and sum(points) >= count
     else:
@@ -815,14 +821,16 @@ def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np
     with _open_message(message, eccodes) as handle:
         try:
             _set_increment(handle, eccodes)
-            found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
+            coordinates = {
+                n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")
+            }
         except (eccodes.CodesInternalError, ValueError):
             return {}
-    return {name: np.asarray(values, np.float64) for name, values in found.items()}
+    return {name: np.asarray(values, np.float64) for name, values in coordinates.items()}
 
 
 def _set_increment(handle: Any, eccodes: Any) -> None:
-    """Set a distance between rows for a grid of one row, so that ecCodes does not crash."""
+    """Set the row increment of a grid of one row, as ecCodes crashes without it."""
     name = "jDirectionIncrementInDegrees"
     rows = _get_keys(handle, ["Nj", name], float, eccodes)
     if rows.get("Nj", 2) < 2 and rows.get(name) == NOT_GIVEN:
@@ -835,10 +843,10 @@ def _parse_shared_coordinates(
     message: bytes, eccodes: Any, definitions: str
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Return the coordinates of a grid that many messages share."""
-    found = _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
-    for values in found.values():
+    coordinates = _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+    for values in coordinates.values():
         values.flags.writeable = False
-    return found
+    return coordinates
 
 
 def _is_filled(message: bytes, eccodes: Any) -> bool:

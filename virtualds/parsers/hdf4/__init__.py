@@ -38,7 +38,7 @@ from virtualds.parsers.hdf4.datasets import (
     DatasetGroup,
     ScientificDataset,
     convert_to_cf,
-    name_apart,
+    make_unique_name,
     read_datasets,
     read_old_datasets,
     split_parts,
@@ -91,7 +91,7 @@ class Stored:
 def find_stored(elements: Elements, key: Key) -> Stored | None:
     """Return the location of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
-        # elements that were never written have a descriptor, too
+        # elements that were never written also have a descriptor
         raise FormatError(
             f"element {key} with its values is not there; the file is damaged, fetch it again"
         )
@@ -116,13 +116,13 @@ def find_stored(elements: Elements, key: Key) -> Stored | None:
 
 def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
     """Join consecutive ranges."""
-    found: list[Range] = []
+    joined: list[Range] = []
     for offset, length in pieces:
-        if found and sum(found[-1]) == offset:
-            found[-1] = (found[-1][0], found[-1][1] + length)
+        if joined and sum(joined[-1]) == offset:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
         else:
-            found.append((offset, length))
-    return tuple(found)
+            joined.append((offset, length))
+    return tuple(joined)
 
 
 def _find_encoded(elements: Elements, key: Key) -> Stored | None:
@@ -132,28 +132,28 @@ def _find_encoded(elements: Elements, key: Key) -> Stored | None:
         raise FormatError(
             f"element {key} is encoded several times over; the file is damaged, fetch it again"
         )
-    found = find_stored(elements, (COMPRESSED, ref))
-    if found is None:
+    element = find_stored(elements, (COMPRESSED, ref))
+    if element is None:
         if length:
             raise FormatError(
                 f"none of its {length} bytes are there; the file is damaged, fetch it again"
             )
         return None
-    return replace(found, nbytes=length, codecs=_find_codecs(coder, header[14:]))
+    return replace(element, nbytes=length, codecs=_find_codecs(coder, header[14:]))
 
 
-def _find_codecs(coder: int, how: bytes) -> tuple[Codec, ...]:
+def _find_codecs(coder: int, parameters: bytes) -> tuple[Codec, ...]:
     if coder == PLAIN:
         return ()
     if coder == DEFLATE:
-        return (Zlib(*unpack(">H", how)),)
+        return (Zlib(*unpack(">H", parameters)),)
     if coder == RUN_LENGTH:
         return (RunLength(),)
     try:
         if coder == SKIPPING_HUFFMAN:
-            return (SkippingHuffman(*unpack(">I", how)),)
+            return (SkippingHuffman(*unpack(">I", parameters)),)
         if coder == N_BIT:
-            kind, extends, fills, first, count = unpack(">iHHii", how)
+            kind, extends, fills, first, count = unpack(">iHHii", parameters)
             size = find_dtype(kind & CODE).itemsize
             return (BitField(size, first, count, bool(extends), bool(fills)),)
     except ValueError as error:
@@ -186,7 +186,7 @@ def _find_external(elements: Elements, key: Key) -> Stored:
 class ArraySpec:
     """The array of a data set: its reference number, shape, type and fill value.
 
-    ``fill`` is None if it is unknown what the library returns for unwritten values.
+    ``fill`` is None if the value that the library returns for unwritten elements is unknown.
     """
 
     ref: int | None
@@ -222,7 +222,7 @@ class ArraySpec:
         return ManifestArray.of_fragment(fragment, self.pipeline(codecs))
 
 
-def measure(elements: Elements, ref: int | None) -> int:
+def compute_nbytes(elements: Elements, ref: int | None) -> int:
     """Return the size of the values of a data set."""
     key = (DATA, ref or 0)
     if elements.find_kind(key) == CHUNKED:
@@ -269,11 +269,11 @@ def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
 def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | PiecewiseArray:
     """Return an array in several pieces, as one chunk per piece if all consist of whole rows."""
     row = spec.nbytes // prod(spec.shape[:1])
-    pieces, left = list[Range](), spec.nbytes
+    pieces, remaining = list[Range](), spec.nbytes
     for offset, length in stored.pieces:
-        if left > 0:
-            pieces.append((offset, min(length, left)))
-        left -= length
+        if remaining > 0:
+            pieces.append((offset, min(length, remaining)))
+        remaining -= length
     if stored.codecs or not spec.shape or any(length % row for _, length in pieces):
         return PiecewiseArray(
             stored.file, stored.pieces, stored.nbytes, spec.shape, spec.pipeline(stored.codecs)
@@ -311,14 +311,14 @@ def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
             f"it again"
         )
     axes = unpack(f">{3 * rank}I", data[35:])
-    if (found := prod(axes[2::3])) != of_chunk:
+    if (chunk_elements := prod(axes[2::3])) != of_chunk:
         raise FormatError(
-            f"chunks of {axes[2::3]} have {found} elements, not {of_chunk}; the file is damaged, "
-            f"fetch it again"
+            f"chunks of {axes[2::3]} have {chunk_elements} elements, not {of_chunk}; "
+            f"the file is damaged, fetch it again"
         )
-    rest = data[35 + 12 * rank :]
-    (count,) = unpack(">I", rest)
-    return _ChunkHeader(length * size, table, axes[1::3], axes[2::3], rest[4 : 4 + count])
+    tail = data[35 + 12 * rank :]
+    (count,) = unpack(">I", tail)
+    return _ChunkHeader(length * size, table, axes[1::3], axes[2::3], tail[4 : 4 + count])
 
 
 def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
@@ -344,10 +344,10 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
     for origin, tag, ref in rows.tolist():
         chunk_id = tuple(origin)
         stored = find_stored(elements, (tag, ref))
-        # chunks after the end remain in files that were made smaller
+        # shrunk data sets may still have chunks past the end
         if stored is None or any(n >= most for n, most in zip(chunk_id, grid, strict=True)):
             continue
-        _check_one_way(stored, elements.source, size, codecs)
+        _check_chunk_encoding(stored, elements.source, size, codecs)
         codecs = stored.codecs
         file[chunk_id] = 0
         [(offset[chunk_id], length[chunk_id])] = stored.pieces
@@ -357,7 +357,7 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
     return spec.build(axes, manifest, codecs or ())
 
 
-def _check_one_way(
+def _check_chunk_encoding(
     stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
 ) -> None:
     """Raise an error for a chunk that differs in encoding, or is not one byte range."""
@@ -410,13 +410,14 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         describe_damage(source, "HDF4", (ValueError, OverflowError)),
         open_elements(source) as elements,
     ):
-        found = read_datasets(elements) or read_old_datasets(elements)
+        datasets = read_datasets(elements) or read_old_datasets(elements)
         skipped = frozenset(skip)
         parts = {
-            name: _read_part(elements, part, skipped) for name, part in split_parts(found).items()
+            name: _read_part(elements, part, skipped)
+            for name, part in split_parts(datasets).items()
         }
-    root = replace(parts.pop(""), attributes=found.attributes, groups=parts)
-    problems = {f":{name}": error for name, error in found.problems.items()}
+    root = replace(parts.pop(""), attributes=datasets.attributes, groups=parts)
+    problems = {f":{name}": error for name, error in datasets.problems.items()}
     return replace(root, problems={**problems, **root.problems}).group(group)
 
 
@@ -427,8 +428,8 @@ def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) 
         reader.add(name, dataset)
     encoding = {"unlimited_dims": reader.unlimited}
     variables, left_out = reader.variables | part.coordinates, reader.left_out
-    found = ManifestGroup(variables, {}, {}, encoding, reader.problems, left_out=left_out)
-    return found.leave_out(skipped)
+    group = ManifestGroup(variables, {}, {}, encoding, reader.problems, left_out=left_out)
+    return group.leave_out(skipped)
 
 
 def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
@@ -436,7 +437,7 @@ def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
     named: dict[str, ScientificDataset] = {}
     for dataset in part.members:
         if not dataset.is_scale or dataset.ref is not None:
-            named[name_apart(dataset.name, {*named, *part.coordinates})] = dataset
+            named[make_unique_name(dataset.name, {*named, *part.coordinates})] = dataset
     return named
 
 
@@ -482,10 +483,10 @@ class _VariableReader:
             raise FormatError("its unlimited dimension is not the first; fetch the file again")
         if not lengths or lengths[0] is not None:
             return tuple(n for n in lengths if n is not None)
-        rest = tuple(n for n in lengths[1:] if n is not None)
-        row = prod(rest) * _check_dtype(dataset).itemsize
-        records = measure(self._elements, dataset.ref) // row if row else 0
-        return (records, *rest)
+        inner = tuple(n for n in lengths[1:] if n is not None)
+        row = prod(inner) * _check_dtype(dataset).itemsize
+        records = compute_nbytes(self._elements, dataset.ref) // row if row else 0
+        return (records, *inner)
 
     def _build(self, dataset: ScientificDataset, shape: tuple[int, ...]) -> Any:
         if dataset.values is not None:
@@ -499,16 +500,16 @@ class _VariableReader:
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
         """Return the names of the axes; an axis with another length than before gets a new name."""
-        found: list[str] = []
+        names: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")
-            if dim in found or self._lengths.setdefault(dim, length) != length:
-                dim = f"{dim}_{name}" if dim not in found else f"{dim}_{len(found) + 1}"
+            if dim in names or self._lengths.setdefault(dim, length) != length:
+                dim = f"{dim}_{name}" if dim not in names else f"{dim}_{len(names) + 1}"
                 self._lengths[dim] = length
             if dimension.length is None:
                 self.unlimited.add(dim)
-            found.append(dim)
-        return tuple(found)
+            names.append(dim)
+        return tuple(names)
 
     def _to_variable(
         self, dataset: ScientificDataset, dims: tuple[str, ...], data: Any
@@ -554,16 +555,16 @@ def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     closing.callback(file.end)
     names = [file.select(number).info()[0] for number in range(file.info()[0])]
 
-    def read_part(wanted: NativeRegion) -> Any:
-        if wanted.decoded:
+    def read_part(request: NativeRegion) -> Any:
+        if request.decoded:
             return None
-        if names.count(wanted.variable) != 1:
+        if names.count(request.variable) != 1:
             raise NativeReadError("it knows no data set of that name alone")
         try:
-            values = file.select(names.index(wanted.variable)).get()
+            values = file.select(names.index(request.variable)).get()
         except HDF4Error as error:
             raise NativeReadError(f"{error}") from error
-        return select_region(np.asarray(values), wanted)
+        return select_region(np.asarray(values), request)
 
     return read_part
 

@@ -68,7 +68,7 @@ STORED_PREFIX = "hdf4_"
 
 
 def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes that have the same meaning in CF as in the file.
+    """Convert attributes of HDF4 conventions to CF attributes of the same meaning.
 
     If it is unknown whether the writer followed HDF4 or CF, values stay as stored, and scale and
     offset get names that CF does not use.
@@ -103,25 +103,25 @@ PRECISE = 36
 
 def read_old_datasets(elements: Elements) -> Datasets:
     """Return the data sets described by groups of a file."""
-    found: list[ScientificDataset] = []
+    datasets: list[ScientificDataset] = []
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
     for key in groups:
         members = read_members(elements, key)
         if LINK in members:
-            # the same data set, for older programs
+            # a second description of the same data set, for older programs
             seen.add(unpack(">HHHH", elements.read((LINK, members[LINK])))[3])
     groups += [(OLD_GROUP, ref) for ref in elements.list_refs(OLD_GROUP) if ref not in seen]
     count = 0
     for key in groups:
-        made = _OldDataset(elements, read_members(elements, key), count)
-        found += [*made.list_scales(), made.show(f"Data-Set-{key[1]}")]
-        count += len(made.lengths)
-    return Datasets(found)
+        dataset = _OldDataset(elements, read_members(elements, key), count)
+        datasets += [*dataset.list_scales(), dataset.show(f"Data-Set-{key[1]}")]
+        count += len(dataset.lengths)
+    return Datasets(datasets)
 
 
 class _OldDataset:
-    """A data set with its dimensions, which are numbered in the file from ``first`` on."""
+    """A data set with its dimensions, whose numbers in the file start at ``first``."""
 
     def __init__(self, elements: Elements, members: dict[int, int], first: int) -> None:
         self._elements = elements
@@ -150,32 +150,34 @@ class _OldDataset:
 
     def _find_texts(self, index: int) -> dict[str, Any]:
         """Return the label, unit and format of the data set, or of one of its dimensions."""
-        found = {name: texts[index : index + 1] for name, texts in self._texts.items()}
-        return {name: convert_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
+        attributes = {name: texts[index : index + 1] for name, texts in self._texts.items()}
+        return {
+            name: convert_attribute(name, np.array(t)) for name, t in attributes.items() if any(t)
+        }
 
     def list_scales(self) -> list[ScientificDataset]:
-        """Return the scales that have values; in the file, flags precede the values."""
+        """Return the dimension scales with values; in the file, flags precede the values."""
         data = self._read(SCALES)
         flags, offset = data[: len(self.lengths)], len(self.lengths)
-        found = []
+        scales = []
         for axis, flag in enumerate(flags):
             dtype, dimension = self._scale_types[axis], self._dimensions[axis]
             if not flag:
                 continue
             if not isinstance(dtype, np.dtype):
-                # after unknown numbers nothing can be found
+                # the offsets of later entries are unknown
                 break
             (raw,) = unpack(f"{self.lengths[axis] * dtype.itemsize}s", data[offset:])
             offset += len(raw)
             values: npt.NDArray[Any] = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
             texts = self._find_texts(axis + 1)
-            found.append(
+            scales.append(
                 ScientificDataset(dimension.name, None, (dimension,), dtype, texts, values=values)
             )
-        return found
+        return scales
 
     def show(self, name: str) -> ScientificDataset:
-        """Return the data set."""
+        """Convert to a `ScientificDataset`."""
         attributes: dict[str, Any] = {}
         if text := self._read(COORDINATE_SYSTEM):
             attributes["coordsys"] = convert_attribute("", np.array([text]))
@@ -187,14 +189,14 @@ class _OldDataset:
 
     def _find_numbers(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return the range of the values, and the fill value."""
-        found = dict[str, Any]()
+        numbers = dict[str, Any]()
         names = {RANGE: ("valid_max", "valid_min"), FILL: ("_FillValue",)}
         for tag, attributes in names.items():
             data = self._read(tag)
             if len(data) >= len(attributes) * dtype.itemsize:
                 values = np.frombuffer(data, dtype, len(attributes)).astype(dtype.newbyteorder("="))
-                found |= dict(zip(attributes, values, strict=True))
-        return found
+                numbers |= dict(zip(attributes, values, strict=True))
+        return numbers
 
     def _find_calibration(self) -> dict[str, Any]:
         data = self._read(CALIBRATION)
@@ -266,17 +268,17 @@ class Datasets:
     problems: dict[str, VirtualdsError] = field(default_factory=dict)
 
 
-def name_apart(name: str, taken: Collection[str]) -> str:
+def make_unique_name(name: str, used_names: Collection[str]) -> str:
     """Return a unique name without slashes.
 
     Examples
     --------
-    >>> name_apart("a/b", []), name_apart("a/b", ["a_b", "a_b_2"])
+    >>> make_unique_name("a/b", []), make_unique_name("a/b", ["a_b", "a_b_2"])
     ('a_b', 'a_b_3')
     """
     plain = name.replace("/", "_")
     numbered = (f"{plain}_{number}" for number in itertools.count(2))
-    return next(unique for unique in itertools.chain([plain], numbered) if unique not in taken)
+    return next(unique for unique in itertools.chain([plain], numbered) if unique not in used_names)
 
 
 def read_datasets(elements: Elements) -> Datasets | None:
@@ -286,19 +288,19 @@ def read_datasets(elements: Elements) -> Datasets | None:
     if root is None:
         return None
     attributes, problems = _read_attributes(elements, _read_tables(elements, root))
-    found = []
+    datasets = []
     for tag, ref in root.members:
         if tag == VGROUP:
             group = read_vgroup(elements, ref)
             if group.kind == DATASET_KIND:
-                found.append(_read_dataset(elements, group))
-    return Datasets(found, attributes, problems)
+                datasets.append(_read_dataset(elements, group))
+    return Datasets(datasets, attributes, problems)
 
 
 def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     dimensions = tuple(_find_dimensions(elements, group))
     refs = dict(group.members)
-    # old programs find the same data set by this group
+    # older programs use this group of the same data set
     of_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
     if DATA not in refs and DATA in read_members(elements, of_group):
         raise FormatError(
@@ -369,15 +371,17 @@ def _read_attributes(
     elements: Elements, tables: dict[int, Vdata]
 ) -> tuple[dict[str, Any], dict[str, VirtualdsError]]:
     """Return the attributes among Vdatas, and the errors of unreadable attributes."""
-    found, problems = dict[str, Any](), dict[str, VirtualdsError]()
+    attributes, problems = dict[str, Any](), dict[str, VirtualdsError]()
     for ref, table in tables.items():
         if table.kind != ATTRIBUTE_KIND:
             continue
         try:
-            found[table.name] = convert_attribute(table.name, read_values(elements, ref, table))
+            attributes[table.name] = convert_attribute(
+                table.name, read_values(elements, ref, table)
+            )
         except (FormatError, UnsupportedError) as error:
             problems[table.name] = error
-    return found, problems
+    return attributes, problems
 
 
 def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
@@ -447,25 +451,27 @@ class DatasetGroup:
     coordinates: dict[str, ManifestVariable] = field(default_factory=dict)
 
 
-def split_parts(found: Datasets) -> dict[str, DatasetGroup]:
+def split_parts(datasets: Datasets) -> dict[str, DatasetGroup]:
     """Group the data sets by grid or swath.
 
     The root has those that belong to none, or all if there is only one grid or swath.
     """
-    text = join_metadata((name, str(value)) for name, value in found.attributes.items())
-    known = (one for one in read_structures(text) if one.kind in ("GRID", "SWATH"))
-    structures = {one.name: one.values for one in known}
+    text = join_metadata((name, str(value)) for name, value in datasets.attributes.items())
+    grids_and_swaths = (
+        structure for structure in read_structures(text) if structure.kind in ("GRID", "SWATH")
+    )
+    structures = {structure.name: structure.values for structure in grids_and_swaths}
     if len(structures) == 1:
         [(name, fields)] = structures.items()
-        return {"": _show_part(found.members, name, fields)}
+        return {"": _show_part(datasets.members, name, fields)}
     members: dict[str, list[ScientificDataset]] = {name: [] for name in ("", *structures)}
-    for dataset in found.members:
+    for dataset in datasets.members:
         grid = _find_grid(dataset, structures)
         members[grid].append(dataset)
     parts = {"": DatasetGroup(members[""])}
     for name, fields in structures.items():
         if name and members[name]:
-            parts[name_apart(name, parts)] = _show_part(members[name], name, fields)
+            parts[make_unique_name(name, parts)] = _show_part(members[name], name, fields)
     return parts
 
 
@@ -478,9 +484,10 @@ def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str,
 def _show_part(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
-    """Return the group of a grid or swath, whose name is removed from the names of dimensions."""
+    """Return the group of a grid or swath, without its name in the dimension names."""
     plain = [
-        replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
+        replace(member, dimensions=tuple(_shorten(d, name) for d in member.dimensions))
+        for member in members
     ]
     on_grid = list(filter(_is_on_grid, plain))
     axes = _Axes.of(grid)
@@ -488,7 +495,7 @@ def _show_part(
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
         return DatasetGroup(plain)
     return DatasetGroup(
-        [_assign_axes(one) if _is_on_grid(one) else one for one in plain], axes.build()
+        [_assign_axes(member) if _is_on_grid(member) else member for member in plain], axes.build()
     )
 
 
@@ -567,8 +574,10 @@ class _Axes:
         system["Projection"] = self.projection
         if self.parameters:
             system["ProjParams"] = np.array(self.parameters)
-        found = {name: ManifestVariable((name,), values[name], attributes[name]) for name in values}
-        return found | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), system)}
+        variables = {
+            name: ManifestVariable((name,), values[name], attributes[name]) for name in values
+        }
+        return variables | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), system)}
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -585,8 +594,8 @@ def unpack_degrees(packed: float) -> float:
     (-180.0, 30.51)
     """
     size = abs(packed)
-    degrees, rest = divmod(size, 1e6)
-    minutes, seconds = divmod(rest, 1e3)
+    degrees, remainder = divmod(size, 1e6)
+    minutes, seconds = divmod(remainder, 1e3)
     return float(np.copysign(degrees + minutes / 60 + seconds / 3600, packed))
 
 

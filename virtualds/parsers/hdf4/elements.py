@@ -66,8 +66,8 @@ class PiecewiseArray:
 
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
-        taken = _select(np.broadcast_to(np.zeros((), self.dtype), self.shape), key)
-        check_chunk(self.nbytes, taken.nbytes, self.source.url)
+        indexes = _select(np.broadcast_to(np.zeros((), self.dtype), self.shape), key)
+        check_chunk(self.nbytes, indexes.nbytes, self.source.url)
         try:
             data: Any = b"".join(find_store(self.source.url).get_ranges(self.source, self.pieces))
             for codec in reversed(self.pipeline.codecs):
@@ -79,7 +79,7 @@ class PiecewiseArray:
 
 
 def _select(values: npt.NDArray[Any], key: Sequence[Any]) -> npt.NDArray[Any]:
-    """Return a selection whose axes are independent of each other."""
+    """Apply an orthogonal selection to an array."""
     for axis in range(len(key) - 1, -1, -1):
         values = values[(slice(None),) * axis + (key[axis],)]
     return values
@@ -147,14 +147,14 @@ class Elements:
 
     def _fetch_small(self) -> None:
         """Fetch the small elements of a remote file, which a scan reads, with few requests."""
-        wanted = sorted(
+        small = sorted(
             (located.offset, located.length)
             for (tag, _), located in self.descriptors.items()
             if (located.is_extended or tag not in LARGE) and 0 < located.length <= SMALL
         )
         # the cache fetches nothing if too much is requested at once
-        for first in range(0, len(wanted), AT_ONCE):
-            fetch_ahead({self.source: wanted[first : first + AT_ONCE]})
+        for first in range(0, len(small), AT_ONCE):
+            fetch_ahead({self.source: small[first : first + AT_ONCE]})
 
     def list_refs(self, tag: int) -> list[int]:
         """Return the reference numbers of all elements of a tag, sorted."""
@@ -162,22 +162,22 @@ class Elements:
 
     def find(self, key: Key) -> Descriptor | None:
         """Return the location of an element, or None if it does not exist or was never written."""
-        found = self.descriptors.get(key)
-        if found is None or found.offset == ABSENT:
+        descriptor = self.descriptors.get(key)
+        if descriptor is None or descriptor.offset == ABSENT:
             return None
-        if max(found.offset, found.length) > MAX_OFFSET:
+        if max(descriptor.offset, descriptor.length) > MAX_OFFSET:
             raise FormatError(
-                f"element {key} has {found.length} bytes at byte {found.offset}, and files of HDF4 "
-                f"end before 2 GiB; the file is damaged, fetch it again"
+                f"element {key} has {descriptor.length} bytes at byte {descriptor.offset}, "
+                f"and files of HDF4 end before 2 GiB; the file is damaged, fetch it again"
             )
-        return found
+        return descriptor
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return a range of bytes of the file."""
         return _read_exactly(self._read, offset, length)
 
     def read_raw(self, key: Key) -> bytes:
-        """Return the bytes to which a descriptor points, or b"" if the element is missing."""
+        """Return the bytes of an element, or b"" if it is missing."""
         located = self.find(key)
         return b"" if located is None else self.read_range(located.offset, located.length)
 
@@ -203,30 +203,30 @@ class Elements:
 
     def list_blocks(self, key: Key) -> list[Range]:
         """Return the locations of the bytes of an element in linked blocks (section 10.3)."""
-        _, left, _, count, ref = unpack(">HIIIH", self.read_raw(key))
-        found: list[Range] = []
+        _, remaining, _, count, ref = unpack(">HIIIH", self.read_raw(key))
+        ranges: list[Range] = []
         tables = set[int]()
-        while left > 0:
+        while remaining > 0:
             if ref in tables or (LINKED, ref) not in self.descriptors:
                 raise FormatError(
-                    f"element {key} lacks {left} bytes of its linked blocks; the file is damaged, "
-                    f"fetch it again"
+                    f"element {key} lacks {remaining} bytes of its linked blocks; the file is "
+                    f"damaged, fetch it again"
                 )
             tables.add(ref)
             table = self.read_raw((LINKED, ref))
             ref, *blocks = unpack(f">{1 + min(count, len(table) // 2 - 1)}H", table)
             for block in blocks:
                 located = self.find((LINKED, block))
-                if left <= 0:
+                if remaining <= 0:
                     break
                 if located is None or not located.length:
                     raise UnsupportedError(
                         f"element {key} has linked blocks that were never written, which are not "
                         f"read; read the variable with pyhdf"
                     )
-                found.append((located.offset, min(located.length, left)))
-                left -= located.length
-        return found
+                ranges.append((located.offset, min(located.length, remaining)))
+                remaining -= located.length
+        return ranges
 
 
 def unpack(form: str, data: bytes) -> tuple[Any, ...]:
@@ -237,13 +237,13 @@ def unpack(form: str, data: bytes) -> tuple[Any, ...]:
     >>> unpack(">HI", bytes([0, 1, 0, 0, 0, 2, 9]))
     (1, 2)
     """
-    known = _compile(form)
-    if len(data) < known.size:
+    layout = _compile(form)
+    if len(data) < layout.size:
         raise FormatError(
-            f"a structure of {known.size} bytes has {len(data)}; the file is damaged, fetch it "
+            f"a structure of {layout.size} bytes has {len(data)}; the file is damaged, fetch it "
             f"again"
         )
-    return known.unpack_from(data)
+    return layout.unpack_from(data)
 
 
 _compile = lru_cache(1024)(struct.Struct)
@@ -254,7 +254,7 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
     """Open a file, local or remote, and read its descriptors."""
     if scheme_of(source.url) != "file":
         blocks = open_blocks(source)
-        # no buffer before the blocks: elements are small, and far from each other
+        # read without a buffer, since elements are small and far from each other
         yield Elements(_stop_at(blocks.size, blocks.read), source)
         return
     with open(local_path(source.url), "rb") as file:
@@ -284,7 +284,7 @@ def _read_exactly(read: Read, offset: int, length: int) -> bytes:
 
 def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
     """Yield the keys and descriptors in the blocks of descriptors (section 2.2)."""
-    block_offset, seen, known = len(MAGIC), set[int](), set[Key]()
+    block_offset, seen, keys = len(MAGIC), set[int](), set[Key]()
     while block_offset:
         if block_offset in seen:
             raise FormatError("its blocks of descriptors form a ring; fetch the file again")
@@ -298,11 +298,11 @@ def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
             if tag != NULL:
                 is_extended = bool(tag & EXTENDED and not tag & USERS)
                 key = (tag - EXTENDED * is_extended, ref)
-                if key in known:
+                if key in keys:
                     raise FormatError(
                         f"element {key} is described twice; the file is damaged, fetch it again"
                     )
-                known.add(key)
+                keys.add(key)
                 yield key, Descriptor(offset, length, is_extended)
 
 
@@ -366,8 +366,8 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     data = elements.read((VGROUP, ref))
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
-    name, rest = _parse_text(data[2 + 4 * count :])
-    kind, _ = _parse_text(rest)
+    name, tail = _parse_text(data[2 + 4 * count :])
+    kind, _ = _parse_text(tail)
     # flags and a list of attributes may precede the version, which is found from the end
     _check_version(f"Vgroup {name!r}", _read_last_version(data), VERSIONS)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
@@ -385,13 +385,13 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     data = elements.read((VDATA, ref))
     interlace, count, size, fields = unpack(">HIHH", data)
     columns = unpack(f">{4 * fields}H", data[10:])
-    rest = data[10 + 8 * fields :]
+    tail = data[10 + 8 * fields :]
     for _ in range(fields):
-        _, rest = _parse_text(rest)
-    name, rest = _parse_text(rest)
-    kind, rest = _parse_text(rest)
-    _, _, version = unpack(">HHH", rest)
-    # the library uses the last one, and returns other memory if it does not support that
+        _, tail = _parse_text(tail)
+    name, tail = _parse_text(tail)
+    kind, tail = _parse_text(tail)
+    _, _, version = unpack(">HHH", tail)
+    # the library uses the last version, and returns unrelated memory if it is unsupported
     if (last := _read_last_version(data)) != version:
         raise FormatError(
             f"Vdata {name!r} is of version {version}, and of version {last} at its end; the file "
@@ -423,13 +423,13 @@ def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
 def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the records of a Vdata of several fields, fully interlaced, as a compound dtype."""
     data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
-    needed = table.records * dtype.itemsize
-    if table.interlace or table.size != dtype.itemsize or len(data) < needed:
+    nbytes = table.records * dtype.itemsize
+    if table.interlace or table.size != dtype.itemsize or len(data) < nbytes:
         raise FormatError(
             f"Vdata {ref}: {len(data)} bytes are not {table.records} records of {dtype.itemsize} "
             f"bytes; the file is damaged, fetch it again"
         )
-    return np.frombuffer(data[:needed], dtype)
+    return np.frombuffer(data[:nbytes], dtype)
 
 
 def _read_last_version(data: bytes) -> int:
@@ -438,9 +438,9 @@ def _read_last_version(data: bytes) -> int:
     return int(version)
 
 
-def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
+def _check_version(what: str, version: int, versions: tuple[int, ...]) -> None:
     """Raise an error for an unsupported layout."""
-    if version not in known:
+    if version not in versions:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
 

@@ -83,26 +83,26 @@ def read(
         reason = "set_options(hdf5='library')"
         if get_options().hdf5 == "auto":
             try:
-                found = attempt(by_library=False)
+                result = attempt(by_library=False)
             except VirtualdsError as error:
                 reason = _describe(error, source)
             else:
-                problems = found.all_problems()
+                problems = result.all_problems()
                 if not problems:
-                    return replace(found, way=ALONE)
+                    return replace(result, way=ALONE)
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
         try:
             return replace(attempt(by_library=True), way=ReadMethod(LIBRARY, reason))
         except DeclinedError as error:
-            # there is no other reader left
+            # the HDF5 library, the last reader, does not support it either
             raise UnsupportedError(f"{error}") from error
 
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
-    """Return the reason of an error without the name of the file, which other files may share."""
-    found, _, _what_to_do = f"{error}".partition("; ")
-    return found.rpartition(f"{without_secrets(source.url)}: ")[2]
+    """Return the reason of an error without the file name, so that equal reasons are grouped."""
+    reason, _, _what_to_do = f"{error}".partition("; ")
+    return reason.rpartition(f"{without_secrets(source.url)}: ")[2]
 
 
 # ---------------------------------------------------------------------- native readers
@@ -114,8 +114,8 @@ def _check_half_precision(path: str) -> None:
 
     halves: list[str] = []
 
-    def look(name: str, found: Any) -> None:
-        if isinstance(found, h5py.Dataset) and found.dtype == np.float16:
+    def look(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.dtype == np.float16:
             halves.append(name)
 
     with h5py.File(path) as file:
@@ -129,8 +129,8 @@ def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
 
     file = closing.enter_context(h5py.File(target()))
 
-    def dataset_of(wanted: NativeRegion) -> Any:
-        return file[f"{wanted.group}/{wanted.variable}"]
+    def dataset_of(request: NativeRegion) -> Any:
+        return file[f"{request.group}/{request.variable}"]
 
     return make_stored_reader(dataset_of)
 

@@ -95,7 +95,7 @@ class StoredColumns:
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the files whose grids are small enough for a table of all chunks."""
-        # as floats, whose product does not overflow
+        # in floats, which do not overflow
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
         small: npt.NDArray[np.bool_]
@@ -124,7 +124,7 @@ class StoredColumns:
     def get_values(
         self, heads: npt.NDArray[np.uint8], dtype: np.dtype[Any]
     ) -> list[npt.NDArray[Any]] | None:
-        """Return the values in each file, if they are uncompressed in its first bytes.
+        """Return the values in each file if they are uncompressed in prefetched bytes.
 
         Parameters
         ----------
@@ -140,8 +140,8 @@ class StoredColumns:
         """
         count, rank = self.shape.shape
         alone = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
-        whole = rank == 1 or bool((self.shape == self.chunks).all())
-        if self.inline or not alone or not whole:
+        is_contiguous = rank == 1 or bool((self.shape == self.chunks).all())
+        if self.inline or not alone or not is_contiguous:
             return None
         nbytes = self.shape.prod(axis=1) * dtype.itemsize
         if (self.address + nbytes > heads.shape[1]).any() or (nbytes > self.length).any():
@@ -162,7 +162,7 @@ class StoredColumns:
         return stacked.join(sources, 0, first.insert_axis(0))
 
     def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
-        """Return the variable of all files, one after the other along an axis.
+        """Return the variable of all files concatenated along an axis.
 
         Parameters
         ----------
@@ -177,8 +177,8 @@ class StoredColumns:
             return self._join_equal_files(sources, axis, first)
         parts = []
         for start, stop in pairwise([0, *cuts.tolist(), len(self.shape)]):
-            some = self.take(np.arange(start, stop))
-            parts.append(some._join_equal_files(sources[start:stop], axis, first))
+            selected = self.take(np.arange(start, stop))
+            parts.append(selected._join_equal_files(sources[start:stop], axis, first))
         return concatenate(parts, axis)
 
     def _join_equal_files(
@@ -190,7 +190,7 @@ class StoredColumns:
         starts = np.cumsum(counts) - counts
         axes = [self._build_axis(other) for other in range(self.shape.shape[1])]
         axes[axis] = _join_divisions(lengths, chunk, counts)
-        grid = tuple(one.nchunks for one in axes)
+        grid = tuple(chunk_axis.nchunks for chunk_axis in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
             at = self.position[other] // self.chunks[self.owner, other]
@@ -208,10 +208,10 @@ class StoredColumns:
     ) -> ChunkManifest:
         is_whole = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
 
-        def spread(values: Ints, rest: int) -> Ints:
+        def spread(values: Ints, default: int) -> Ints:
             if is_whole:
                 return values.reshape(grid)
-            column = np.full(prod(grid), rest, np.int64)
+            column = np.full(prod(grid), default, np.int64)
             column[flat] = values
             return column.reshape(grid)
 
@@ -234,13 +234,13 @@ class StoredColumns:
 
 
 def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
-    """Return an axis along which files follow each other, each with its own chunks."""
+    """Return the concatenated chunk axis of several files."""
     encoded = np.repeat(chunk, counts)
-    shown = encoded.copy()
-    some = counts > 0
-    last = np.cumsum(counts)[some] - 1
-    shown[last] = (lengths - chunk * (counts - 1))[some]
-    return ChunkAxis.from_slabs(shown, encoded)
+    visible = encoded.copy()
+    nonempty = counts > 0
+    last = np.cumsum(counts)[nonempty] - 1
+    visible[last] = (lengths - chunk * (counts - 1))[nonempty]
+    return ChunkAxis.from_slabs(visible, encoded)
 
 
 UNLIMITED_AXIS = -1
@@ -266,7 +266,7 @@ class FoundColumns(NamedTuple):
     columns: dict[Variable, StoredColumns]
 
 
-def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
+def read_columns(structure: FileStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
     """Read the positions of the chunks of all variables, or return None if no file matches.
 
     A file whose chunks cannot be read does not match.
@@ -274,7 +274,7 @@ def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundC
     if not match.sound.any():
         # blocks of files that do not match were not read
         return None
-    reader = _ColumnReader(known, match, files)
+    reader = _ColumnReader(structure, match, files)
     while reader.sound.any():
         try:
             columns = reader.read()
@@ -282,8 +282,8 @@ def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundC
             # each time there are fewer files left
             reader.sound[list(error.files)] = False
             continue
-        for found in columns.values():
-            reader.sound &= found.have_small_grids()
+        for stored in columns.values():
+            reader.sound &= stored.have_small_grids()
         return FoundColumns(reader.sound, reader.lengths, columns) if reader.sound.any() else None
     return None
 
@@ -298,11 +298,11 @@ class _ColumnReader:
     lengths : dict of Dimension to int array
     """
 
-    def __init__(self, known: FileStructure, match: Match, files: ManyFiles) -> None:
-        self._known, self._match, self._files = known, match, files
-        self._slots = known.blueprint.notes.slots
+    def __init__(self, structure: FileStructure, match: Match, files: ManyFiles) -> None:
+        self._known, self._match, self._files = structure, match, files
+        self._slots = structure.blueprint.notes.slots
         self.sound = match.sound.copy()
-        self.shapes = {name: self._read_shape(v) for name, v in known.variables.items()}
+        self.shapes = {name: self._read_shape(v) for name, v in structure.variables.items()}
         self.lengths = self._read_lengths()
         for shape in self.shapes.values():
             self.sound &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
@@ -319,13 +319,13 @@ class _ColumnReader:
         return self._stack(columns + [np.full(len(self.sound), n) for n in variable.within])
 
     def _read_lengths(self) -> dict[Dimension, Ints]:
-        """Return the length of each dimension; files that contradict themselves do not match."""
+        """Return the length of each dimension; inconsistent files do not match."""
         lengths: dict[Dimension, Ints] = {}
         for (owner, axis), dimension in self._known.axes.items():
-            found = self._get_column(owner, LENGTH, axis)
-            self.sound &= (found >= 0) & (found == lengths.setdefault(dimension, found))
+            column = self._get_column(owner, LENGTH, axis)
+            self.sound &= (column >= 0) & (column == lengths.setdefault(dimension, column))
             if (owner, LIMIT, axis) in self._slots:
-                self.sound &= found <= self._get_column(owner, LIMIT, axis)
+                self.sound &= column <= self._get_column(owner, LIMIT, axis)
         return lengths
 
     def read(self) -> dict[Variable, StoredColumns]:
@@ -348,13 +348,17 @@ class _ColumnReader:
             else:
                 chunks[name] = self._read_chunk_lengths(variable)
         for name in chunks:
-            for index_layout, which in self._split_by_form(name, chunks[name]):
-                by_form.setdefault(index_layout, []).append((name, which))
+            for index_layout, files in self._split_by_form(name, chunks[name]):
+                by_form.setdefault(index_layout, []).append((name, files))
         parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunks}
         for index_layout, members in by_form.items():
             for name, part in self._read_indexes(index_layout, members, chunks):
                 parts[name].append(part)
-        return columns | {name: _merge(some) for name, some in parts.items() if some}
+        return columns | {
+            name: _merge(parts_of_variable)
+            for name, parts_of_variable in parts.items()
+            if parts_of_variable
+        }
 
     def _read_chunk_lengths(self, variable: VariableStructure) -> Ints:
         """Return the chunk lengths in all files, which are arbitrary in files that do not match."""
@@ -377,18 +381,18 @@ class _ColumnReader:
     def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
         """Group files by the layout of their indexes: chunk lengths, and limits of axes."""
         variable = self._known.variables[name]
-        which, index_layout = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
+        files, index_layout = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
         limits = self._read_limits(variable, self.shapes[name])
-        rows = np.concatenate([chunks, limits], axis=1)[which]
+        rows = np.concatenate([chunks, limits], axis=1)[files]
         if (rows == rows[:1]).all():
-            kinds, group = rows[:1], np.zeros(len(which), np.int64)
+            kinds, group = rows[:1], np.zeros(len(files), np.int64)
         else:
             kinds, group = np.unique(rows, axis=0, return_inverse=True)
         rank = chunks.shape[1]
         for number, kind in enumerate(kinds.tolist()):
             most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
-            some = which[group.ravel() == number]
-            yield replace(index_layout, chunks=tuple(kind[:rank]), limits=most), some
+            selected = files[group.ravel() == number]
+            yield replace(index_layout, chunks=tuple(kind[:rank]), limits=most), selected
 
     def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
         rank = len(variable.facts.space.limits)
@@ -407,11 +411,11 @@ class _ColumnReader:
             self._get_column(variable.owner, ADDRESS),
             self._count_bytes(variable, shape),
         )
-        there = is_defined(address, self._files.offset_size)
+        is_stored = is_defined(address, self._files.offset_size)
         if (variable.owner, SIZE) in self._slots:
-            self.sound &= ~there | (self._get_column(variable.owner, SIZE) >= nbytes)
-        self.sound &= ~there | ((address >= 0) & (address <= self._files.ends - nbytes))
-        return _as_one_chunk(shape, there & (nbytes > 0), address, nbytes)
+            self.sound &= ~is_stored | (self._get_column(variable.owner, SIZE) >= nbytes)
+        self.sound &= ~is_stored | ((address >= 0) & (address <= self._files.ends - nbytes))
+        return _as_one_chunk(shape, is_stored & (nbytes > 0), address, nbytes)
 
     def _read_indexes(
         self,
@@ -421,27 +425,34 @@ class _ColumnReader:
     ) -> Iterator[tuple[Variable, StoredColumns]]:
         """Read the indexes of one layout, for each variable and file with such an index."""
         rank = len(index_layout.chunks)
-        known = [(name, self._known.variables[name], some) for name, some in members]
-        root = [self._get_column(v.owner, ADDRESS)[some] for _, v, some in known]
-        shape = [self.shapes[name][some, :rank] for name, _, some in known]
-        single = [self._read_single(v, index_layout)[:, some] for _, v, some in known]
-        file = np.concatenate([some for _, some in members])
+        indexed = [(name, self._known.variables[name], selected) for name, selected in members]
+        root = [self._get_column(v.owner, ADDRESS)[selected] for _, v, selected in indexed]
+        shape = [self.shapes[name][selected, :rank] for name, _, selected in indexed]
+        single = [self._read_single(v, index_layout)[:, selected] for _, v, selected in indexed]
+        file = np.concatenate([selected for _, selected in members])
         length, mask = np.concatenate(single, axis=1)
         roots, shapes = np.concatenate(root), np.concatenate(shape)
-        found = read_indexes(self._files, index_layout, file, roots, shapes, length, mask)
-        self.sound[file[found.owner[found.mask != 0]]] = False
-        ends = np.cumsum([len(some) for _, some in members])
-        stops = np.searchsorted(found.owner, ends).tolist()
-        for (name, variable, some), begin, stop in zip(known, [0, *stops], stops, strict=False):
+        index_chunks = read_indexes(self._files, index_layout, file, roots, shapes, length, mask)
+        self.sound[file[index_chunks.owner[index_chunks.mask != 0]]] = False
+        ends = np.cumsum([len(selected) for _, selected in members])
+        stops = np.searchsorted(index_chunks.owner, ends).tolist()
+        for (name, variable, selected), begin, stop in zip(
+            indexed, [0, *stops], stops, strict=False
+        ):
             if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
-                whole = (self.shapes[name][some, :rank] % np.array(index_layout.chunks) == 0).all(
-                    axis=1
-                )
-                self.sound[some[~whole]] = False
+                is_aligned = (
+                    self.shapes[name][selected, :rank] % np.array(index_layout.chunks) == 0
+                ).all(axis=1)
+                self.sound[selected[~is_aligned]] = False
             yield (
                 name,
                 _select_chunks(
-                    found, slice(begin, stop), file, variable, self.shapes[name], chunks[name]
+                    index_chunks,
+                    slice(begin, stop),
+                    file,
+                    variable,
+                    self.shapes[name],
+                    chunks[name],
                 ),
             )
 
@@ -461,15 +472,15 @@ def _merge(parts: list[StoredColumns]) -> StoredColumns:
     order = np.argsort(np.concatenate([part.owner for part in parts]), kind="stable")
     columns = zip(*((p.owner, p.position, p.address, p.length) for p in parts), strict=True)
     owner, position, address, length = (
-        np.concatenate(some, axis=-1)[..., order] for some in columns
+        np.concatenate(column_parts, axis=-1)[..., order] for column_parts in columns
     )
     return StoredColumns(parts[0].chunks, parts[0].shape, owner, position, address, length)
 
 
 def _as_one_chunk(
-    shape: Ints, there: Bools, address: Ints, length: Ints, inline: tuple[bytes, ...] = ()
+    shape: Ints, is_stored: Bools, address: Ints, length: Ints, inline: tuple[bytes, ...] = ()
 ) -> StoredColumns:
-    owner = np.flatnonzero(there)
+    owner = np.flatnonzero(is_stored)
     position = np.zeros((shape.shape[1], len(owner)), np.int64)
     chunks = np.maximum(shape, 1)
     return StoredColumns(chunks, shape, owner, position, address[owner], length[owner], inline)
@@ -599,7 +610,7 @@ class HDF5FileBatch:
         return columns.get_values(self.heads, pipeline.dtype)
 
     def join(self, name: str, dim: str) -> ManifestArray:
-        """Return a variable of all files, one after the other along a dimension."""
+        """Return a variable of all files concatenated along a dimension."""
         axis = self.known.variables[name].dims.index(dim)
         return self.columns[name].join(self.sources, axis, self._get_array(name))
 
@@ -618,8 +629,8 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
     """Return the rows of a column as tuples; equal tuples are one object."""
     if (column == column[:1]).all():
         return [tuple(column[0].tolist())] * len(column)
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
-    return [known.setdefault(row, row) for row in map(tuple, column.tolist())]
+    rows_by_grid: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return [rows_by_grid.setdefault(row, row) for row in map(tuple, column.tolist())]
 
 
 @dataclass
@@ -632,13 +643,13 @@ class _Structures:
     def list(self, part: ReadScope) -> list[FileStructure]:
         """Return the structures, the latest first."""
         with self.lock:
-            return [known for other, known in self.kept if other == part]
+            return [structure for other, structure in self.kept if other == part]
 
-    def use(self, part: ReadScope, known: FileStructure) -> None:
+    def use(self, part: ReadScope, structure: FileStructure) -> None:
         """Make a structure the latest one."""
         with self.lock:
-            rest = [pair for pair in self.kept if pair[1] is not known]
-            self.kept = [(part, known), *rest][:MAX_KNOWN]
+            others = [pair for pair in self.kept if pair[1] is not structure]
+            self.kept = [(part, structure), *others][:MAX_KNOWN]
 
 
 STRUCTURES = _Structures()
@@ -683,64 +694,64 @@ class _BatchReader:
 
     def read(self) -> list[HDF5FileBatch]:
         """Return the files of each structure."""
-        rest = np.arange(len(self.files.readers))
-        for known in STRUCTURES.list(self.part):
-            rest = self._add_matching(known, rest)
+        remaining = np.arange(len(self.files.readers))
+        for structure in STRUCTURES.list(self.part):
+            remaining = self._add_matching(structure, remaining)
         tries = 0
-        while len(rest) >= MIN_FILES and tries < MAX_TRIES:
-            reader = self.files.readers[rest[0]]
+        while len(remaining) >= MIN_FILES and tries < MAX_TRIES:
+            reader = self.files.readers[remaining[0]]
             with reader.hold():
-                made = read_structure(reader.source, self.part)
-            if made is None:
-                rest, tries = rest[1:], tries + 1
+                new_structure = read_structure(reader.source, self.part)
+            if new_structure is None:
+                remaining, tries = remaining[1:], tries + 1
                 continue
-            left = self._add_matching(made, rest)
-            tries += len(rest) - len(left) < MIN_FILES
+            unmatched = self._add_matching(new_structure, remaining)
+            tries += len(remaining) - len(unmatched) < MIN_FILES
             # the first file matches its own structure, unless it has changed meanwhile
-            rest = left if len(left) < len(rest) else rest[1:]
+            remaining = unmatched if len(unmatched) < len(remaining) else remaining[1:]
         return self.found
 
-    def _add_matching(self, known: FileStructure, which: Ints) -> Ints:
+    def _add_matching(self, structure: FileStructure, files_to_match: Ints) -> Ints:
         """Add the files with a structure; return the files without it."""
-        if len(which) < MIN_FILES:
-            return which
-        files = self.files.select(which)
-        files.istore_k = known.istore_k
-        files.offset_size = known.blueprint.offset_size
-        files.length_size = known.blueprint.length_size
-        match = known.blueprint.match(files)
-        found = read_columns(known, match, files)
-        if found is None:
-            return which
-        STRUCTURES.use(self.part, known)
-        fits = np.flatnonzero(found.sound & known.find_equal(match, self.must_be_equal))
+        if len(files_to_match) < MIN_FILES:
+            return files_to_match
+        files = self.files.select(files_to_match)
+        files.istore_k = structure.istore_k
+        files.offset_size = structure.blueprint.offset_size
+        files.length_size = structure.blueprint.length_size
+        match = structure.blueprint.match(files)
+        read_result = read_columns(structure, match, files)
+        if read_result is None:
+            return files_to_match
+        STRUCTURES.use(self.part, structure)
+        fits = np.flatnonzero(read_result.sound & structure.find_equal(match, self.must_be_equal))
         attributes = None
         while attributes is None and len(fits) >= MIN_FILES:
             try:
-                attributes = known.read_attributes(match, fits)
+                attributes = structure.read_attributes(match, fits)
             except SeparateAttributesError as error:
                 # each time there are fewer files left
                 fits = fits[error.same]
         if attributes is None:
-            return which
+            return files_to_match
         heads = files.heads if len(fits) == len(files.heads) else files.heads[fits]
-        columns = {name: one.take(fits) for name, one in found.columns.items()}
+        columns = {name: stored.take(fits) for name, stored in read_result.columns.items()}
         sources = [files.readers[n].source for n in fits.tolist()]
         first, *others = (
             HDF5FileBatch(
                 group.group,
-                self.numbers[which[fits]].tolist(),
+                self.numbers[files_to_match[fits]].tolist(),
                 sources,
-                {name: found.lengths[dim][fits] for name, dim in group.dims.items()},
+                {name: read_result.lengths[dim][fits] for name, dim in group.dims.items()},
                 {name: columns[path, name] for name in group.group.variables},
                 attributes[path],
                 heads,
             )
-            for path, group in known.groups.items()
+            for path, group in structure.groups.items()
         )
-        below = dict(zip(list(known.groups)[1:], others, strict=True))
+        below = dict(zip(list(structure.groups)[1:], others, strict=True))
         self.found.append(replace(first, below=below))
-        return np.delete(which, fits)
+        return np.delete(files_to_match, fits)
 
 
 # ---------------------------------------------------------------------- files read together

@@ -53,14 +53,14 @@ class FloatRange(NamedTuple):
 @cache
 def get_float_types() -> tuple[FloatRange, ...]:
     """Return the floating-point dtypes, the narrowest first."""
-    found = []
+    types = []
     for code in "efdg":
         info = np.finfo(code)
         # the 80 bits of an x87 store the first bit of the fraction
         fraction = info.nmant + _stores_first_bit(info)
         dtype = np.dtype(code)
-        found.append(FloatRange(dtype, fraction, int(info.maxexp), int(info.minexp)))
-    return tuple(found)
+        types.append(FloatRange(dtype, fraction, int(info.maxexp), int(info.minexp)))
+    return tuple(types)
 
 
 def _stores_first_bit(info: Any) -> bool:
@@ -70,7 +70,7 @@ def _stores_first_bit(info: Any) -> bool:
 @cache
 def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
     """Return the floating-point dtypes by size, bits and properties of the equivalent HDF5 type."""
-    found: dict[tuple[int, int, bytes], np.dtype[Any]] = {}
+    types: dict[tuple[int, int, bytes], np.dtype[Any]] = {}
     for number in get_float_types():
         info = np.finfo(number.dtype)
         size, exponent, fraction = number.dtype.itemsize, int(info.iexp), number.fraction
@@ -83,8 +83,8 @@ def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
         raw = struct.pack("<HHBBBBI", 0, width, fraction, exponent, 0, fraction, bias)
         for big in (0, 1):
             bits = big | form << 4 | (width - 1) << 8
-            found.setdefault((size, bits, raw), number.dtype.newbyteorder(">" if big else "<"))
-    return found
+            types.setdefault((size, bits, raw), number.dtype.newbyteorder(">" if big else "<"))
+    return types
 
 
 def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
@@ -114,12 +114,12 @@ def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
 
     If members refer to the heap, HDF5 sorts all members by their offsets, and moves later members.
     """
-    found = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
+    offsets = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
     if not kind.has_variable_length:
-        return found
-    found.sort(key=lambda one: one[1])
+        return offsets
+    offsets.sort(key=lambda member: member[1])
     moved, members = 0, []
-    for name, start, part in found:
+    for name, start, part in offsets:
         members.append((name, start + moved, part))
         moved += size_in_memory(part) - part.size
     return members
@@ -129,14 +129,14 @@ def read_enum_members(kind: HDF5Type) -> dict[bytes, int]:
     """Return the members of an enum by name."""
     base, raw = kind.base, kind.properties
     order = "big" if base.is_big_endian else "little"
-    found = {}
+    members = {}
     for number, name in enumerate(kind.names):
         stored = raw[number * base.size : (number + 1) * base.size]
         bits = int.from_bytes(stored, order) >> base.offset  # type: ignore[arg-type]
         value = bits & (1 << base.precision) - 1
         negative = is_signed(base) and value >> base.precision - 1
-        found[name] = value - (1 << base.precision) if negative else value
-    return found
+        members[name] = value - (1 << base.precision) if negative else value
+    return members
 
 
 def is_signed(kind: HDF5Type) -> bool:
@@ -182,7 +182,7 @@ def _charset_of(kind: HDF5Type) -> str:
 
 
 def _find_opaque(kind: HDF5Type) -> np.dtype[Any]:
-    """Return the dtype in a tag of h5py if it has plain values of that size, or else raw bytes."""
+    """Return the NumPy dtype in h5py's tag of an opaque type, or raw bytes if there is none."""
     tag = kind.properties
     if not tag.startswith(NUMPY_TAG):
         return np.dtype(f"V{kind.size}")
@@ -210,7 +210,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
-    """Raise an error for members that are wider in numpy than in HDF5, which h5py mixes up."""
+    """Raise an error for members that are wider in NumPy than in HDF5, which h5py misreads."""
     stop = 0
     for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
         if start < stop:
@@ -381,7 +381,7 @@ def _find_stored_type(kind: HDF5Type, name: str | None) -> StoredType:
     dtype = _find_dtype(kind)
     if kind.is_text:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
-    # only members keep the metadata with which h5py reads them
+    # the metadata that h5py attaches to a dtype is only needed in compound types
     plain = dtype if dtype.names else np.dtype(dtype.str)
     declared = plain.newbyteorder("=") if plain.names else plain
     return StoredType(plain, declared, in_chunks=_is_plain(kind))

@@ -150,28 +150,30 @@ class Blueprint:
         return match
 
     def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
-        which = np.flatnonzero(match.sound)
+        files_to_read = np.flatnonzero(match.sound)
         sizes = [len(self.notes.blocks[number].data) for number in level]
         blocks = zip(level, sizes, strict=True)
-        files.fetch(which, [(addresses[number, which], size) for number, size in blocks])
+        files.fetch(
+            files_to_read, [(addresses[number, files_to_read], size) for number, size in blocks]
+        )
 
     def _read_block_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
-        """Return a block of each file, with zeros for a file that does not match."""
-        size, which = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
-        found = files.read_rows(which, address[which], size)
-        if len(which) == len(address):
-            return found
+        """Return the bytes of a block in each file, or zeros for files that do not match."""
+        size, files_to_read = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
+        block_rows = files.read_rows(files_to_read, address[files_to_read], size)
+        if len(files_to_read) == len(address):
+            return block_rows
         rows = np.zeros((len(address), size), np.uint8)
-        rows[which] = found
+        rows[files_to_read] = block_rows
         return rows
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
         """Return the address of a block in each file; exclude files with impossible addresses."""
         block = self.notes.blocks[number]
-        found = self._get_addresses(block.pointer, match, len(files.ends))
-        fits = (found >= 0) & (found <= files.ends - len(block.data))
+        addresses = self._get_addresses(block.pointer, match, len(files.ends))
+        fits = (addresses >= 0) & (addresses <= files.ends - len(block.data))
         match.sound[:] &= fits
-        return np.where(fits, found, 0)
+        return np.where(fits, addresses, 0)
 
     def _get_addresses(self, pointer: Pointer, match: Match, count: int) -> Ints:
         if pointer.block == FIXED:
@@ -179,11 +181,11 @@ class Blueprint:
         return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Exclude files in which other addresses are equal than in the first file."""
+        """Exclude files whose equal addresses are not those of the first file."""
         count = addresses.shape[1]
         for pointer, number in self.notes.same:
-            found = self._get_addresses(pointer, match, count)
-            match.sound[:] &= found == addresses[number]
+            actual = self._get_addresses(pointer, match, count)
+            match.sound[:] &= actual == addresses[number]
         ordered = np.sort(addresses, axis=0)
         match.sound[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
 
@@ -196,8 +198,8 @@ class Blueprint:
                 # a checksum within a block counts as zeros
                 summed = rows.copy()
                 summed[:, start:stop] = 0
-            found = compute_checksums(np.ascontiguousarray(summed))
-            match.sound[:] &= found == read_uints(rows[:, start:stop])
+            checksums = compute_checksums(np.ascontiguousarray(summed))
+            match.sound[:] &= checksums == read_uints(rows[:, start:stop])
 
     def _check_references(self, match: Match) -> None:
         """Exclude files whose heap objects do not have the recorded number of elements."""
@@ -243,8 +245,8 @@ class Blueprint:
 
     def _is_equal(self, match: Match, slot: Slot) -> Bools:
         block = self.notes.blocks[slot.block]
-        known = np.frombuffer(block.data, np.uint8)[slot.begin : slot.begin + slot.length]
-        equal: Bools = (match.get_column(slot) == known).all(axis=1)
+        expected = np.frombuffer(block.data, np.uint8)[slot.begin : slot.begin + slot.length]
+        equal: Bools = (match.get_column(slot) == expected).all(axis=1)
         return equal
 
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
@@ -254,9 +256,9 @@ class Blueprint:
         offset = reference.counted.begin
         nbytes = int.from_bytes(counted[offset : offset + 4], "little") * reference.width
         at, _ = match.objects[reference.block, reference.number]
-        found = _gather(match.heaps[reference.block], at, nbytes)
-        known = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
-        equal: Bools = (found == known).all(axis=1)
+        actual = _gather(match.heaps[reference.block], at, nbytes)
+        expected = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
+        equal: Bools = (actual == expected).all(axis=1)
         return equal
 
     def read_texts(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
@@ -295,7 +297,7 @@ def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
 
 
 class ReadScope(NamedTuple):
-    """The part of each file to read: a group, perhaps with groups below, without some names."""
+    """The part of each file to read: a group, optionally with its subgroups, without some names."""
 
     path: str
     skip: frozenset[str]
@@ -373,7 +375,7 @@ class FileStructure:
     def read_attributes(
         self, match: Match, indexes: Ints
     ) -> dict[str, dict[tuple[str, str], list[Any]]]:
-        """Return the attributes that differ from the known file, with all values, by group.
+        """Return the values in all files of attributes that differ from the first file, by group.
 
         Raises
         ------
@@ -381,9 +383,9 @@ class FileStructure:
             Some files have values that cannot be read together.
         """
         notes = self.blueprint.notes
-        found: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
+        attributes: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
         for (path, *key), attribute in self.attributes.items():
-            # files that agree with each other may still differ from the known file
+            # files that are equal among themselves may differ from the first file
             same = self.blueprint.find_equal(match, [attribute.key])[indexes]
             if same.all():
                 continue
@@ -395,25 +397,27 @@ class FileStructure:
                 ]
             else:
                 references = notes.references[attribute.key]
-                texts = [self.blueprint.read_texts(match, one, indexes) for one in references]
-                known = len(references) == attribute.elements
+                texts = [self.blueprint.read_texts(match, slot, indexes) for slot in references]
+                has_all = len(references) == attribute.elements
                 values = [
-                    decode_texts(some) if known else None for some in zip(*texts, strict=True)
+                    decode_texts(some) if has_all else None for some in zip(*texts, strict=True)
                 ]
             if key[1] in OF_DECODING or any(value is None for value in values):
                 raise SeparateAttributesError(same)
-            found[path][key[0], key[1]] = values
-        return found
+            attributes[path][key[0], key[1]] = values
+        return attributes
 
     def find_equal(self, match: Match, must_be_equal: MustBeEqual) -> Bools:
         """Return a mask of the files that agree in the attributes that must be equal."""
-        shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
+        values = {
+            attribute.key: self._get_value(*path) for path, attribute in self.attributes.items()
+        }
         keys = [
             key
             for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
             if isinstance(key, tuple)
             and isinstance(key[1], bytes)
-            and must_be_equal(key[1].decode("utf-8", "surrogateescape"), shown.get(key))
+            and must_be_equal(key[1].decode("utf-8", "surrogateescape"), values.get(key))
         ]
         return self.blueprint.find_equal(match, keys)
 
@@ -424,7 +428,7 @@ class FileStructure:
 
 
 class SeparateAttributesError(Exception):
-    """Some files have attributes that cannot be read together; ``same`` masks the others."""
+    """Raised if attributes of some files cannot be read together; ``same`` masks the others."""
 
     def __init__(self, same: Bools) -> None:
         super().__init__()
@@ -454,30 +458,32 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
         return None
     groups, variables = dict[str, GroupStructure](), dict[Variable, VariableStructure]()
     attributes = dict[tuple[str, str, str], Attribute]()
-    for where, one in read.groups.items():
-        path, group = "/".join(where[len(read.where) :]), one.group
+    for group_path, group_read in read.groups.items():
+        path, group = "/".join(group_path[len(read.where) :]), group_read.group
         if group.problems:
             return None
-        for name, dataset in one.members.datasets.items():
-            shown = name.removeprefix(NOT_A_COORDINATE)
-            if shown not in group.variables:
+        for name, dataset in group_read.members.datasets.items():
+            variable_name = name.removeprefix(NOT_A_COORDINATE)
+            if variable_name not in group.variables:
                 continue
-            variable = group.variables[shown]
+            variable = group.variables[variable_name]
             if is_aggregation(variable.attributes):
                 return None
             if not _is_plain(dataset, variable.data, notes):
                 return None
             owner, within = dataset.address[1], dataset.shape[dataset.rank :]
-            variables[path, shown] = VariableStructure(
+            variables[path, variable_name] = VariableStructure(
                 owner, dataset.facts, within, dataset.type.size
             )
-            attributes |= _find_attributes(path, shown, dataset.attributes)
+            attributes |= _find_attributes(path, variable_name, dataset.attributes)
         if any((path, name) not in variables for name in group.variables):
             return None
-        attributes |= _find_attributes(path, "", one.location.attributes)
-        names = {dim for _, dims in one.axes.named for dim in dims if dim is not None}
+        attributes |= _find_attributes(path, "", group_read.location.attributes)
+        names = {dim for _, dims in group_read.axes.named for dim in dims if dim is not None}
         alone = replace(group, groups=dict.fromkeys(group.groups, ManifestGroup()))
-        groups[path] = GroupStructure(alone, {n: _find_dimension(read, where, n) for n in names})
+        groups[path] = GroupStructure(
+            alone, {n: _find_dimension(read, group_path, n) for n in names}
+        )
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
     ordered = {path: groups[path] for path, _ in read.group.walk() if path in groups}
     return FileStructure(
@@ -486,44 +492,50 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
 
 
 def _find_attributes(
-    path: str, variable: str, known: Attributes
+    path: str, variable: str, attributes: Attributes
 ) -> dict[tuple[str, str, str], Attribute]:
     """Return the attributes of a variable, or of the group, that are visible to users."""
-    texts = {name.decode("utf-8", "surrogateescape"): one for name, one in known.items()}
-    return {(path, variable, name): one for name, one in texts.items() if name not in RESERVED}
+    texts = {
+        name.decode("utf-8", "surrogateescape"): attribute for name, attribute in attributes.items()
+    }
+    return {
+        (path, variable, name): attribute
+        for name, attribute in texts.items()
+        if name not in RESERVED
+    }
 
 
 def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
     """Return the dimension of every axis, or None unless scales with the right lengths name all."""
     axes: dict[tuple[int, int], Dimension] = {}
     lengths: dict[Dimension, int] = {}
-    for where, one in read.groups.items():
-        for dataset, dims in one.axes.named:
+    for group_path, group in read.groups.items():
+        for dataset, dims in group.axes.named:
             if None in dims:
                 return None
             for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
-                found = _find_dimension(read, where, str(dim))
-                if lengths.setdefault(found, length) != length:
+                dimension = _find_dimension(read, group_path, str(dim))
+                if lengths.setdefault(dimension, length) != length:
                     return None
-                axes[dataset.address[1], axis] = found
-    if any(one.axes.depend_on_unlimited for one in read.groups.values()):
+                axes[dataset.address[1], axis] = dimension
+    if any(group.axes.depend_on_unlimited for group in read.groups.values()):
         # in netCDF a dimension is as long as the longest of its variables, in any group
-        for where, others in read.together.axes.items():
+        for group_path, others in read.together.axes.items():
             for dataset, dims in others.named:
                 for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
-                    found = _find_dimension(read, where, str(dim))
-                    if dim is not None and lengths.get(found, length) != length:
+                    dimension = _find_dimension(read, group_path, str(dim))
+                    if dim is not None and lengths.get(dimension, length) != length:
                         return None
-                    if dim is not None and found in lengths:
-                        axes[dataset.address[1], axis] = found
+                    if dim is not None and dimension in lengths:
+                        axes[dataset.address[1], axis] = dimension
     return axes
 
 
-def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
+def _find_dimension(read: GroupsRead, group_path: PathParts, name: str) -> Dimension:
     """Return a dimension by its name in a group."""
     if len(read.groups) == 1 and not read.groups[read.where].axes.depend_on_unlimited:
         return read.where, name
-    return read.together.find_owner(where, name), name
+    return read.together.find_owner(group_path, name), name
 
 
 def _is_plain(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
@@ -577,23 +589,23 @@ class LocalReader:
         self._handle = open_regular(local_path(url), options)
         try:
             lock_for_reading(self._handle)
-            found = os.fstat(self._handle)
+            status = os.fstat(self._handle)
             self.head = os.pread(self._handle, HEAD_BYTES, 0)
         except BaseException:
             self.close()
             raise
-        self.source = SourceFile(url, found.st_size, found.st_mtime_ns)
+        self.source = SourceFile(url, status.st_size, status.st_mtime_ns)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
         """Fill a buffer with the bytes from an address on; return how many there are."""
         if hasattr(os, "preadv"):
             return os.preadv(self._handle, [buffer], address)
-        found = os.pread(self._handle, len(buffer), address)
-        buffer[: len(found)] = found
-        return len(found)
+        data = os.pread(self._handle, len(buffer), address)
+        buffer[: len(data)] = data
+        return len(data)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Do nothing: nothing is fetched."""
+        """Do nothing, as local files are not prefetched."""
         return nullcontext()
 
     def close(self) -> None:
@@ -602,7 +614,7 @@ class LocalReader:
 
 
 class RemoteReader:
-    """Reads a remote file, and caches what it fetched."""
+    """Reads a remote file, and caches prefetched bytes."""
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self._scan = ScannedStore(url, options)
@@ -612,13 +624,13 @@ class RemoteReader:
         self._blocks = self._scan.get_blocks(self.source)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with bytes, from the cache if they are there."""
-        found = self._blocks.read(address, len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        """Fill a buffer with the bytes from an address on, from the cache if possible."""
+        data = self._blocks.read(address, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
-        """Fetch what is about to be read, all at once."""
+        """Prefetch ranges together."""
         self._blocks.fetch_together(ranges)
 
     def hold(self) -> AbstractContextManager[None]:
@@ -626,7 +638,7 @@ class RemoteReader:
         return self._scan.hold()
 
     def close(self) -> None:
-        """Release what was fetched; connections are kept."""
+        """Release the prefetched bytes; connections stay open."""
         self._scan.close()
 
 
@@ -667,7 +679,7 @@ class ManyFiles:
         return ManyFiles([self.readers[n] for n in numbers.tolist()], self.fetch_ranges)
 
     def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
-        """Fetch what is about to be read, for all files at once.
+        """Prefetch ranges of all files together.
 
         Parameters
         ----------
@@ -677,12 +689,12 @@ class ManyFiles:
         """
         if self.fetch_ranges is None:
             return
-        wanted: list[list[Range]] = [[] for _ in self.readers]
+        ranges_by_file: list[list[Range]] = [[] for _ in self.readers]
         for addresses, length in ranges:
             outside = addresses + length > self._in_head[file]
             for number, address in zip(file[outside].tolist(), addresses[outside], strict=True):
-                wanted[number].append((int(address), length))
-        self.fetch_ranges(self.readers, wanted)
+                ranges_by_file[number].append((int(address), length))
+        self.fetch_ranges(self.readers, ranges_by_file)
 
     def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
@@ -712,12 +724,18 @@ class ManyFiles:
         gathered: Bytes = self.heads[file[:, None], address[:, None] + np.arange(length)]
         return gathered
 
-    def _read_rows(self, file: Ints, address: Ints, which: Ints, rows: Bytes) -> None:
+    def _read_rows(self, file: Ints, address: Ints, rows_to_read: Ints, rows: Bytes) -> None:
         """Read some of the rows, each into its position."""
-        files, addresses, length = file[which].tolist(), address[which].tolist(), rows.shape[1]
-        self.fetch(file[which], [(address[which], length)])
+        files, addresses, length = (
+            file[rows_to_read].tolist(),
+            address[rows_to_read].tolist(),
+            rows.shape[1],
+        )
+        self.fetch(file[rows_to_read], [(address[rows_to_read], length)])
         readers, view = self.readers, rows.reshape(-1).data
-        for offset, number, at in zip((which * length).tolist(), files, addresses, strict=True):
+        for offset, number, at in zip(
+            (rows_to_read * length).tolist(), files, addresses, strict=True
+        ):
             if readers[number].read_into(at, view[offset : offset + length]) < length:
                 reason = "a file ends earlier than when it was opened"
                 raise RowsError(frozenset({number}), reason)
@@ -752,26 +770,30 @@ def open_many(
 
     with _choose_runner(len(urls), is_local) as run:
         fetch = None if is_local else partial(_fetch_ranges, run)
-        found: list[FileReader | None] = []
+        readers: list[FileReader | None] = []
         try:
-            found += run(open_one, urls if is_local else urls[:MIN_FILES])
-            if not is_local and is_alike(_select_open_files(found, fetch)):
-                found += run(open_one, urls[MIN_FILES:])
-            numbers = np.flatnonzero([reader is not None for reader in found])
-            yield _select_open_files(found, fetch), numbers
+            readers += run(open_one, urls if is_local else urls[:MIN_FILES])
+            if not is_local and is_alike(_select_open_files(readers, fetch)):
+                readers += run(open_one, urls[MIN_FILES:])
+            numbers = np.flatnonzero([reader is not None for reader in readers])
+            yield _select_open_files(readers, fetch), numbers
         finally:
-            for reader in filter(None, found):
+            for reader in filter(None, readers):
                 reader.close()
 
 
-def _select_open_files(found: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
-    return ManyFiles([reader for reader in found if reader is not None], fetch)
+def _select_open_files(readers: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
+    return ManyFiles([reader for reader in readers if reader is not None], fetch)
 
 
 def _fetch_ranges(
-    run: Callable[..., Any], readers: Sequence[Any], wanted: Sequence[Sequence[Range]]
+    run: Callable[..., Any], readers: Sequence[Any], ranges: Sequence[Sequence[Range]]
 ) -> None:
-    pairs = [(reader, some) for reader, some in zip(readers, wanted, strict=True) if some]
+    pairs = [
+        (reader, reader_ranges)
+        for reader, reader_ranges in zip(readers, ranges, strict=True)
+        if reader_ranges
+    ]
     run(lambda pair: pair[0].fetch(pair[1]), pairs)
 
 
@@ -784,7 +806,7 @@ def _choose_runner(count: int, is_local: bool) -> Iterator[Callable[..., Any]]:
     with ThreadPoolExecutor(min(count, get_options().max_requests)) as pool:
 
         def run(work: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
-            # what a thread reads belongs to the scan of its caller
+            # threads inherit the context variables of the scan
             started = [pool.submit(copy_context().run, work, item) for item in items]
             return [future.result() for future in started]
 

@@ -153,17 +153,17 @@ def _split_box(
     shape: tuple[int, ...], box: Sequence[slice] | None, size: int
 ) -> list[tuple[slice, ...]]:
     """Divide the part of a box inside an array into smaller parts, along the first axis."""
-    whole = box or tuple(slice(0, n) for n in shape)
-    inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
+    full_box = box or tuple(slice(0, n) for n in shape)
+    inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(full_box, shape, strict=True)]
     if not shape:
         return [()]
-    first, *rest = inside
-    row = size * prod(k.stop - k.start for k in rest)
+    first, *inner = inside
+    row = size * prod(k.stop - k.start for k in inner)
     if not row:
         return []
     step = max(BYTES_AT_ONCE // row, 1)
     starts = range(first.start, first.stop, step)
-    return [(slice(n, min(n + step, first.stop)), *rest) for n in starts]
+    return [(slice(n, min(n + step, first.stop)), *inner) for n in starts]
 
 
 # ---------------------------------------------------------------------- texts
@@ -176,7 +176,7 @@ def _split_box(
 def contains_texts(dataset: HDF5Dataset) -> bool:
     """Return whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
-    # a fill value that h5py found has no bytes here
+    # a fill value that was read with h5py has no raw bytes
     is_known = bool(fill.raw) or not fill.is_chosen
     # without any fill value, HDF5 cannot read a dataset that was never written
     layout = dataset.facts.layout
@@ -200,14 +200,14 @@ def read_texts(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.obj
     """
     kind, budget = dataset.type, element_types.Budget(dataset.file)
     encoding = CHARSETS[kind.charset]
-    whole = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
+    texts = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
     for part, elements in read_elements(dataset, kind.size, box):
-        found = element_types.read_texts(budget, kind, elements, encoding)
+        elements_read = element_types.read_texts(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
         at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
         # with an ellipsis, a scalar is the string itself instead of an array with it
-        whole[(*at, ...)] = found.reshape([p.stop - p.start for p in part])
-    return whole
+        texts[(*at, ...)] = elements_read.reshape([p.stop - p.start for p in part])
+    return texts
 
 
 # ---------------------------------------------------------------------- values
@@ -265,9 +265,9 @@ class HDF5Array:
             if isinstance(error, ReadError):
                 raise
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
-        for axis, taken in enumerate(within):
-            values = values[(slice(None),) * axis + (taken,)]
-        # an element of an array of arrays stays an element
+        for axis, index in enumerate(within):
+            values = values[(slice(None),) * axis + (index,)]
+        # drop the integer-indexed axes of the dataset, not those within elements
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return values.squeeze(dropped)
 
@@ -283,16 +283,16 @@ class HDF5Array:
         dataset = files.open(self.source)[self.path]
         check_filters(dataset)
         if dataset.dtype.hasobject:
-            known = find_dataset(files, self.source, path)
-            if known is not None:
-                check_heap(known, files, box)
+            found_dataset = find_dataset(files, self.source, path)
+            if found_dataset is not None:
+                check_heap(found_dataset, files, box)
         return read_box(dataset, box, self.dtype)
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
-    """Return the slice of an axis that covers a key, and the key relative to that slice."""
+    """Return the slice of an axis that covers a key, and the key relative to it."""
     if isinstance(key, slice):
-        # an axis may have more elements than memory has bytes
+        # a range needs no memory for the positions along a huge axis
         chosen = range(size)[key]
         first, last = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
         return slice(first, last + 1), slice(None, None, chosen.step)
@@ -305,11 +305,11 @@ def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int
 
 def _check_source(source: SourceFile) -> None:
     """Raise an error for a file that is missing or has changed since the scan."""
-    found = find_store(source.url).describe(source.url, source.options)
+    current = find_store(source.url).describe(source.url, source.options)
     if not get_options().check_sources:
         return
     for name in ("size", "mtime", "etag"):
-        was, now = getattr(source, name), getattr(found, name)
+        was, now = getattr(source, name), getattr(current, name)
         if was is not None and now is not None and was != now:
             if name == "mtime":
                 raise ReadError(
@@ -329,18 +329,18 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
         slice(min(k.start, n), min(k.stop, n))
         for k, n in zip(box[:rank], dataset.shape or (), strict=True)
     )
-    found = _read_values(dataset, inside, dtype)
+    values = _read_values(dataset, inside, dtype)
     within: Any = (*(slice(None),) * rank, *box[rank:], ...)
-    found = np.asarray(found[within], dtype)
+    values = np.asarray(values[within], dtype)
     shape = tuple(k.stop - k.start for k in box)
-    if found.shape == shape:
-        return found
+    if values.shape == shape:
+        return values
     plist = dataset.id.get_create_plist()
     has_fill = plist.fill_value_defined() == FillState.CHOSEN and not dtype.hasobject
     chosen = read_storage_fill(plist, dtype).tobytes() if has_fill else None
-    whole = np.full(shape, find_fill_beyond(chosen, dtype), dtype)
-    whole[tuple(slice(0, n) for n in found.shape)] = found
-    return whole
+    padded = np.full(shape, find_fill_beyond(chosen, dtype), dtype)
+    padded[tuple(slice(0, n) for n in values.shape)] = values
+    return padded
 
 
 def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
@@ -349,12 +349,12 @@ def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> 
 
     if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.hasobject:
         return np.asarray(dataset.asstr(errors="replace")[(*box, ...)], dtype)
-    found = np.asarray(dataset[(*box, ...)])
+    values = np.asarray(dataset[(*box, ...)])
     if dtype != TEXT_DTYPE or h5py.check_ref_dtype(dataset.dtype) is None:
-        return found.astype(dtype.newbyteorder("="), copy=False)
-    paths = np.empty(found.shape, dtype)
-    for index in np.ndindex(found.shape):
-        paths[index] = path_of(found[index], dataset)
+        return values.astype(dtype.newbyteorder("="), copy=False)
+    paths = np.empty(values.shape, dtype)
+    for index in np.ndindex(values.shape):
+        paths[index] = path_of(values[index], dataset)
     return paths
 
 
@@ -398,7 +398,7 @@ def load_or_defer(
 
 
 def fetch_groups(
-    above: Sequence[HDF5Location], here: HDF5Location, skip: Collection[str], *, below: bool
+    above: Sequence[HDF5Location], location: HDF5Location, skip: Collection[str], *, below: bool
 ) -> None:
     """Fetch the metadata of a group, and of the groups above it or all groups below it.
 
@@ -411,12 +411,14 @@ def fetch_groups(
     below : bool
         Whether groups below are read, too.
     """
-    # HDF5 reads the same bytes, which cannot be requested ahead
-    files = copy(here.files)
+    # HDF5 would read the same bytes, but without prefetching
+    files = copy(location.files)
     files.by_library, files.roots = False, {}
     scales, all_of_it = _Visitor(None), _Visitor(skip, below)
     works: list[Work] = [partial(scales.visit_links, replace(g, files=files)) for g in above]
-    here.file.read_ahead([*works, partial(all_of_it.visit_links, replace(here, files=files))])
+    location.file.read_ahead(
+        [*works, partial(all_of_it.visit_links, replace(location, files=files))]
+    )
 
 
 @dataclass(frozen=True)
@@ -460,9 +462,9 @@ class _Visitor:
 def _visit_attributes(location: HDF5Location) -> list[Work]:
     """Read the attributes of an object."""
     return [
-        partial(_visit_heap, location.file, one)
-        for one in location.attributes.values()
-        if is_sequence(one.kind) and one.name not in UNREAD
+        partial(_visit_heap, location.file, attribute)
+        for attribute in location.attributes.values()
+        if is_sequence(attribute.kind) and attribute.name not in UNREAD
     ]
 
 
@@ -478,7 +480,7 @@ def _visit_chunks(location: HDF5Location) -> list[Work]:
     layout = dataset.facts.layout
     if location.files.defers and can_defer(dataset):
         return []
-    # HDF5 lists the chunks of indexes of other kinds
+    # other kinds of indexes are read by HDF5
     if layout.kind == LayoutClass.CHUNKED and layout.index_kind is not None:
         read_chunks(dataset)
     return []
@@ -494,7 +496,7 @@ NOT_A_COORDINATE = "_nc4_non_coord_"
 
 
 class GroupRead(NamedTuple):
-    """A group that was read, its members, the names of its axes, and its location."""
+    """A parsed group: its members, the names of their axes, and its location."""
 
     group: ManifestGroup
     members: GroupMembers
@@ -523,21 +525,21 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
     FormatError
         There are too many.
     """
-    root, here, where, scales = _find_group(files, skip, path, below=below)
+    root, location, group_path, scales = _find_group(files, skip, path, below=below)
     if below:
-        found = read_groups_below(here, where, scales, skip)
-        listed = list(islice(found, MAX_GROUPS + 1))
+        groups = read_groups_below(location, group_path, scales, skip)
+        first_groups = list(islice(groups, MAX_GROUPS + 1))
     else:
-        listed = [HDF5Group(where, here, read_members(here, skip), scales)]
-    if len(listed) > MAX_GROUPS:
+        first_groups = [HDF5Group(group_path, location, read_members(location, skip), scales)]
+    if len(first_groups) > MAX_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MAX_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    every = listed if below and not where else None
+    every = first_groups if below and not group_path else None
     together = FileGroups(root, every, partial(_read_eos_metadata, root))
     done: dict[PathParts, GroupRead] = {}
-    for group in listed:
+    for group in first_groups:
         children = {
             name: done[(*group.where, name)].group if below else ManifestGroup()
             for name in group.found.groups
@@ -545,7 +547,7 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
         reader = _GroupReader(files, skip, group.where)
         read = reader.read(group, together, children)
         done[group.where] = GroupRead(read, group.found, reader.axes, group.location)
-    return GroupsRead(done, where, together)
+    return GroupsRead(done, group_path, together)
 
 
 EOS_INFORMATION = "HDFEOS INFORMATION"
@@ -579,10 +581,10 @@ def _find_group(
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[HDF5Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     root = open_root(files, files.source)
-    *above, here = descend_to(root, path)
-    fetch_groups(above, here, skip, below=below)
+    *above, location = descend_to(root, path)
+    fetch_groups(above, location, skip, below=below)
     scales = (d for g in above for d in read_members(g).scales)
-    return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
+    return root, location, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
 class _GroupReader:
@@ -590,10 +592,10 @@ class _GroupReader:
 
     axes: NamedAxes
 
-    def __init__(self, files: HDF5Files, skip: frozenset[str], where: PathParts) -> None:
+    def __init__(self, files: HDF5Files, skip: frozenset[str], group_path: PathParts) -> None:
         self.files = files
         self.skip = skip
-        self.where = where
+        self.where = group_path
         url = files.source.url
         self.source_name = path_or_url(url)
         self.problems: dict[str, VirtualdsError] = {}
@@ -602,28 +604,28 @@ class _GroupReader:
         self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
     ) -> ManifestGroup:
         """Read a group; ``below`` are its child groups."""
-        found = group.found
-        for name in found.broken.keys() - self.skip:
-            self._note(name, found.broken[name])
+        members = group.found
+        for name in members.broken.keys() - self.skip:
+            self._note(name, members.broken[name])
         self.axes = together.name_axes(group)
         dims = self._read_dimensions(group, together)
         return ManifestGroup(
-            self._read_variables(found.datasets, dims),
+            self._read_variables(members.datasets, dims),
             self._read_attributes("", group.location),
             below,
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
-            left_out=self._describe_left_out(found.datasets, dims),
+            left_out=self._describe_left_out(members.datasets, dims),
         )
 
     def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
         axes = self.axes
-        given = together.name_by_file(group.where, axes)
+        names = together.name_by_file(group.where, axes)
         if not group.where and not group.found.groups:
-            return Dimensions(axes, lambda: len(axes.scales), {}, given)
+            return Dimensions(axes, lambda: len(axes.scales), {}, names)
         lengths = together.find_lengths(group.where, axes) if axes.depend_on_unlimited else {}
         first = partial(together.count_earlier_dimensions, group.where)
-        return Dimensions(axes, first, lengths, given)
+        return Dimensions(axes, first, lengths, names)
 
     def _read_variables(
         self, datasets: Mapping[str, HDF5Dataset], dims: Dimensions
@@ -633,38 +635,40 @@ class _GroupReader:
         scales = [d for d in datasets.values() if d.is_scale and d.shape]
         sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
         for name, names in dims.of.items():
-            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
-            if shown in self.skip:
+            variable_name, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+            if variable_name in self.skip:
                 continue
             lengths = zip(names, dataset.shape, strict=True)
             shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
-            own = dict(zip(names, shape, strict=True))
-            if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
-                self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
+            axis_sizes = dict(zip(names, shape, strict=True))
+            if odd := [dim for dim, n in axis_sizes.items() if sizes.get(dim, n) != n]:
+                self._note(
+                    variable_name, _contradiction_error(odd[0], axis_sizes[odd[0]], sizes[odd[0]])
+                )
                 continue
             if max(shape, default=0) >= MAX_AXIS:
-                self._note(shown, _length_error(max(shape)))
+                self._note(variable_name, _length_error(max(shape)))
                 continue
-            sizes |= own
-            variables[shown] = self._read_variable(shown, dataset, names, shape)
+            sizes |= axis_sizes
+            variables[variable_name] = self._read_variable(variable_name, dataset, names, shape)
         return variables
 
     def _describe_left_out(
         self, datasets: Mapping[str, HDF5Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         """Describe the variables to skip, as far as they can be read."""
-        found = {}
+        left_out = {}
         for name, names in dims.of.items():
-            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
-            if shown not in self.skip:
+            variable_name, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+            if variable_name not in self.skip:
                 continue
             dtype, lent = np.dtype("V1"), dict[str, Any]()
             with suppress(VirtualdsError), describe_damage(dataset.source):
                 dtype = dataset.stored.dtype
                 for attribute in {*SHARED_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
                     lent[attribute] = read_attribute(dataset, attribute)
-            found[shown] = describe_left_out(names, dtype, lent)
-        return found
+            left_out[variable_name] = describe_left_out(names, dtype, lent)
+        return left_out
 
     def _note(
         self,
@@ -675,10 +679,10 @@ class _GroupReader:
     ) -> VirtualdsError:
         """Record the error of a variable or group; raise it again if it concerns no file."""
         if not isinstance(error, VirtualdsError):
-            found = find_damage_error(source or self.files.source, error)
-            if found is None:
+            damage = find_damage_error(source or self.files.source, error)
+            if damage is None:
                 raise error
-            error = found
+            error = damage
         path = "/".join((*self.where, name))
         error.locate(f"{kind} {path!r}", self.files.source.url)
         self.problems[name] = error
@@ -686,16 +690,16 @@ class _GroupReader:
 
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the user's attributes of a group or dataset."""
-        found = {}
+        attributes = {}
         for name in list_attribute_names(owner):
             if name in RESERVED:
                 continue
             try:
-                found[name] = read_attribute(owner, name)
+                attributes[name] = read_attribute(owner, name)
             except (VirtualdsError, *HDF5_ERRORS) as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(f"{variable}:{name}", error, "attribute")
-        return found
+        return attributes
 
     def _read_variable(
         self, name: str, dataset: HDF5Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
@@ -725,7 +729,7 @@ class _GroupReader:
         shape: tuple[int, ...],
         encoding: dict[str, Any],
     ) -> Data:
-        """Return the values of a dataset, as references where possible."""
+        """Return the values of a dataset, as chunk references if possible."""
         if dataset.space.shape is None:
             raise UnsupportedError(
                 "it has a null dataspace, so there are no values; leave the variable out with "
@@ -747,7 +751,7 @@ class _GroupReader:
         if shape == array.shape:
             return array
         fill = find_fill_beyond(get_fill(dataset, stored.dtype), stored.dtype)
-        # the fill value of its own gaps differs from that of the part past its end
+        # gaps and the part past the end have different fill values
         array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
@@ -759,8 +763,8 @@ def _length_error(size: int) -> FormatError:
     )
 
 
-def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
+def _contradiction_error(dim: str, size: int, other_size: int) -> FormatError:
     return FormatError(
-        f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
+        f"it has {size} elements along {dim!r}, where other variables have {other_size}; the file "
         f"contradicts itself, leave one of them out with drop_variables"
     )

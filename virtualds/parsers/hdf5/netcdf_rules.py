@@ -129,26 +129,26 @@ def read_attribute(owner: Any, name: str) -> Any:
         It is in a damaged heap.
     """
     raw = name.encode("utf-8", "surrogateescape")
-    known = owner.attributes[raw]
-    if (value := _read_plain_value(owner.file, known)) is not None:
+    attribute = owner.attributes[raw]
+    if (value := _read_plain_value(owner.file, attribute)) is not None:
         return value
-    return _read_by_library(owner, name, raw, known)
+    return _read_by_library(owner, name, raw, attribute)
 
 
-def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any:
+def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) -> Any:
     import h5py
 
-    if is_region(known.kind):
-        # regions are in the heap too, and HDF5 looks for them there as soon as it reads references
+    if is_region(attribute.kind):
+        # HDF5 reads region references from the global heap, which has not been checked
         raise _unsupported_error("it refers to regions")
-    if not known.kind or known.kind[0] & 0x0F not in IN_PLACE:
-        mark_incomplete(known.data)
+    if not attribute.kind or attribute.kind[0] & 0x0F not in IN_PLACE:
+        mark_incomplete(attribute.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
         if has_parts and (reason := find_obstacle(parse_type_message(encode_type(kind)))):
             raise _unsupported_error(reason)
-        _check_heap(owner.file, known)
+        _check_heap(owner.file, attribute)
         value = owner.attrs[name]
     except (FormatError, UnsupportedError):
         raise
@@ -171,43 +171,43 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
 
 
-def _check_heap(file: FileBytes, known: Attribute) -> None:
+def _check_heap(file: FileBytes, attribute: Attribute) -> None:
     """Raise an error for an attribute that refers to objects missing from the heap."""
-    kind = parse_type(file, known.kind)
+    kind = parse_type(file, attribute.kind)
     if not kind.has_variable_length:
         return
-    if known.elements * kind.size > len(known.data):
+    if attribute.elements * kind.size > len(attribute.data):
         file.raise_damaged(
-            f"an attribute has {len(known.data)} bytes for {known.elements} elements"
+            f"an attribute has {len(attribute.data)} bytes for {attribute.elements} elements"
         )
-    data = np.frombuffer(known.data, np.uint8, known.elements * kind.size)
+    data = np.frombuffer(attribute.data, np.uint8, attribute.elements * kind.size)
     check_elements(file, kind, data.reshape(-1, kind.size))
 
 
-def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
+def _read_plain_value(file: FileBytes, attribute: Attribute) -> Any:
     """Return a value of a common type as h5py would read it, or None for other types."""
-    if known.elements and known.kind in STRINGS:
-        return decode_texts(read_sequences(file, known, is_value=True))
-    return decode_inline_value(known)
+    if attribute.elements and attribute.kind in STRINGS:
+        return decode_texts(read_sequences(file, attribute, is_value=True))
+    return decode_inline_value(attribute)
 
 
 def decode_texts(raw: Sequence[bytes]) -> Any:
     """Return variable-length strings as read by h5py: one as str, several as a list."""
-    texts = [_to_text(one.partition(b"\0")[0]) for one in raw]
+    texts = [_to_text(text.partition(b"\0")[0]) for text in raw]
     return texts[0] if len(texts) == 1 else texts
 
 
-def decode_inline_value(known: Attribute) -> Any:
+def decode_inline_value(attribute: Attribute) -> Any:
     """Return the value of an attribute without references, or None for uncommon types."""
-    count = known.elements
-    dtype = _find_plain_type(known.kind)
-    if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
+    count = attribute.elements
+    dtype = _find_plain_type(attribute.kind)
+    if dtype is None or not 0 < count * dtype.itemsize <= len(attribute.data):
         return None
     if dtype.kind != "S":
-        values = np.frombuffer(known.data, dtype, count).reshape(known.shape)
+        values = np.frombuffer(attribute.data, dtype, count).reshape(attribute.shape)
         return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
     size = dtype.itemsize
-    texts = [known.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
+    texts = [attribute.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
     # let HDF5 handle bytes after the end of a string
     return None if any(b"\0" in text for text in texts) else decode_texts(texts)
 
@@ -227,17 +227,17 @@ def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
 
 
 def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
-    """Return strings or paths as a list, and variable-length arrays as an array of them."""
+    """Return strings or paths as a list, and variable-length arrays as an object array."""
     import h5py
 
-    found: list[Any] = values.ravel().tolist()
-    found = [
+    items: list[Any] = values.ravel().tolist()
+    items = [
         path_of(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
-        for item in found
+        for item in items
     ]
-    if len(found) == 1:
-        return found[0]
-    return found if all(isinstance(item, str) for item in found) else values
+    if len(items) == 1:
+        return items[0]
+    return items if all(isinstance(item, str) for item in items) else values
 
 
 def _unsupported_error(reason: str) -> UnsupportedError:
@@ -248,7 +248,7 @@ def _unsupported_error(reason: str) -> UnsupportedError:
 
 
 def path_of(reference: Any, owner: Any) -> str:
-    """Return the path of the object to which a reference points, or "" if it points to none."""
+    """Return the path of a referenced object, or "" for a null reference."""
     import h5py
 
     name = h5py.h5r.get_name(reference, owner.id) if reference else None
@@ -296,7 +296,7 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     if listed.elements != rank or not _is_reference_list(listed.kind):
         raise _no_list_error(dataset)
     lists = read_sequences(dataset.file, listed)
-    return tuple(_find_last_reference(dataset, one) for one in lists) + none[rank:]
+    return tuple(_find_last_reference(dataset, references) for references in lists) + none[rank:]
 
 
 def _find_last_reference(dataset: HDF5Dataset, references: bytes) -> int | None:
@@ -317,15 +317,15 @@ def _is_reference_list(kind: bytes) -> bool:
 
 
 def _find_name_elsewhere(dataset: HDF5Dataset, axis: int) -> str:
-    """Return the name of the last scale of an axis, which is in another group."""
+    """Return the name of the last scale of an axis if it is in another group."""
     import h5py
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
-    found = np.empty((dataset.rank,), dtype)
+    values = np.empty((dataset.rank,), dtype)
     try:
         # `read_scale_addresses` has checked the list that HDF5 follows here
-        h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
-        reference = found[axis][-1]
+        h5py.h5a.open(dataset.id, SCALES).read(values, h5py.h5t.py_create(dtype))
+        reference = values[axis][-1]
         h5py.h5r.dereference(reference, dataset.id)
         path = h5py.h5r.get_name(reference, dataset.id)
     except (KeyError, RuntimeError, ValueError):
@@ -361,7 +361,7 @@ class NamedAxes:
     def __init__(self, datasets: Collection[HDF5Dataset], above: Iterable[HDF5Dataset]) -> None:
         above = tuple(above)
         linked = [d for d in datasets if d.is_scale]
-        # of several links to one scale the innermost counts, and in a group the first
+        # of several links to a scale, the innermost is used, and within a group the first
         self._by_address = {d.address: d for d in [*above, *reversed(linked)]}
         self.scales = [d for d in linked if self._find_dimension(d) is d]
         self.named: Names = [(d, self._look_up(d)) for d in datasets]
@@ -369,7 +369,7 @@ class NamedAxes:
 
     @cached_property
     def _by_id(self) -> dict[int, str]:
-        """Names of scales by their number in the netCDF library."""
+        """Names of scales by their dimension id in the netCDF library."""
         return {
             int(read_attribute(d, DIMENSION_ID)): d.name
             for d in self._by_address.values()
@@ -378,7 +378,7 @@ class NamedAxes:
 
     def _find_unlimited_lengths(self) -> dict[str, int]:
         """Return the lengths of visible unlimited dimensions in the variables of the group."""
-        # a dimension hides those of the same name further up
+        # a dimension hides those of the same name in groups above
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
         for dataset, dims in self.named:
@@ -407,7 +407,7 @@ class NamedAxes:
         )
 
     def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
-        """Return the link to a scale that gives its dimension a name.
+        """Return the link to a scale whose name is that of the dimension.
 
         A scale that the netCDF library numbered is one dimension, whatever links there are to it.
         For another scale, each link is a dimension, as in the library.
@@ -416,9 +416,9 @@ class NamedAxes:
         return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
 
     def _find_scale(self, dataset: HDF5Dataset, axis: int, address: int) -> str:
-        """Return the name of the scale at an address, which an axis has."""
-        known = self._by_address.get((dataset.source.url, address))
-        return _find_name_elsewhere(dataset, axis) if known is None else known.name
+        """Return the name of the scale at an address."""
+        name = self._by_address.get((dataset.source.url, address))
+        return _find_name_elsewhere(dataset, axis) if name is None else name.name
 
 
 class Dimensions:
@@ -466,38 +466,38 @@ class Dimensions:
     def _replace_phony(
         self, dataset: str, names: Iterable[str | None], phony: Collection[str]
     ) -> None:
-        """Replace invented names of axes of a dataset by names that the file has for them."""
-        found = list(self.of.get(dataset, ()))
-        for axis, (invented, name) in enumerate(zip(found, names, strict=False)):
-            if name is not None and invented in phony and name not in found:
-                found[axis] = name
+        """Replace invented dimension names of a dataset by names in metadata of the file."""
+        replaced = list(self.of.get(dataset, ()))
+        for axis, (invented, name) in enumerate(zip(replaced, names, strict=False)):
+            if name is not None and invented in phony and name not in replaced:
+                replaced[axis] = name
                 self.unlimited_here |= {name} if invented in self.unlimited_here else set()
         if dataset in self.of:
-            self.of[dataset] = tuple(found)
+            self.of[dataset] = tuple(replaced)
 
     def _complete(self, dataset: HDF5Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Name the axes without scales."""
-        taken = [name for name in names if name is not None]
-        if len(taken) == len(names):
-            return tuple(taken)
+        used_names = [name for name in names if name is not None]
+        if len(used_names) == len(names):
+            return tuple(used_names)
         complete = []
         for name, size, is_unlimited in zip(
             names, dataset.shape, dataset.unlimited_axes, strict=True
         ):
             if name is None:
-                name = self._find_or_invent(size, is_unlimited, taken)
-                taken.append(name)
+                name = self._find_or_invent(size, is_unlimited, used_names)
+                used_names.append(name)
             complete.append(name)
         return tuple(complete)
 
-    def _find_or_invent(self, size: int, is_unlimited: bool, taken: list[str]) -> str:
+    def _find_or_invent(self, size: int, is_unlimited: bool, used_names: list[str]) -> str:
         """Return a dimension for an axis without scale; invent one if none fits."""
         for name, length, unlimited in self._here:
-            if (length, unlimited) == (size, is_unlimited) and name not in taken:
+            if (length, unlimited) == (size, is_unlimited) and name not in used_names:
                 return name
         name = f"{PHONY}{self._first() + self.invented}"
         self.invented += 1
-        # to the netCDF library, length 0 means unlimited
+        # the netCDF library treats dimensions of length 0 as unlimited
         self._here.append((name, size, is_unlimited or not size))
         return name
 
@@ -539,7 +539,7 @@ class HDF5Group(NamedTuple):
 
 def read_groups_below(
     location: HDF5Location,
-    where: PathParts = (),
+    group_path: PathParts = (),
     above: tuple[HDF5Dataset, ...] = (),
     skip: Collection[str] = (),
     around: Collection[tuple[str, int]] = (),
@@ -548,19 +548,19 @@ def read_groups_below(
 
     A group that cannot be read, or to which a link leads back, is ``broken`` in its parent.
     """
-    found = read_members(location, skip)
-    scales = (*above, *found.scales)
+    members = read_members(location, skip)
+    scales = (*above, *members.scales)
     around = {*around, location.address}
-    for name, child in list(found.groups.items()):
+    for name, child in list(members.groups.items()):
         try:
             with describe_damage(child.source):
                 if child.address in around:
                     raise _loop_error(location, name)
-                yield from read_groups_below(child, (*where, name), scales, skip, around)
+                yield from read_groups_below(child, (*group_path, name), scales, skip, around)
         except VirtualdsError as error:
-            found.broken[name] = error
-            del found.groups[name]
-    yield HDF5Group(where, location, found, above)
+            members.broken[name] = error
+            del members.groups[name]
+    yield HDF5Group(group_path, location, members, above)
 
 
 def _loop_error(location: HDF5Location, name: str) -> FormatError:
@@ -582,16 +582,18 @@ EOS_FOLDERS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
 """The kinds of structures of HDF-EOS5, by the group that holds them."""
 
 
-def _find_given_names(where: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> GivenNames:
-    """Return names for the axes of datasets without scales, as far as they fit the shapes."""
-    found = {}
+def _find_given_names(
+    group_path: PathParts, axes: NamedAxes, eos: Iterable[Structure]
+) -> GivenNames:
+    """Return the names that metadata give to axes without scales, if they fit the shapes."""
+    names_by_dataset = {}
     for dataset, dims in axes.named:
         if None in dims:
-            names = _read_names(dataset) or _find_eos_names(where, dataset, eos)
+            names = _read_names(dataset) or _find_eos_names(group_path, dataset, eos)
             is_sound = all(names) and len({*names}) == len(names) == len(dataset.shape)
             if is_sound and not any(name.startswith(PHONY) for name in names):
-                found[dataset.name] = names
-    return found
+                names_by_dataset[dataset.name] = names
+    return names_by_dataset
 
 
 def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
@@ -606,18 +608,19 @@ def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
 
 
 def _find_eos_names(
-    where: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
+    group_path: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
 ) -> tuple[str, ...]:
     """Return the dimensions of a field of HDF-EOS5 if their lengths match its axes."""
-    if len(where) < 3 or where[0] != "HDFEOS" or where[1] not in EOS_FOLDERS:
+    if len(group_path) < 3 or group_path[0] != "HDFEOS" or group_path[1] not in EOS_FOLDERS:
         return ()
-    for one in eos:
-        if (one.kind, one.name) == (EOS_FOLDERS[where[1]], where[2]):
-            lists = one.fields.get(dataset.name, set())
+    for structure in eos:
+        if (structure.kind, structure.name) == (EOS_FOLDERS[group_path[1]], group_path[2]):
+            lists = structure.fields.get(dataset.name, set())
             dims = next(iter(lists)) if len(lists) == 1 else ()
             # a dimension without a limit has no length there
             sizes = [
-                one.sizes.get(dim, 0) or n for dim, n in zip(dims, dataset.shape, strict=False)
+                structure.sizes.get(dim, 0) or n
+                for dim, n in zip(dims, dataset.shape, strict=False)
             ]
             return dims if tuple(sizes) == dataset.shape else ()
     return ()
@@ -667,47 +670,47 @@ class FileGroups:
 
     def name_axes(self, group: HDF5Group) -> NamedAxes:
         """Return the datasets of a group with the names of their axes."""
-        known = self.axes.get(group.where) if self._known is not None else None
-        return known or group.axes
+        axes = self.axes.get(group.where) if self._known is not None else None
+        return axes or group.axes
 
     @cached_property
     def _lengths(self) -> dict[tuple[PathParts, str], int]:
         """The length of every unlimited dimension, by the group that defines it."""
         longest: dict[tuple[PathParts, str], int] = {}
-        for where, axes in self.axes.items():
+        for group_path, axes in self.axes.items():
             for name, n in axes.lengths.items():
-                key = self.find_owner(where, name), name
+                key = self.find_owner(group_path, name), name
                 longest[key] = max(n, longest.get(key, 0))
         return longest
 
-    def find_owner(self, where: PathParts, name: str) -> PathParts:
+    def find_owner(self, group_path: PathParts, name: str) -> PathParts:
         """Return the group that defines a dimension of a group."""
-        for depth in range(len(where), 0, -1):
-            axes = self.axes.get(where[:depth])
+        for depth in range(len(group_path), 0, -1):
+            axes = self.axes.get(group_path[:depth])
             if axes is not None and any(d.name == name for d in axes.scales):
-                return where[:depth]
+                return group_path[:depth]
         return ()
 
-    def find_lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
+    def find_lengths(self, group_path: PathParts, axes: NamedAxes) -> dict[str, int]:
         """Return the lengths of the unlimited dimensions that are visible in a group."""
-        keys = {name: (self.find_owner(where, name), name) for name in axes.lengths}
+        keys = {name: (self.find_owner(group_path, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
-    def name_by_file(self, where: PathParts, axes: NamedAxes) -> GivenNames:
-        """Return the names that the file itself has for axes of a group without scales.
+    def name_by_file(self, group_path: PathParts, axes: NamedAxes) -> GivenNames:
+        """Return the names that metadata of the file give to axes without scales.
 
         A name is used only if it has one length, in the group and in those above and below it,
         which share their dimensions. If a variable has the same name, it must be its coordinate.
         """
-        own = _find_given_names(where, axes, self._eos)
-        if not own:
+        names = _find_given_names(group_path, axes, self._eos)
+        if not names:
             return {}
-        parts = [_find_lengths(axes, own), self._given_below.get(where, {})]
-        parts += [self._given.get(where[:depth], {}) for depth in range(len(where))]
+        parts = [_find_lengths(axes, names), self._given_below.get(group_path, {})]
+        parts += [self._given.get(group_path[:depth], {}) for depth in range(len(group_path))]
         strange = {
             dataset.name
             for dataset, dims in axes.named
-            if own.get(dataset.name, dims) != (dataset.name,)
+            if names.get(dataset.name, dims) != (dataset.name,)
         }
 
         def is_sound(dim: str | None) -> bool:
@@ -715,7 +718,7 @@ class FileGroups:
 
         return {
             name: tuple(dim if dim not in strange and is_sound(dim) else None for dim in dims)
-            for name, dims in own.items()
+            for name, dims in names.items()
         }
 
     @cached_property
@@ -729,13 +732,13 @@ class FileGroups:
     @cached_property
     def _given_below(self) -> dict[PathParts, DimensionLengths]:
         """The lengths of the named dimensions of each group and of all groups below it."""
-        found: dict[PathParts, DimensionLengths] = {}
-        for where, lengths in self._given.items():
-            for depth in range(len(where) + 1):
-                known = found.setdefault(where[:depth], {})
+        lengths_below: dict[PathParts, DimensionLengths] = {}
+        for group_path, lengths in self._given.items():
+            for depth in range(len(group_path) + 1):
+                merged = lengths_below.setdefault(group_path[:depth], {})
                 for dim, sizes in lengths.items():
-                    known.setdefault(dim, set()).update(sizes)
-        return found
+                    merged.setdefault(dim, set()).update(sizes)
+        return lengths_below
 
     @cached_property
     def _eos(self) -> list[Structure]:
@@ -745,15 +748,15 @@ class FileGroups:
     def _first(self) -> dict[PathParts, int]:
         count = sum(len(axes.scales) for axes in self.axes.values())
         first = {}
-        for where, axes in self.axes.items():
-            first[where] = count
-            count += Dimensions(axes, lambda: 0, self.find_lengths(where, axes)).invented
+        for group_path, axes in self.axes.items():
+            first[group_path] = count
+            count += Dimensions(axes, lambda: 0, self.find_lengths(group_path, axes)).invented
         return first
 
-    def count_earlier_dimensions(self, where: PathParts) -> int:
+    def count_earlier_dimensions(self, group_path: PathParts) -> int:
         """Return the number of dimensions that precede the dimensions invented for a group.
 
         netCDF numbers all dimensions of the file first, then invented dimensions, child groups
         before their parent.
         """
-        return self._first.get(where, sum(len(axes.scales) for axes in self.axes.values()))
+        return self._first.get(group_path, sum(len(axes.scales) for axes in self.axes.values()))

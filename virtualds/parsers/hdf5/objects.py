@@ -47,8 +47,8 @@ from virtualds.parsers.hdf5.structure.messages import (
     SpaceClass,
     TypeClass,
     UnknownFormError,
-    add_file_to_error,
     parse_layout,
+    raise_with_file,
 )
 from virtualds.parsers.hdf5.structure.object_header import (
     DATASPACE,
@@ -89,7 +89,7 @@ OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
 
 @contextmanager
 def open_hdf5(source: SourceFile) -> Iterator[Any]:
-    """Open a file with h5py; raise `FormatError` in place of errors of HDF5 in the block."""
+    """Open a file with h5py, and convert errors of HDF5 in the block to `FormatError`."""
     import h5py
 
     local = scheme_of(source.url) == "file"
@@ -107,30 +107,30 @@ def open_hdf5(source: SourceFile) -> Iterator[Any]:
 
 @contextmanager
 def describe_damage(source: SourceFile) -> Iterator[None]:
-    """Raise `FormatError` in place of errors of HDF5 in the block."""
+    """Convert errors of HDF5 in the block to `FormatError`."""
     try:
         yield
     except HDF5_ERRORS as error:
-        if found := find_damage_error(source, error):
-            raise found from found.__cause__
+        if damage := find_damage_error(source, error):
+            raise damage from damage.__cause__
         raise
 
 
 def find_damage_error(source: SourceFile, error: BaseException) -> FormatError | None:
-    """Return the error to raise for an error of HDF5, or None if it already says what is wrong."""
+    """Convert an error of HDF5, or return None if its message is already specific."""
     if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
         return None
-    found = FormatError(
+    damage = FormatError(
         f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, fetch it "
         f"again"
     )
-    # an error of the system may be temporary, so opening is tried again; HDF5's own are not
-    found.__cause__ = error if getattr(error, "errno", None) else None
-    return found
+    # system errors may be temporary, so opening is retried; errors of HDF5 itself are not
+    damage.__cause__ = error if getattr(error, "errno", None) else None
+    return damage
 
 
 class HDF5Files:
-    """A file and the other files that reading it needs, each opened once.
+    """A file and the other files that it refers to, each opened once.
 
     Parameters
     ----------
@@ -179,16 +179,16 @@ class HDF5Files:
         return not self._open and self._bytes.keys() == {self.source}
 
     def get_bytes(self, source: SourceFile) -> FileBytes:
-        """Return the bytes of a file, which stays open until it is closed."""
+        """Return the bytes of a file, which stays open until `HDF5Files` is closed."""
         if source not in self._bytes:
-            found = FileBytes(source, self._notes if source == self.source else None)
-            self._stack.callback(found.close)
-            self._bytes[source] = found
+            file_bytes = FileBytes(source, self._notes if source == self.source else None)
+            self._stack.callback(file_bytes.close)
+            self._bytes[source] = file_bytes
         return self._bytes[source]
 
     @contextmanager
     def lend(self, source: SourceFile) -> Iterator[None]:
-        """Close the files that the block opens, since the system may limit open files."""
+        """Close the files that the block opens, to limit the number of open files."""
         if source in self._open or source in self._bytes:
             yield
             return
@@ -227,7 +227,7 @@ def find_referenced_file(
     holder: SourceFile,
     candidates: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> SourceFile:
-    """Return the file to which ``holder`` refers by ``name``.
+    """Return the file that ``holder`` refers to by ``name``.
 
     HDF5 looks beside the file with the name and then in the working directory (HDF5 reference
     manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working directory
@@ -262,11 +262,11 @@ def find_referenced_file(
                 f"{candidate}: {holder.url} refers to it, and it may not be read ({error}); ask "
                 f"for read access to it"
             ) from error
-    where = " and ".join(
+    folders = " and ".join(
         look.__name__.removeprefix("list_").replace("_", " ") for look in candidates
     )
     raise FormatError(
-        f"{holder.url}: it refers to {name!r}, which is not there (looked {where}); put it "
+        f"{holder.url}: it refers to {name!r}, which is not there (looked {folders}); put it "
         f"beside the file, or leave the variable out with drop_variables"
     )
 
@@ -413,7 +413,7 @@ class HDF5Dataset(HDF5Location):
         try:
             return parse_stored_type(self.facts.kind, name)
         except MESSAGE_ERRORS as error:
-            add_file_to_error(self.file, error)
+            raise_with_file(self.file, error)
 
     @property
     def _has_committed_type(self) -> bool:
@@ -458,17 +458,17 @@ class HDF5Dataset(HDF5Location):
         return self.is_scale and self._read_text(b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
     def _read_text(self, name: bytes, paddings: tuple[int, ...]) -> bytes:
-        """Return an attribute that is one fixed-length string with such padding, or b"".
+        """Return an attribute that is a fixed-length string with such padding, or b"".
 
         HDF5's own functions for scales (`H5DSis_scale`) end the process if the type differs.
         """
-        found = self.attributes.get(name)
-        if found is None:
+        attribute = self.attributes.get(name)
+        if attribute is None:
             return b""
-        size = find_string_size(found.kind, paddings)
-        if found.elements != 1 or not 0 < size <= min(MAX_TEXT, len(found.data)):
+        size = find_string_size(attribute.kind, paddings)
+        if attribute.elements != 1 or not 0 < size <= min(MAX_TEXT, len(attribute.data)):
             return b""
-        return found.data[:size].partition(b"\0")[0]
+        return attribute.data[:size].partition(b"\0")[0]
 
     @property
     def is_virtual(self) -> bool:
@@ -514,7 +514,7 @@ class GroupMembers:
 
     @property
     def scales(self) -> list[HDF5Dataset]:
-        """Its scales, each once, under the first of several names."""
+        """The dimension scales, each under the first of its names."""
         distinct: dict[tuple[str, int], HDF5Dataset] = {}
         for dataset in self.datasets.values():
             if dataset.is_scale:
@@ -537,7 +537,7 @@ def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
         if location.files.by_library
         else read_facts(location.file, location.messages, int(location.at))
     )
-    found = HDF5Dataset(
+    dataset = HDF5Dataset(
         files=location.files,
         source=location.source,
         path=location.path,
@@ -545,10 +545,10 @@ def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
         name=name,
         facts=facts,
     )
-    # facts about the location are facts about the dataset
-    found.__dict__.update(location.__dict__)
-    check_fill(found, found.type)
-    return found
+    # share the cached properties of the location
+    dataset.__dict__.update(location.__dict__)
+    check_fill(dataset, dataset.type)
+    return dataset
 
 
 # ---------------------------------------------------------------------- members of groups
@@ -571,7 +571,7 @@ def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
 
 def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     if files.by_library:
-        # HDF5 says itself why it cannot open a file
+        # if HDF5 cannot open the file, its error is the reason
         files.open(source)
     file = files.get_bytes(source)
     superblock = file.superblock
@@ -598,12 +598,12 @@ def read_members(location: HDF5Location, skip: Collection[str] = ()) -> GroupMem
         try:
             # a link may lead to something other than a file, or to something that HDF5 rejects
             with describe_damage(location.source):
-                found = follow_link(location, link)
-                _check_known(found)
-                if is_group(found):
-                    result.groups[name] = found
-                elif is_dataset(found):
-                    result.datasets[name] = make_dataset(name, found)
+                member = follow_link(location, link)
+                _check_known(member)
+                if is_group(member):
+                    result.groups[name] = member
+                elif is_dataset(member):
+                    result.datasets[name] = make_dataset(name, member)
         except VirtualdsError as error:
             if isinstance(error, DeclinedError) and not location.files.by_library:
                 raise
@@ -612,9 +612,9 @@ def read_members(location: HDF5Location, skip: Collection[str] = ()) -> GroupMem
 
 
 def _check_known(location: HDF5Location) -> None:
-    """Decline an object that HDF5 may reject because of another unknown feature."""
+    """Raise `DeclinedError` for an object with an unknown feature that HDF5 may reject."""
     if location.files.by_library:
-        # opening it shows
+        # accessing the id opens the object, which raises an error if it cannot be opened
         _ = location.id
         return
     if unknown := location.kinds - KNOWN_MESSAGES:
@@ -655,14 +655,14 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
 
 def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> HDF5Dataset | None:
     """Return the dataset at a path of a file, or None if there is none."""
-    found = _walk_path(open_root(files, source), path, MAX_LINKS)
-    if found is None or not is_dataset(found):
+    member = _walk_path(open_root(files, source), path, MAX_LINKS)
+    if member is None or not is_dataset(member):
         return None
-    _check_known(found)
-    return make_dataset(path.decode("utf-8", "surrogateescape"), found)
+    _check_known(member)
+    return make_dataset(path.decode("utf-8", "surrogateescape"), member)
 
 
-def follow_link(location: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5Location:
+def follow_link(location: HDF5Location, link: Link, links_left: int = MAX_LINKS) -> HDF5Location:
     """Return the target of a link.
 
     Raises
@@ -682,30 +682,30 @@ def follow_link(location: HDF5Location, link: Link, left: int = MAX_LINKS) -> HD
         start = open_root(location.files, source)
     if target.startswith(b"/"):
         start = open_root(location.files, start.source)
-    # HDF5 supports links of other types, which lead nowhere here
-    found = _walk_path(start, target, left - 1) if target else None
-    if found is None:
+    # user-defined link types are treated as broken links
+    member = _walk_path(start, target, links_left - 1) if target else None
+    if member is None:
         raise make_no_target_error(location.source, link.name, target, source)
-    return found
+    return member
 
 
-def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
+def _walk_path(start: HDF5Location, path: bytes, links_left: int) -> HDF5Location | None:
     """Return the object at a path below a group, or None if there is none."""
     location = start
     for part in path.split(b"/"):
         if part in (b"", b"."):
             continue
         link = location.find_link(part) if is_group(location) else None
-        if link is None or left < 0:
+        if link is None or links_left < 0:
             return None
-        location = follow_link(location, link, left)
+        location = follow_link(location, link, links_left)
     return location
 
 
 def _split_external(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
     """Return the file name and the path of an external link (IV.A.2.g): version 0, no flags."""
-    name, stop, rest = link.target[1:].partition(b"\0")
-    path, end, _ = rest.partition(b"\0")
+    name, stop, tail = link.target[1:].partition(b"\0")
+    path, end, _ = tail.partition(b"\0")
     if link.target[:1] != b"\0" or not (name and stop and path and end):
         location.file.raise_unsupported("an external link of an unknown form")
     return name, path
@@ -714,7 +714,7 @@ def _split_external(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
 def make_no_target_error(
     holder: SourceFile, link: bytes, path: bytes, source: SourceFile
 ) -> FormatError:
-    """Return the error for a link that leads nowhere."""
+    """Return the error for a broken link."""
     return FormatError(
         f"{holder.url}: the link {link.decode('utf-8', 'replace')!r} leads to "
         f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
@@ -732,10 +732,10 @@ def _list_links_by_library(location: HDF5Location) -> list[Link]:
     # HDF5 rejects an order that the file does not have
     tracked = group.get_create_plist().get_link_creation_order()
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
-        found: list[Link] = []
+        links: list[Link] = []
 
-        def collect(name: bytes, info: Any, into: list[Link] = found) -> None:
-            # h5py reuses one object for the facts of all links
+        def collect(name: bytes, info: Any, into: list[Link] = links) -> None:
+            # h5py reuses the same info object for all links
             is_hard = info.type == HARD
             target = b"" if is_hard else _read_target_by_library(group, name, info.type)
             into.append(Link(name, info.type, info.u if is_hard else 0, target))
@@ -745,7 +745,7 @@ def _list_links_by_library(location: HDF5Location) -> list[Link]:
         except (RuntimeError, UnicodeDecodeError):
             # error messages of HDF5 are not always text
             continue
-        return found
+        return links
     path = location.path.decode("utf-8", "replace")
     raise FormatError(
         f"{location.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch "
@@ -758,16 +758,16 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
     if kind not in (SOFT, EXTERNAL):
         return b""
     try:
-        found = group.links.get_val(name)
+        value = group.links.get_val(name)
     except (KeyError, *HDF5_ERRORS):
         return b""
-    return b"\0".join((b"", *found, b"")) if kind == EXTERNAL else bytes(found)
+    return b"\0".join((b"", *value, b"")) if kind == EXTERNAL else bytes(value)
 
 
 def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
     """Return HDF5's description of a dataset."""
     kind = _find_type(location)
-    # HDF5 follows a fill value into the heap as soon as it reads the properties
+    # check the fill value first, as HDF5 reads it from the heap along with the properties
     check_fill(location, parse_type(location.file, kind))
     with describe_damage(location.source):
         plist = location.id.get_create_plist()
@@ -793,11 +793,11 @@ def _find_type(location: HDF5Location) -> bytes:
 
     In h5py, variable-length types have different sizes than in the file.
     """
-    found = [m for m in location.messages if m.kind == DATATYPE]
-    if len(found) != 1:
-        location.file.raise_damaged(f"a dataset has {len(found)} types")
+    type_messages = [m for m in location.messages if m.kind == DATATYPE]
+    if len(type_messages) != 1:
+        location.file.raise_damaged(f"a dataset has {len(type_messages)} types")
     try:
-        kind = bytes(read_unshared(location.file, found[0]))
+        kind = bytes(read_unshared(location.file, type_messages[0]))
         parse_type(location.file, kind)
     except DeclinedError:
         return encode_type(location.id.get_type())
@@ -805,7 +805,7 @@ def _find_type(location: HDF5Location) -> bytes:
 
 
 def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
-    """Return the fill value, with bytes only if stored bytes are values."""
+    """Return the fill value, with its bytes only if the dtype has no references."""
     state = FillState(plist.fill_value_defined())
     if state != FillState.CHOSEN:
         return FillValue(state)
@@ -821,21 +821,21 @@ def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
 def read_storage_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the storage fill value that the writer chose, as an array of one element."""
     # numpy's dates are opaque bytes to HDF5
-    known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
-    fill = np.zeros((1,), known)
+    fill_dtype = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
+    fill = np.zeros((1,), fill_dtype)
     plist.get_fill_value(fill)
     return fill.view(dtype)
 
 
 def _find_layout(location: HDF5Location, plist: Any) -> Layout:
-    """Return the position of elements, without a chunk index if its form is unknown."""
-    found = [m.data for m in location.messages if m.kind == LAYOUT]
-    if len(found) != 1:
-        location.file.raise_damaged(f"a dataset has {len(found)} layouts")
+    """Return the data layout, without the chunk index if its form is unknown."""
+    layouts = [m.data for m in location.messages if m.kind == LAYOUT]
+    if len(layouts) != 1:
+        location.file.raise_damaged(f"a dataset has {len(layouts)} layouts")
     try:
-        return parse_layout(bytes(found[0]), location.file.offset_size, location.file.length_size)
+        return parse_layout(bytes(layouts[0]), location.file.offset_size, location.file.length_size)
     except MessageError as error:
-        add_file_to_error(location.file, error)
+        raise_with_file(location.file, error)
     except UnknownFormError:
         of_class, offset = LayoutClass(plist.get_layout()), location.id.get_offset()
         if of_class == LayoutClass.CHUNKED:

@@ -99,18 +99,20 @@ def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
 def _read_index(dataset: HDF5Dataset) -> ChunkRows:
     file, layout, index_layout = dataset.file, dataset.facts.layout, IndexLayout.of(dataset.facts)
     shape = dataset.facts.space.shape or ()
-    one = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
+    single_chunk = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
             file.raise_unsupported("an unknown index of chunks")
-        return _read_chunks_with_hdf5(dataset, Indexes(file, index_layout, one[0], one[0], one[1]))
+        return _read_chunks_with_hdf5(
+            dataset, Indexes(file, index_layout, single_chunk[0], single_chunk[0], single_chunk[1])
+        )
     if layout.address is None:
         return ChunkRows.empty(len(shape))
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(layout.dims), 0)
     numbers = (layout.address, *single[:2])
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in numbers)
-    return read_indexes(file, index_layout, one[0], root, one[1], length, mask)
+    return read_indexes(file, index_layout, single_chunk[0], root, single_chunk[1], length, mask)
 
 
 class ListedChunks(NamedTuple):
@@ -172,19 +174,21 @@ def _list_chunk_starts(
 
 def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
     """Return the chunks as listed by HDF5."""
-    listed: list[Any] = []
-    dataset.id.chunk_iter(listed.append)
-    position = np.array([chunk.chunk_offset for chunk in listed], np.int64)
+    chunk_infos: list[Any] = []
+    dataset.id.chunk_iter(chunk_infos.append)
+    position = np.array([chunk.chunk_offset for chunk in chunk_infos], np.int64)
     mask, address, length = (
-        np.array([(chunk.filter_mask, chunk.byte_offset, chunk.size) for chunk in listed], np.int64)
+        np.array(
+            [(chunk.filter_mask, chunk.byte_offset, chunk.size) for chunk in chunk_infos], np.int64
+        )
         .reshape(-1, 3)
         .T
     )
-    owner = np.zeros(len(listed), np.int64)
+    owner = np.zeros(len(chunk_infos), np.int64)
     # HDF5 counts from the start of the file
     address = address - dataset.file.base
-    found = ChunkRows(owner, position.reshape(-1, dataset.rank).T, mask, address, length)
-    return check_order(indexes, check_chunks(indexes, found))
+    chunks = ChunkRows(owner, position.reshape(-1, dataset.rank).T, mask, address, length)
+    return check_order(indexes, check_chunks(indexes, chunks))
 
 
 # ---------------------------------------------------------------------- deferred chunks
@@ -238,7 +242,7 @@ class StoredRows:
 
 
 class _IndexCache:
-    """The manifest of all chunks once it is read, and the cost of earlier lookups."""
+    """The manifest of all chunks once it was read, and the cost of the lookups before."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -296,16 +300,16 @@ class IndexedChunks(ReferenceTable):
         """
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
-        whole = self._find_whole(ids.size)
-        if whole is None:
-            known, row = np.unique(ids, return_inverse=True)
-            found = self._look_up(known)
-            # damaged keys, which have no checksum, may hide a chunk; the whole tree shows it
-            if self.index_layout.kind != IndexKind.B_TREE_1 or (found.file != MISSING).all():
-                return found.at(row.reshape(ids.shape))
-            whole = self._read_whole()
-        is_all = ids.size == whole.size and bool((ids.ravel() == np.arange(ids.size)).all())
-        return whole.reshape(ids.shape) if is_all else whole.at(ids)
+        full_manifest = self._find_whole(ids.size)
+        if full_manifest is None:
+            unique_ids, row = np.unique(ids, return_inverse=True)
+            manifest = self._look_up(unique_ids)
+            # keys have no checksum: if damaged ones hide a chunk, the whole tree still contains it
+            if self.index_layout.kind != IndexKind.B_TREE_1 or (manifest.file != MISSING).all():
+                return manifest.at(row.reshape(ids.shape))
+            full_manifest = self._read_whole()
+        is_all = ids.size == full_manifest.size and bool((ids.ravel() == np.arange(ids.size)).all())
+        return full_manifest.reshape(ids.shape) if is_all else full_manifest.at(ids)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -314,34 +318,34 @@ class IndexedChunks(ReferenceTable):
 
     @property
     def where(self) -> str:
-        """The location of the rows, for people."""
+        """The location of the references, for messages."""
         return ", looked up in the index of their file"
 
-    def _find_whole(self, asked: int) -> ChunkManifest | None:
-        """Return the manifest of all chunks if it is worth reading it, or if it was read."""
+    def _find_whole(self, requested_count: int) -> ChunkManifest | None:
+        """Return the manifest of all chunks if it was read, or is worth reading."""
         cached = self._cache
         near = not find_store(self.rows.source.url).reach.at_once
         with cached.lock:
-            cached.cost += LOOKUP[near] + asked
+            cached.cost += LOOKUP[near] + requested_count
             if cached.cost <= prod(self.grid):
                 return cached.whole
         return self._read_whole()
 
     def _read_whole(self) -> ChunkManifest:
-        """Return the manifest of all chunks, which is read once."""
+        """Return the manifest of all chunks, reading it only once."""
         cached = self._cache
         with cached.lock:
             if cached.whole is None:
-                found = self._read(None)
-                check_table(self.grid, found.owner.size, f"dataset {self.name!r}")
-                cached.whole = self._spread(found, np.arange(prod(self.grid)))
+                chunks = self._read(None)
+                check_table(self.grid, chunks.owner.size, f"dataset {self.name!r}")
+                cached.whole = self._spread(chunks, np.arange(prod(self.grid)))
             return cached.whole
 
-    def _look_up(self, known: Ints) -> ChunkManifest:
+    def _look_up(self, unique_ids: Ints) -> ChunkManifest:
         """Return the chunks at ascending flat indexes."""
         ndim = len(self.shape)
-        positions = np.stack(np.unravel_index(known, self.grid[:ndim])).reshape(ndim, -1)
-        return self._spread(self._read(positions.astype(np.int64)), known)
+        positions = np.stack(np.unravel_index(unique_ids, self.grid[:ndim])).reshape(ndim, -1)
+        return self._spread(self._read(positions.astype(np.int64)), unique_ids)
 
     def _read(self, wanted: Ints | None) -> ChunkRows:
         numbers = np.zeros(1, np.int64), np.array([self.root], np.uint64).view(np.int64)
@@ -353,25 +357,25 @@ class IndexedChunks(ReferenceTable):
         except RowsError as error:
             raise make_damage_error(self.rows.source.url, error.reason) from None
 
-    def _spread(self, found: ChunkRows, known: Ints) -> ChunkManifest:
-        """Return the manifest of the chunks at ascending flat indexes; others may be found."""
-        number = found.count_before(self.index_layout.chunks, self.grid)
-        at = np.minimum(np.searchsorted(known, number), known.size - 1)
-        wanted = known[at] == number
-        at = at[wanted]
+    def _spread(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
+        """Return the manifest of the chunks at ascending flat indexes, ignoring other chunks."""
+        number = chunks.count_before(self.index_layout.chunks, self.grid)
+        at = np.minimum(np.searchsorted(unique_ids, number), unique_ids.size - 1)
+        matches = unique_ids[at] == number
+        at = at[matches]
 
-        def spread(values: Any, rest: int) -> npt.NDArray[np.int64]:
-            column = np.full(known.size, rest, np.int64)
+        def spread(values: Any, default: int) -> npt.NDArray[np.int64]:
+            column = np.full(unique_ids.size, default, np.int64)
             column[at] = values
             return column
 
         return ChunkManifest.build(
-            known.shape,
+            unique_ids.shape,
             files=(self.rows.source,),
             file=spread(0, MISSING),
-            offset=spread(found.address[wanted] + self.rows.base, 0),
-            length=spread(found.length[wanted], 0),
-            pipeline=spread(found.mask[wanted] & ((1 << self.filters) - 1), 0),
+            offset=spread(chunks.address[matches] + self.rows.base, 0),
+            length=spread(chunks.length[matches], 0),
+            pipeline=spread(chunks.mask[matches] & ((1 << self.filters) - 1), 0),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -406,7 +410,7 @@ def can_defer(dataset: HDF5Dataset) -> bool:
         and layout.index_kind is not None
         and layout.address is not None
         and count <= MAX_FILTERS
-        # chunks at the edges may be unfiltered, which no mask shows
+        # chunks at the edges may be unfiltered without a filter mask
         and (layout.is_filtering_edges or not count)
         and not is_in_archive(dataset.source)
     )
@@ -469,11 +473,11 @@ def check_filters(dataset: Any) -> None:
 
 
 def _exists(number: int) -> bool:
-    return _is_known(number) or (_import_plugins() and _is_known(number))
+    return _can_decode(number) or (_import_plugins() and _can_decode(number))
 
 
-def _is_known(number: int) -> bool:
-    """Return whether HDF5 has a filter that decodes."""
+def _can_decode(number: int) -> bool:
+    """Return whether HDF5 has a filter with a decoder."""
     import h5py
 
     can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
@@ -574,10 +578,10 @@ def build_raw_array(dataset: HDF5Dataset, size: int) -> ManifestArray:
     pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
-    found = _build_unchunked(dataset, pipeline)
-    if found is None:
+    array = _build_unchunked(dataset, pipeline)
+    if array is None:
         dataset.file.raise_unsupported("references to the heap that lie in other files")
-    return found
+    return array
 
 
 def _build_unchunked(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
@@ -589,9 +593,9 @@ def _find_pipeline(
     dataset: HDF5Dataset, stored: StoredType, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
     """Return the codec pipeline of a dataset; equal pipelines are one object."""
-    made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
+    make = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
     fill = get_fill(dataset, stored.dtype)
-    return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
+    return make(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
 
 
 @lru_cache(1024)
@@ -604,7 +608,7 @@ def _make_pipeline(
 
 
 def get_fill(dataset: HDF5Dataset, dtype: np.dtype[Any]) -> bytes | None:
-    """Return the storage fill value as bytes, or None for zero; not the attribute."""
+    """Return the storage fill value (not ``_FillValue``) as bytes, or None for zero."""
     fill = dataset.facts.fill
     if not fill.is_chosen:
         return None
@@ -618,13 +622,13 @@ def _build_chunked(
 ) -> ManifestArray:
     axes, grid = _make_axes(dataset.shape, chunks)
     has_bare = _has_unfiltered_edges(dataset, pipeline, chunks)
-    listed = None if has_bare else read_one_leaf(dataset)
-    if listed is None:
+    leaf_chunks = None if has_bare else read_one_leaf(dataset)
+    if leaf_chunks is None:
         index = read_chunks(dataset)
-        listed = None if has_bare else _read_complete_index(index, prod(grid))
-    if listed is not None:
-        offset = [address + dataset.file.base for address in listed.address]
-        manifest = ChunkManifest.in_file(grid, dataset.source, offset, listed.length)
+        leaf_chunks = None if has_bare else _read_complete_index(index, prod(grid))
+    if leaf_chunks is not None:
+        offset = [address + dataset.file.base for address in leaf_chunks.address]
+        manifest = ChunkManifest.in_file(grid, dataset.source, offset, leaf_chunks.length)
         return _build_array(dataset.name, axes, manifest, (pipeline,))
     if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
@@ -635,8 +639,8 @@ def _build_chunked(
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = index.count_before(chunks, grid)
 
-    def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
-        column = np.full(prod(grid), rest, kind)
+    def spread(values: npt.NDArray[Any], default: int, kind: Any) -> npt.NDArray[Any]:
+        column = np.full(prod(grid), default, kind)
         column[flat] = values
         return column.reshape(grid)
 
@@ -670,7 +674,7 @@ def _read_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
 def _has_unfiltered_edges(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> bool:
-    """Return whether chunks that reach past the end are unfiltered while others are filtered.
+    """Return whether only chunks that reach past the end are unfiltered.
 
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
@@ -708,7 +712,7 @@ def _build_contiguous(dataset: HDF5Dataset, pipeline: CodecPipeline) -> Manifest
     if layout.size is not None and layout.size < nbytes and layout.address is not None:
         dataset.file.raise_damaged(f"a dataset has {layout.size} bytes of {nbytes}")
     if layout.kind == LayoutClass.COMPACT:
-        # it is in the object header
+        # compact data are in the object header
         raw = layout.data[:nbytes]
         if len(raw) < nbytes:
             dataset.file.raise_damaged(f"a dataset has {len(raw)} bytes of {nbytes}")
@@ -738,9 +742,9 @@ def _build_external(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestAr
     leading = (
         (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
     )
-    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
-    grid = (counts.size,) * len(leading) + tuple(axis.nchunks for axis in rest)
-    return _build_array(dataset.name, (*leading, *rest), manifest.reshape(grid), (pipeline,))
+    inner_axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
+    grid = (counts.size,) * len(leading) + tuple(axis.nchunks for axis in inner_axes)
+    return _build_array(dataset.name, (*leading, *inner_axes), manifest.reshape(grid), (pipeline,))
 
 
 def list_external_segments(
@@ -757,13 +761,13 @@ def list_external_segments(
     FormatError
         A file is missing or too short: HDF5 would read zeros.
     """
-    left = prod(dataset.facts.space.shape or ()) * dataset.type.size
+    remaining = prod(dataset.facts.space.shape or ()) * dataset.type.size
     segments = []
     for number in range(dataset.plist.get_external_count()):
         name, offset, size = dataset.plist.get_external(number)
         file = find_referenced_file(os.fsdecode(name), dataset.source, candidates)
-        length = min(size, left)
-        left -= length
+        length = min(size, remaining)
+        remaining -= length
         if length and file.size is not None and offset + length > file.size:
             raise FormatError(
                 f"{file.url}: it has {file.size} bytes, and {dataset.name!r} of "

@@ -53,7 +53,7 @@ class HyperslabBox(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """A part of a virtual dataset and its source; a selection that is no box is None."""
+    """A part of a virtual dataset and its source, with None for selections that are not boxes."""
 
     target: HyperslabBox | None
     file: SourceFile
@@ -98,13 +98,15 @@ def build_mapped_array(
     if any(part is None for part in parts) or _is_overlapping(boxes):
         return None
     fill = get_fill(dataset, stored.dtype)
-    rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
+    fill_element = (
+        np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
+    )
     located = [
         (box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None
     ]
     native = stored.dtype.newbyteorder("=")
     axes = range(len(dataset.shape))
-    return assemble(dataset.shape, native, np.asarray(rest, native)[()], located, axes)
+    return assemble(dataset.shape, native, np.asarray(fill_element, native)[()], located, axes)
 
 
 def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
@@ -128,7 +130,7 @@ def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFil
             needed |= dict.fromkeys(list_needed_files(source, files))
     elif dataset.is_external:
         needed = dict.fromkeys(
-            one for one, _, _ in list_external_segments(dataset, (list_absolute,))
+            segment_file for segment_file, _, _ in list_external_segments(dataset, (list_absolute,))
         )
     needed.pop(dataset.source, None)
     if needed and scheme_of(dataset.source.url) != "file":
@@ -158,7 +160,7 @@ def _iterate_mappings(
     dataset: HDF5Dataset,
     candidates: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> Iterator[Mapping]:
-    found: dict[str, SourceFile] = {".": dataset.source}
+    sources: dict[str, SourceFile] = {".": dataset.source}
     for number in range(dataset.plist.get_virtual_count()):
         name = os.fsdecode(dataset.plist.get_virtual_filename(number))
         path = os.fsencode(dataset.plist.get_virtual_dsetname(number))
@@ -168,11 +170,11 @@ def _iterate_mappings(
                 f"values of missing files; open the files and combine them with xarray, or "
                 f"leave the variable out with drop_variables"
             )
-        if name not in found:
-            found[name] = find_referenced_file(name, dataset.source, candidates)
+        if name not in sources:
+            sources[name] = find_referenced_file(name, dataset.source, candidates)
         target = _to_box(dataset.plist.get_virtual_vspace(number))
         yield Mapping(
-            target, found[name], path, _to_box(dataset.plist.get_virtual_srcspace(number))
+            target, sources[name], path, _to_box(dataset.plist.get_virtual_srcspace(number))
         )
 
 
@@ -228,13 +230,13 @@ def _build_part(
 
 def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:
     """Return the source dataset of a mapping, possibly through links to other files."""
-    found = find_dataset(files, mapping.file, mapping.path)
-    if found is None:
+    dataset = find_dataset(files, mapping.file, mapping.path)
+    if dataset is None:
         raise FormatError(
             f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "
             f"virtual dataset is put together from; restore it, or use drop_variables"
         )
-    return found
+    return dataset
 
 
 def _build_source_array(
@@ -266,7 +268,7 @@ def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | No
 
 
 def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
-    """Return whether any two boxes share an element, or are too irregular to tell."""
+    """Return whether two boxes may share an element."""
     if len(boxes) < 2 or not boxes[0].shape:
         return len(boxes) > 1
     starts = np.array([box.start for box in boxes])

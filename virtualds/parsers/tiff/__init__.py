@@ -95,12 +95,12 @@ def build_page_array(
         lengths = np.minimum(
             lengths.reshape(-1, *grid), _find_plain_lengths(page_axes, keyframe)
         ).reshape(-1)
-    there = lengths > 0
+    exists = lengths > 0
     manifest = ChunkManifest.build(
         (*leading, *grid),
         files=[source],
-        file=np.where(there, 0, MISSING).reshape(*leading, *grid),
-        offset=np.where(there, offsets, 0).reshape(*leading, *grid),
+        file=np.where(exists, 0, MISSING).reshape(*leading, *grid),
+        offset=np.where(exists, offsets, 0).reshape(*leading, *grid),
         length=lengths.reshape(*leading, *grid),
     )
     axes = (*(ChunkAxis.regular(n, 1) for n in leading), *page_axes)
@@ -117,20 +117,20 @@ def build_page_array(
 
 def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
     """Return the number of chunks that pages describe individually."""
-    there = [page for page in pages if page is not None]
-    return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
+    existing = [page for page in pages if page is not None]
+    return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in existing)
 
 
 def _find_plain_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
     """Return the lengths of the chunks of an uncompressed page."""
-    found: Any = np.int64(page.dtype.itemsize)
+    lengths: Any = np.int64(page.dtype.itemsize)
     for axis in page_axes:
-        found = np.multiply.outer(found, axis.slabs().encoded)
-    return found
+        lengths = np.multiply.outer(lengths, axis.slabs().encoded)
+    return lengths
 
 
 def _check_array(page: Any) -> None:
-    """Raise an error for a page that chunks cannot express or no codec decodes."""
+    """Raise an error for a page that cannot be represented as chunks, or that no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg, is_image = compression in Jpeg.tiff_compressions, _is_image(page)
     is_fax = compression in Fax.tiff_compressions
@@ -141,27 +141,28 @@ def _check_array(page: Any) -> None:
         f"{bits} bits per sample of {page.dtype} in big-endian order": bits == 24
         and page.parent.byteorder == ">",
         f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
-        f"compression {_name(page.compression)}": compression
+        f"compression {_format_tag(page.compression)}": compression
         not in (PLAIN, *list_known_names("tiff")),
-        f"predictor {_name(page.predictor)}": int(page.predictor)
+        f"predictor {_format_tag(page.predictor)}": int(page.predictor)
         not in (UNPREDICTED, *list_known_names("tiff_predictor"))
         and (not is_image or compression in Lerc.tiff_compressions),
-        f"predictor {_name(page.predictor)} of {bits} bits": int(page.predictor) != UNPREDICTED
+        f"predictor {_format_tag(page.predictor)} of {bits} bits": int(page.predictor)
+        != UNPREDICTED
         and _is_packed(page),
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
         and (not is_jpeg or page.planarconfig != CONTIGUOUS),
         "different formats of samples": _is_different(page, 339) or _is_different(page, 258),
     }
-    if found := [what for what, is_so in refused.items() if is_so]:
+    if reasons := [reason for reason, is_so in refused.items() if is_so]:
         raise UnsupportedError(
-            f"TIFF with {' and '.join(found)}: chunks cannot express it, or no codec decodes it; "
+            f"TIFF with {' and '.join(reasons)}: chunks cannot express it, or no codec decodes it; "
             f"read it with tifffile's asarray(), or convert it with gdal_translate"
         )
 
 
-def _name(value: Any) -> str:
-    """Return the number of a tag, with its name in tifffile."""
+def _format_tag(value: Any) -> str:
+    """Format the number of a tag with its name in tifffile."""
     return f"{getattr(value, 'name', 'unknown')} ({int(value)})"
 
 
@@ -203,20 +204,20 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
     bits = page.bitspersample if _is_packed(page) else 8 * page.dtype.itemsize
     full: int = rows * -(-page.imagewidth * samples * bits // 8)
-    there = np.flatnonzero((sizes > 0) & (sizes <= MAX_TRIED) & (last > 0))
+    candidates = np.flatnonzero((sizes > 0) & (sizes <= MAX_TRIED) & (last > 0))
     pipeline = (*_reverse_bits(page), codec_from_tiff(compression, page))
-    if not there.size or full > MAX_TRIED:
+    if not candidates.size or full > MAX_TRIED:
         return False
     file = page.parent.filehandle
-    file.seek(int(last[there[0]]))
+    file.seek(int(last[candidates[0]]))
     try:
-        found: Buffer = file.read(int(sizes[there[0]]))
+        data: Buffer = file.read(int(sizes[candidates[0]]))
         for codec in pipeline:
-            found = codec.decode(found, full if codec is pipeline[-1] else len(found))
+            data = codec.decode(data, full if codec is pipeline[-1] else len(data))
     except (CodecError, UnsupportedError):
         # reading the strip raises the error
         return False
-    return len(found) == full
+    return len(data) == full
 
 
 def _count_strip_rows(page: Any) -> int:
@@ -256,7 +257,7 @@ def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
 def _find_byte_ranges(
     pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int
 ) -> Any:
-    """Return the offsets and lengths of all chunks, two flat arrays; length 0 means no chunk."""
+    """Return the offsets and lengths of all chunks as flat arrays; length 0 is a missing chunk."""
     if len(pages) == 1 and prod(leading) > 1:
         return _find_contiguous_ranges(pages[0], prod(leading))
     if len(pages) != prod(leading):
@@ -264,8 +265,8 @@ def _find_byte_ranges(
             f"TIFF series of {len(pages)} pages for axes of {tuple(leading)}: pages do not fill "
             f"them; read it with tifffile's asarray()"
         )
-    found = [_find_page_ranges(page, keyframe, count) for page in pages]
-    offsets, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+    page_ranges = [_find_page_ranges(page, keyframe, count) for page in pages]
+    offsets, lengths = (np.concatenate(column) for column in zip(*page_ranges, strict=True))
     return offsets, lengths
 
 
@@ -318,12 +319,12 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
     # libtiff has no predictor without compression
     if predictor == UNPREDICTED or compression == PLAIN:
         return last, dtype
-    found = predictor_from_tiff(predictor, (rows, columns, samples), dtype)
-    return (found, *last), np.dtype(found.dtype)
+    predictor_codec = predictor_from_tiff(predictor, (rows, columns, samples), dtype)
+    return (predictor_codec, *last), np.dtype(predictor_codec.dtype)
 
 
 def _reverse_bits(page: Any) -> tuple[Codec, ...]:
-    """Return the codec of reversed bits if the page needs it; images do not need it."""
+    """Return the codec of reversed bits if the page has them; image codecs handle them."""
     return (ReversedBits(),) if page.fillorder == 2 and not _is_image(page) else ()
 
 
@@ -447,7 +448,7 @@ def read(
         open_source(source) as file,
         tifffile.TiffFile(file, name=path_or_url(source.url)) as tiff,
     ):
-        # counting pages ends even if they form a circle; listing images would not
+        # unlike listing the series, counting pages terminates if pages form a cycle
         if not len(tiff.pages) or not tiff.series:
             raise FormatError(
                 f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
@@ -460,31 +461,34 @@ def read(
         }
     root = groups.pop("")
     nested: dict[str, ManifestGroup] = {}
-    for path, found in groups.items():
+    for path, root_group in groups.items():
         above, _, name = path.rpartition("/")
         if above:
-            nested[above] = replace(nested[above], groups={**nested[above].groups, name: found})
+            nested[above] = replace(
+                nested[above], groups={**nested[above].groups, name: root_group}
+            )
         else:
-            nested[name] = found
-    found = _number_overviews(replace(root, groups=nested)).group(group)
-    return _arrange_side_by_side(found) if below else found
+            nested[name] = root_group
+    root_group = _number_overviews(replace(root, groups=nested)).group(group)
+    return _move_arrays_to_leaves(root_group) if below else root_group
 
 
-def _number_overviews(found: ManifestGroup) -> ManifestGroup:
-    """Add an image that has overviews as its group ``"0"``."""
-    if not found.groups:
-        return found
-    itself = {"0": replace(found, groups={})}
+def _number_overviews(group: ManifestGroup) -> ManifestGroup:
+    """Add a group ``"0"`` with the full resolution to images that have overviews."""
+    if not group.groups:
+        return group
+    itself = {"0": replace(group, groups={})}
     return replace(
-        found, groups=itself | {n: _number_overviews(g) for n, g in found.groups.items()}
+        group, groups=itself | {n: _number_overviews(g) for n, g in group.groups.items()}
     )
 
 
-def _arrange_side_by_side(found: ManifestGroup) -> ManifestGroup:
-    if not found.groups:
-        return found
+def _move_arrays_to_leaves(group: ManifestGroup) -> ManifestGroup:
+    """Return a group without the variables of inner groups, which overviews repeat in ``"0"``."""
+    if not group.groups:
+        return group
     return ManifestGroup(
-        groups={name: _arrange_side_by_side(g) for name, g in found.groups.items()}
+        groups={name: _move_arrays_to_leaves(g) for name, g in group.groups.items()}
     )
 
 
@@ -506,15 +510,15 @@ def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
 
 
 def _check_alike_pages(series: Any) -> None:
-    """Raise an error for an image whose pages differ: tifffile only looks at the first."""
+    """Raise an error if the pages of an image differ; tifffile only compares some tags."""
     first = series.keyframe
     expected = _read_storage_tags(first)
     for page in series.pages:
         # a page without a description has no directory
         if page is None or page is first or not page.offset or page.parent is not first.parent:
             continue
-        if (found := _read_storage_tags(page)) != expected:
-            odd = sorted(code for code in expected if found[code] != expected[code])
+        if (values := _read_storage_tags(page)) != expected:
+            odd = sorted(code for code in expected if values[code] != expected[code])
             raise FormatError(
                 f"TIFF pages {first.index} and {page.index} are of one image and have other tags "
                 f"{odd}; the file is damaged, fetch it again, or read its pages with tifffile"
@@ -527,21 +531,21 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
     file.seek(page.offset)
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
     entries = file.read(count * form.tagsize)
-    found = dict(STORAGE_TAGS)
+    values = dict(STORAGE_TAGS)
     for offset in range(0, len(entries), form.tagsize):
         code, kind = struct.unpack_from(form.tagformat1, entries, offset)
-        if code not in found:
+        if code not in values:
             continue
         number, raw = struct.unpack_from(form.tagformat2, entries, offset + 4)
         letter = INTEGER_TYPES.get(kind, "")
         if letter and number * struct.calcsize(letter) <= len(raw):
-            found[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
+            values[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
         else:
             # the values are stored elsewhere
-            found[code] = (number,) * 2
-    # a strip with more rows than the image is one of all rows
-    found[278] = min(found[278], found[257])
-    return found
+            values[code] = (number,) * 2
+    # a strip with more rows than the image contains all rows
+    values[278] = min(values[278], values[257])
+    return values
 
 
 def _iterate_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
@@ -588,11 +592,11 @@ def _build_group(
 
 def _name_axes(series: Any) -> str:
     """Return the letters of the axes, with repeated ones replaced by unused ones."""
-    found = ""
+    names = ""
     for letter in str(series.axes):
-        unused = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + found)
-        found += next(unused) if letter in found else letter
-    return found
+        unused = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + names)
+        names += next(unused) if letter in names else letter
+    return names
 
 
 def _build_array(source: SourceFile, series: Any) -> ManifestArray:
@@ -642,8 +646,8 @@ def _find_geotransform(page: Any) -> Affine | None:
 
 
 def _read_numbers(page: Any, tag: str) -> tuple[float, ...]:
-    found = page.tags.get(tag)
-    values = () if found is None else found.value
+    entry = page.tags.get(tag)
+    values = () if entry is None else entry.value
     return tuple(float(n) for n in values) if isinstance(values, tuple) else ()
 
 
@@ -666,7 +670,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 
 
 def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
-    """Return the variable with the georeference of the file in its attributes, and GeoKeys."""
+    """Return the grid mapping variable of the file, with GeoKeys as attributes."""
     keys = read_geo_keys(page.geotiff_tags or {})
     attributes = describe_crs(keys)
     if affine is not None:
@@ -680,21 +684,21 @@ def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariabl
 
 def _collect_attributes(full: Any, page: Any) -> dict[str, Any]:
     """Return the attributes of an image."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for tag, name in TEXTS.items():
         if (known := full.tags.get(tag)) is not None and isinstance(known.value, str):
-            found[name] = known.value
+            attributes[name] = known.value
     keys = full.geotiff_tags or {}
     if "GTRasterTypeGeoKey" in keys:
         point = keys["GTRasterTypeGeoKey"] == PIXEL_IS_POINT
-        found["AREA_OR_POINT"] = "Point" if point else "Area"
-    found |= _parse_gdal_metadata(full)
+        attributes["AREA_OR_POINT"] = "Point" if point else "Area"
+    attributes |= _parse_gdal_metadata(full)
     nodata = nodata_of(full)
     if nodata is not None:
-        found["_FillValue"] = nodata
+        attributes["_FillValue"] = nodata
     elif (raw := full.tags.get("GDAL_NODATA")) is not None:
-        found["nodata"] = str(raw.value)
-    return found
+        attributes["nodata"] = str(raw.value)
+    return attributes
 
 
 def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
@@ -715,7 +719,7 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
         if sample is None:
             found[name] = text
             continue
-        # like GDAL, use the number at the beginning of the text, or else the first band
+        # like GDAL, use the number at the beginning of the text, otherwise the first band
         number = re.match(r"\s*[0-9]{1,9}", sample)
         band = int(number[0]) if number else 0
         if role := item.get("role"):
@@ -737,7 +741,7 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
         for role, default in {"scale": "1", "offset": "0"}.items()
     }
     if any(len(set(each)) > 1 or isinstance(each[0], str) for each in numbers.values()):
-        # with only a part of the packing, readers of CF would compute other numbers
+        # incomplete packing attributes would make CF readers compute wrong values
         used = {role: each for role, each in numbers.items() if roles.get(role)}
         return found | {f"{role}s": each for role, each in used.items()}
     [scale], [offset] = map(set, numbers.values())
@@ -767,7 +771,7 @@ def _check_packing(attributes: Mapping[str, Any]) -> None:
 
 
 def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open a file with tifffile; keep the last image, since tifffile reads whole images."""
+    """Open a file with tifffile, which reads whole images; the last image is cached."""
     import tifffile
 
     tiff = closing.enter_context(tifffile.TiffFile(target()))

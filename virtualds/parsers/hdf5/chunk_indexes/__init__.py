@@ -53,12 +53,12 @@ def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
     require(fits, file, "chunks lie past the end of the file")
     for lengths, limit in zip(indexes.shape.T, layout.limits, strict=True):
         require(lengths <= (limit or 0), file, "a shape is greater than the greatest")
-    grids, which = np.unique(
+    grids, inverse = np.unique(
         -(-indexes.shape // np.array(layout.chunks)), axis=0, return_inverse=True
     )
     parts = []
     for number, grid in enumerate(grids.tolist()):
-        parts.append(_compute_grid_chunks(indexes, np.flatnonzero(which.ravel() == number), grid))
+        parts.append(_compute_grid_chunks(indexes, np.flatnonzero(inverse.ravel() == number), grid))
     return sort_chunks(check_chunks(indexes, join_chunks(parts, len(layout.chunks))))
 
 
@@ -123,14 +123,14 @@ def read_indexes(
     -------
     ChunkRows
     """
-    which = np.flatnonzero(is_defined(root, rows.offset_size))
-    if not which.size:
+    defined = np.flatnonzero(is_defined(root, rows.offset_size))
+    if not defined.size:
         return ChunkRows.empty(len(layout.chunks))
-    indexes = Indexes(rows, layout, file, root, shape, wanted).at(which)
+    indexes = Indexes(rows, layout, file, root, shape, wanted).at(defined)
     if layout.kind != IndexKind.SINGLE:
-        found = READERS[layout.kind](indexes)
+        chunks = READERS[layout.kind](indexes)
     else:
         sizes = np.full(len(file), layout.nbytes) if length is None else length
         masks = np.zeros(len(file), np.int64) if mask is None else mask
-        found = find_single_chunks(indexes, sizes[which], masks[which])
-    return found._replace(owner=which[found.owner])
+        chunks = find_single_chunks(indexes, sizes[defined], masks[defined])
+    return chunks._replace(owner=defined[chunks.owner])

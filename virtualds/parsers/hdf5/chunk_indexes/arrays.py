@@ -58,13 +58,13 @@ class ElementRun(NamedTuple):
 
 
 def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
-    """Require headers of version 0, whose client states whether chunks have filters."""
+    """Require headers of version 0; their client id tells whether chunks are filtered."""
     version, client = heads[:, 4], heads[:, 5]
-    known = (version == 0) & (client < 2)
-    if not known.all():
-        first = int(np.flatnonzero(~known)[0])
+    supported = (version == 0) & (client < 2)
+    if not supported.all():
+        first = int(np.flatnonzero(~supported)[0])
         unknown = f"{what} of version {version[first]} and client {client[first]}"
-        require(known, indexes.file, unknown, UnknownRowsError)
+        require(supported, indexes.file, unknown, UnknownRowsError)
     same = client == indexes.layout.has_filters
     require(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
 
@@ -73,19 +73,19 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
     """Raise an error for blocks that are damaged, or belong to another array."""
     size, client = indexes.rows.offset_size, int(indexes.layout.has_filters)
     head = np.frombuffer(signature + bytes([0, client]), np.uint8)
-    known = (data[:, :6] == head).all(axis=1)
-    known &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
-    what = f"a block {signature.decode()} of an array of chunks is missing"
-    sound = known & have_checksums(data)
-    require(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
+    matches = (data[:, :6] == head).all(axis=1)
+    matches &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
+    problem = f"a block {signature.decode()} of an array of chunks is missing"
+    sound = matches & have_checksums(data)
+    require(sound, indexes.file[owner], f"{problem}, or has a wrong checksum")
 
 
 def join_runs(
     indexes: Indexes, runs: Iterable[ElementRun], find: Callable[[Ints], Ints]
 ) -> ChunkRows:
     """Return the chunks of all elements; ``find`` converts indexes of elements to positions."""
-    found = [_parse_run(indexes, run, find) for run in runs]
-    joined = join_chunks(found, len(indexes.layout.chunks))
+    chunks = [_parse_run(indexes, run, find) for run in runs]
+    joined = join_chunks(chunks, len(indexes.layout.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
@@ -96,11 +96,11 @@ def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) 
     raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
     number = (run.first[:, None] + np.arange(count)).ravel()
     owner = np.repeat(run.owner, count)
-    there = is_defined(read_uints(raw[:, :size]), size)
+    exists = is_defined(read_uints(raw[:, :size]), size)
     if run.used is not None:
-        there &= number < np.repeat(run.used, count)
-    if not there.all():
-        owner, number, raw = owner[there], number[there], raw[there]
+        exists &= number < np.repeat(run.used, count)
+    if not exists.all():
+        owner, number, raw = owner[exists], number[exists], raw[exists]
     position = find(number)
     # arrays number the chunks of the maximum shape; HDF5 never looks past the shape
     inside = (position < indexes.shape[owner].T).all(axis=0)
@@ -178,7 +178,7 @@ def _read_fixed_blocks(
 def _read_fixed_pages(
     indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
 ) -> Iterator[ElementRun]:
-    """Yield the elements of the pages that were written: any other page is undefined."""
+    """Yield the elements of written pages; other pages have undefined contents."""
     rows, file = indexes.rows, indexes.file
     start = BEFORE_HEADER + rows.offset_size
     size = start + -(-array.pages // 8) + CHECKSUM_BYTES
@@ -186,20 +186,20 @@ def _read_fixed_pages(
     check_blocks(indexes, owner, data, b"FADB")
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
-    which, page = np.nonzero(bits)
+    page_owners, page = np.nonzero(bits)
     if indexes.wanted is not None:
         layout, order = indexes.layout, list(range(len(indexes.layout.chunks)))
         wanted = ravel_in_order(layout, indexes.wanted, order, layout.maximum_grid)
-        needed = intersect(wanted, page * array.page, (page + 1) * array.page)
-        which, page = which[needed], page[needed]
+        is_needed = intersect(wanted, page * array.page, (page + 1) * array.page)
+        page_owners, page = page_owners[is_needed], page[is_needed]
     length = array.page * array.element + CHECKSUM_BYTES
-    address = block[which] + size + page * length
+    address = block[page_owners] + size + page * length
     last = page == array.pages - 1
-    rest = array.elements - (array.pages - 1) * array.page
-    for some, count in ((~last, array.page), (last, rest)):
-        owners, first = owner[which[some]], page[some] * array.page
+    last_count = array.elements - (array.pages - 1) * array.page
+    for mask, count in ((~last, array.page), (last, last_count)):
+        owners, first = owner[page_owners[mask]], page[mask] * array.page
         length = count * array.element + CHECKSUM_BYTES
-        for part, data in read_rows_in_parts(rows, file[owners], address[some], length):
+        for part, data in read_rows_in_parts(rows, file[owners], address[mask], length):
             wrong = "a page of a fixed array has a wrong checksum"
             require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
@@ -264,7 +264,7 @@ class _Arrays(NamedTuple):
     wanted: Ints | None
 
     def needs(self, first: int, count: int) -> bool:
-        """Return whether some of these elements are wanted."""
+        """Return a mask of the ranges of elements that contain requested chunks."""
         if self.wanted is None:
             return True
         low, high = np.searchsorted(self.wanted, (first, min(first + count, LAST)))
@@ -348,15 +348,15 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
     named: list[_IndexBlocks] = []
     file = indexes.file[owner]
     for part, data in read_rows_in_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
-        some = owner[part]
-        check_blocks(indexes, some, data, b"EAIB")
-        yield _make_run(arrays, some, np.zeros(len(some), np.int64), data[:, start:begin])
+        owners = owner[part]
+        check_blocks(indexes, owners, data, b"EAIB")
+        yield _make_run(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
         blocks = _read_addresses(data[:, begin:in_supers], size)
-        named.append(_IndexBlocks(some, blocks, _read_addresses(data[:, in_supers:stop], size)))
+        named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, in_supers:stop], size)))
     if named:
         joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
-        for length, found in _find_data_blocks(arrays, joined).items():
-            yield from _read_blocks(arrays, length, found)
+        for length, data_blocks in _find_data_blocks(arrays, joined).items():
+            yield from _read_blocks(arrays, length, data_blocks)
 
 
 def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRun:
@@ -373,8 +373,8 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
     """
     layout, size = arrays.layout, arrays.indexes.rows.offset_size
-    found: dict[int, list[_DataBlocks]] = {}
-    first, left = layout.in_index, 0
+    data_blocks: dict[int, list[_DataBlocks]] = {}
+    first, start = layout.in_index, 0
     for number in range(layout.supers):
         owner = np.flatnonzero(first < arrays.used[named.owner])
         if not owner.size:
@@ -382,8 +382,8 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         count, length = 1 << number // 2, layout.least << (number + 1) // 2
         pages: Bools | None = None
         if number < layout.supers_in_index:
-            address = named.blocks[owner, left : left + count]
-            left += count
+            address = named.blocks[owner, start : start + count]
+            start += count
         elif arrays.needs(first, count * length):
             address_of_super = named.supers[owner, number - layout.supers_in_index]
             owner, address_of_super = (
@@ -397,15 +397,15 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
             continue
         # of each array: the elements of the block that comes first, second ...
         begin = first + np.arange(count) * length
-        which, at = np.nonzero(
+        owners, at = np.nonzero(
             is_defined(address, size) & intersect(arrays.wanted, begin, begin + length)
         )
-        if which.size:
-            some = None if pages is None else pages[which, at]
-            blocks = named.owner[owner[which]], first + at * length, address[which, at], some
-            found.setdefault(length, []).append(_DataBlocks(*blocks))
+        if owners.size:
+            selected = None if pages is None else pages[owners, at]
+            blocks = named.owner[owner[owners]], first + at * length, address[owners, at], selected
+            data_blocks.setdefault(length, []).append(_DataBlocks(*blocks))
         first += count * length
-    return found
+    return data_blocks
 
 
 def _read_super_blocks(
@@ -430,14 +430,16 @@ def _read_super_blocks(
     return address, stream.reshape(len(data), count, pages).astype(bool)
 
 
-def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[ElementRun]:
+def _read_blocks(
+    arrays: _Arrays, length: int, data_blocks: list[_DataBlocks]
+) -> Iterator[ElementRun]:
     """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, layout = arrays.indexes, arrays.layout
     has_pages = length > layout.page
     start = BEFORE_HEADER + indexes.rows.offset_size + layout.number_size
     size = start + CHECKSUM_BYTES + (0 if has_pages else length * layout.element)
     owner, first, address = (
-        np.concatenate([blocks[column] for blocks in found]) for column in range(3)
+        np.concatenate([blocks[column] for blocks in data_blocks]) for column in range(3)
     )
     file = indexes.file[owner]
     twice = "an extensible array has a data block twice"
@@ -448,20 +450,22 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
             yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
     if has_pages:
         # only super blocks, which state the written pages, have blocks of this length
-        written = [np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in found]
+        written = [
+            np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in data_blocks
+        ]
         yield from _read_pages(arrays, owner, first, address + size, np.concatenate(written))
 
 
 def _read_pages(
     arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
 ) -> Iterator[ElementRun]:
-    """Yield the elements of the pages that were written: any other page is undefined."""
+    """Yield the elements of written pages; other pages have undefined contents."""
     indexes, layout = arrays.indexes, arrays.layout
     size = layout.page * layout.element + CHECKSUM_BYTES
     start = first[:, None] + np.arange(written.shape[1]) * layout.page
-    which, page = np.nonzero(written & intersect(arrays.wanted, start, start + layout.page))
-    owner, first = owner[which], first[which] + page * layout.page
-    address, file = begin[which] + page * size, indexes.file[owner]
+    owners, page = np.nonzero(written & intersect(arrays.wanted, start, start + layout.page))
+    owner, first = owner[owners], first[owners] + page * layout.page
+    address, file = begin[owners] + page * size, indexes.file[owner]
     for part, data in read_rows_in_parts(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"
         require(have_checksums(data), file[part], wrong)

@@ -94,7 +94,7 @@ class Indexes(NamedTuple):
         return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
 
     def count_before(self, positions: Ints) -> Ints:
-        """Return the number of chunks of the only dataset before positions, counted in chunks.
+        """Return the flat indexes of chunk positions in the grid of the only dataset.
 
         Keys of trees may be outside the shape.
         """
@@ -163,10 +163,10 @@ def parse_elements(layout: IndexLayout, raw: Bytes, offset_size: int) -> tuple[I
 
 
 def read_index_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
-    """Return the headers of indexes, which have a signature and a checksum."""
+    """Return the headers of indexes, after checking their signatures and checksums."""
     heads = indexes.rows.read_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
-    known = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
-    sound = known & have_checksums(heads)
+    matches = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
+    sound = matches & have_checksums(heads)
     require(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")
     return heads
 
@@ -179,7 +179,7 @@ def is_element_size(layout: IndexLayout, size: int, offset_size: int) -> bool:
 
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
-    """Join the chunks of all parts; empty the list, to free columns one by one."""
+    """Join the chunks of all parts, and empty the list to free memory on the way."""
     if len(parts) == 1:
         return parts.pop()
     columns = [list(column) for column in zip(*parts, strict=True)]
@@ -191,25 +191,27 @@ def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
     return ChunkRows(*joined) if joined else ChunkRows.empty(ndim)
 
 
-def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
+def check_chunks(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
     """Check that chunks are within the shape and in the file, and return them."""
-    layout, file, owner = indexes.layout, indexes.file, found.owner
+    layout, file, owner = indexes.layout, indexes.file, chunks.owner
     if not layout.has_filters:
-        same = found.length == layout.nbytes
+        same = chunks.length == layout.nbytes
         _require(same, file, owner, "a chunk without filters has another length")
     # a negative number is too large when read as unsigned
-    for axis, values in enumerate(found.position):
-        inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
+    for axis, values in enumerate(chunks.position):
+        inside = values.view(np.uint64) < _take_by_owner(indexes.shape[:, axis], owner)
         _require(inside, file, owner, "a chunk lies outside of the shape")
     end = indexes.rows.ends[file]
-    fits = found.length.view(np.uint64) <= _of_owners(end, owner)
+    fits = chunks.length.view(np.uint64) <= _take_by_owner(end, owner)
     _require(fits, file, owner, "a chunk is longer than any file")
-    fits = found.address.view(np.uint64) <= _of_owners(end, owner) - found.length.view(np.uint64)
+    fits = chunks.address.view(np.uint64) <= _take_by_owner(end, owner) - chunks.length.view(
+        np.uint64
+    )
     _require(fits, file, owner, "a chunk lies past the end of the file")
-    return found
+    return chunks
 
 
-def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
+def _take_by_owner(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
     """Return the value of the dataset of each chunk, or one value if there is only one dataset."""
     return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
@@ -226,24 +228,26 @@ def find_ascending(owner: Ints, position: Ints) -> Bools:
         low, high = values[:-1], values[1:]
         after = (low < high) | ((low == high) & after)
     low, high = owner[:-1], owner[1:]
-    found: Bools = (low < high) | ((low == high) & after)
-    return found
+    ascending: Bools = (low < high) | ((low == high) & after)
+    return ascending
 
 
-def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
+def check_order(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
     """Check that chunks are in ascending order, as lookups in trees require, and return them."""
-    after = find_ascending(found.owner, found.position)
-    _require(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
-    return found
+    after = find_ascending(chunks.owner, chunks.position)
+    _require(
+        after, indexes.file, chunks.owner[1:], "chunks are listed twice, or not in their order"
+    )
+    return chunks
 
 
 def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
     """Return a mask of the keys ``low`` that come before ``high``, all of shape ``(n, axes)``."""
-    found = np.full(len(low), or_same)
+    result = np.full(len(low), or_same)
     for axis in reversed(range(low.shape[1])):
         a, b = low[:, axis], high[:, axis]
-        found = (a < b) | ((a == b) & found)
-    return found
+        result = (a < b) | ((a == b) & result)
+    return result
 
 
 def unravel_in_order(
@@ -285,8 +289,8 @@ def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
     """Return a mask of the ranges of flat indexes that contain wanted indexes (None for all)."""
     if wanted is None:
         return np.ones(begin.shape, bool)
-    found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
-    return found
+    result: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
+    return result
 
 
 def group_by_header(
@@ -299,19 +303,19 @@ def group_by_header(
     group = np.unique(same, axis=0, return_inverse=True)[1].ravel()
     parts = []
     for number in range(int(group.max()) + 1):
-        which = np.flatnonzero(group == number)
-        found = read(indexes.at(which), heads[which])
-        parts.append(found._replace(owner=which[found.owner]))
+        members = np.flatnonzero(group == number)
+        chunks = read(indexes.at(members), heads[members])
+        parts.append(chunks._replace(owner=members[chunks.owner]))
     joined = join_chunks(parts, len(indexes.layout.chunks))
     return joined.at(np.argsort(joined.owner, kind="stable"))
 
 
-def sort_chunks(found: ChunkRows) -> ChunkRows:
+def sort_chunks(chunks: ChunkRows) -> ChunkRows:
     """Sort chunks by dataset, and then in C order."""
-    if find_ascending(found.owner, found.position).all():
-        return found
-    order = np.lexsort((*found.position[::-1], found.owner))
-    # in place, since a second table would take as much memory again
-    for column in (found.owner, *found.position, *found[2:]):
+    if find_ascending(chunks.owner, chunks.position).all():
+        return chunks
+    order = np.lexsort((*chunks.position[::-1], chunks.owner))
+    # in place, to avoid the memory of a second table
+    for column in (chunks.owner, *chunks.position, *chunks[2:]):
         column[:] = column[order]
-    return found
+    return chunks

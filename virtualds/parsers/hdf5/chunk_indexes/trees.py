@@ -120,18 +120,18 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
                 children.append(_keep_wanted(indexes, below))
             else:
                 leaves.append(_find_leaf_chunks(indexes, nodes, used, entries, last))
-    found = join_chunks(leaves, len(layout.chunks))
-    # trees with fewer levels than others may be anywhere
-    if (found.owner[1:] < found.owner[:-1]).any():
-        found = found.at(np.argsort(found.owner, kind="stable"))
-    return check_order(indexes, check_chunks(indexes, found))
+    chunks = join_chunks(leaves, len(layout.chunks))
+    # trees of different depth are read in another order
+    if (chunks.owner[1:] < chunks.owner[:-1]).any():
+        chunks = chunks.at(np.argsort(chunks.owner, kind="stable"))
+    return check_order(indexes, check_chunks(indexes, chunks))
 
 
 def _chain(
-    first: tuple[_OldNodes, Bytes], rest: Iterator[tuple[_OldNodes, Bytes]]
+    first: tuple[_OldNodes, Bytes], following: Iterator[tuple[_OldNodes, Bytes]]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
     yield first
-    yield from rest
+    yield from following
 
 
 def _read_old_nodes(
@@ -158,8 +158,8 @@ def _check_nodes(
     A root whose last chunk was removed is a leaf without entries.
     """
     file, is_root = indexes.file[nodes.owner], nodes.low is None
-    known = np.frombuffer(b"TREE" + bytes([OF_CHUNKS, level]), np.uint8)
-    require((data[:, :6] == known).all(axis=1), file, f"a B-tree lacks a node of level {level}")
+    signature = np.frombuffer(b"TREE" + bytes([OF_CHUNKS, level]), np.uint8)
+    require((data[:, :6] == signature).all(axis=1), file, f"a B-tree lacks a node of level {level}")
     used = read_uints(data[:, 6:8])
     counts = f"a node of a B-tree has no entries, or more than {node.most}"
     fewest = 0 if is_root and level == 0 else 1
@@ -193,8 +193,8 @@ def _check_keys(
     """
     file = indexes.file[nodes.owner]
     steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
-    whole = (last % steps == 0).all(axis=1) & (last >= 0).all(axis=1)
-    require(whole, file, "a key of a node of a B-tree lies between chunks")
+    is_valid = (last % steps == 0).all(axis=1) & (last >= 0).all(axis=1)
+    require(is_valid, file, "a key of a node of a B-tree lies between chunks")
     greatest = "the last key of a node of a B-tree is not the greatest"
     require(is_before(final, last), file, greatest)
     if nodes.low is None or nodes.high is None:
@@ -215,15 +215,15 @@ def _find_old_children(
     owner = np.repeat(nodes.owner, used)
     file = indexes.file[owner]
     steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
-    whole = ((low % steps == 0) & (low >= 0)).all(axis=1)
-    require(whole, file, "a key of a node of a B-tree lies between chunks")
+    is_valid = ((low % steps == 0) & (low >= 0)).all(axis=1)
+    require(is_valid, file, "a key of a node of a B-tree lies between chunks")
     require(is_before(low, high), file, "the keys of a B-tree are not in order")
     _check_keys(indexes, nodes, used, low[stop - used], low[stop - 1], last)
     return _OldNodes(owner, read_uints(entries["child"]), low, high)
 
 
 def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
-    """Return the nodes below which HDF5 would look for the wanted chunks."""
+    """Return the nodes below which HDF5 would search for the requested chunks."""
     if indexes.wanted is None or nodes.low is None or nodes.high is None:
         return nodes
     steps = np.array(indexes.layout.chunks)
@@ -234,19 +234,19 @@ def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
 def _find_leaf_chunks(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> ChunkRows:
-    """Return the chunks to which leaves point."""
+    """Return the chunks of leaf nodes."""
     owner = np.repeat(nodes.owner, used)
     file, keys = indexes.file, entries["position"]
     position = np.ascontiguousarray(keys[:, :-1].T)
-    whole = keys[:, -1] == 0
+    is_valid = keys[:, -1] == 0
     for values, chunk in zip(position, indexes.layout.chunks, strict=True):
-        whole &= values // chunk * chunk == values
-    if not whole.all():
-        require(whole, file[owner], "a key of a B-tree is not the position of a chunk")
-    some = used > 0
-    stop = np.cumsum(used)[some]
-    edge = keys[stop - used[some]], keys[stop - 1], last[some]
-    _check_keys(indexes, nodes.select(np.flatnonzero(some)), used[some], *edge)
+        is_valid &= values // chunk * chunk == values
+    if not is_valid.all():
+        require(is_valid, file[owner], "a key of a B-tree is not the position of a chunk")
+    nonempty = used > 0
+    stop = np.cumsum(used)[nonempty]
+    edge = keys[stop - used[nonempty]], keys[stop - 1], last[nonempty]
+    _check_keys(indexes, nodes.select(np.flatnonzero(nonempty)), used[nonempty], *edge)
     mask, length = (entries[name].astype(np.int64) for name in ("mask", "length"))
     return ChunkRows(owner, position, mask, read_uints(entries["child"]), length)
 
@@ -301,30 +301,30 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     """Read trees whose headers only differ in their roots."""
     rows, file = indexes.rows, indexes.file
     layout = _parse_layout(indexes, heads)
-    address, rest = (
+    address, counts = (
         heads[:, TREE_HEAD : TREE_HEAD + rows.offset_size],
         heads[:, TREE_HEAD + rows.offset_size :],
     )
-    root, count = read_uints(address), read_uints(rest[:, :2])
-    total = read_uints(rest[:, 2 : 2 + rows.length_size])
-    there = is_defined(root, rows.offset_size)
-    fits = (total >= 0) & (total <= rows.ends[file] // layout.record) & (there | (total == 0))
+    root, count = read_uints(address), read_uints(counts[:, :2])
+    total = read_uints(counts[:, 2 : 2 + rows.length_size])
+    exists = is_defined(root, rows.offset_size)
+    fits = (total >= 0) & (total <= rows.ends[file] // layout.record) & (exists | (total == 0))
     require(fits, file, "a B-tree has more records than its file has room for")
-    owner = np.flatnonzero(there)
+    owner = np.flatnonzero(exists)
     begin = np.cumsum(total) - total
     nodes = _Nodes(owner, root[owner], count[owner], begin[owner], total[owner])
     parts: list[_Records] = []
     for level in range(layout.depth, -1, -1):
         children: list[_Nodes] = []
-        for some, data in _read_tree_nodes(indexes, layout, nodes, level):
-            raw = _read_records(layout, some, data, level)
+        for level_nodes, data in _read_tree_nodes(indexes, layout, nodes, level):
+            raw = _read_records(layout, level_nodes, data, level)
             if level:
-                below, number = _find_children(indexes, layout, some, data, level)
+                below, number = _find_children(indexes, layout, level_nodes, data, level)
                 if indexes.wanted is not None:
-                    below = below.select(_find_needed(indexes, some, raw, indexes.wanted))
+                    below = below.select(_find_needed(indexes, level_nodes, raw, indexes.wanted))
                 children.append(below)
             else:
-                number = _count_up(some.begin, some.records)
+                number = _count_up(level_nodes.begin, level_nodes.records)
             parts.append(_Records(number, raw))
         if not children:
             break
@@ -335,7 +335,7 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 
 def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
-    """Return a mask of the children of nodes below which wanted chunks may be.
+    """Return a mask of the child nodes that may lead to requested chunks.
 
     ``raw`` are the records of the nodes, which are between the children.
     """
@@ -354,8 +354,8 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
         return ChunkRows.empty(ndim)
     number, raw = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.zeros(len(number), np.int64)
-    found = _parse_records(indexes, owner, raw[np.argsort(number)])
-    return check_order(indexes, check_chunks(indexes, found))
+    records = _parse_records(indexes, owner, raw[np.argsort(number)])
+    return check_order(indexes, check_chunks(indexes, records))
 
 
 def _parse_layout(indexes: Indexes, heads: Bytes) -> TreeLayout:
@@ -387,18 +387,18 @@ def _read_tree_nodes(
         [0, FILTERED if indexes.layout.has_filters else PLAIN]
     )
     for part, data in read_rows_in_parts(indexes.rows, file, nodes.address, layout.size):
-        some = nodes.select(part)
-        known = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
-        require(known, file[part], f"a B-tree lacks a node of level {level}")
+        selected = nodes.select(part)
+        matches = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
+        require(matches, file[part], f"a B-tree lacks a node of level {level}")
         stop = (
             BEFORE_RECORDS
-            + some.records * layout.record
-            + (some.records + bool(level)) * layout.pointer[level]
+            + selected.records * layout.record
+            + (selected.records + bool(level)) * layout.pointer[level]
         )
         sums = compute_checksums([row[:n] for row, n in zip(data, stop.tolist(), strict=True)])
         stated = np.take_along_axis(data, stop[:, None] + np.arange(CHECKSUM_BYTES), 1)
         require(sums == read_uints(stated), file[part], "a node of a B-tree has a wrong checksum")
-        yield some, data
+        yield selected, data
 
 
 def _count_up(begin: Ints, count: Ints) -> Ints:
@@ -455,12 +455,12 @@ def _join_records(
     slices = [slice(begin, begin + 2**16) for begin in range(0, len(raw), 2**16)]
     columns = [_parse_records(indexes, owner[part], raw[part]) for part in slices]
     del raw, owner
-    found = join_chunks(columns, len(indexes.layout.chunks))
-    return check_order(indexes, check_chunks(indexes, found))
+    chunks = join_chunks(columns, len(indexes.layout.chunks))
+    return check_order(indexes, check_chunks(indexes, chunks))
 
 
 def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
-    """Return the chunks of records, whose positions are counted in chunks."""
+    """Return the chunks of records, whose positions are in units of chunks."""
     chunks = indexes.layout.chunks
     stop = raw.shape[1] - 8 * len(chunks)
     columns = parse_elements(indexes.layout, raw[:, :stop], indexes.rows.offset_size)

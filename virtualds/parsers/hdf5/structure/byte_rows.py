@@ -29,7 +29,7 @@ READ_TOGETHER = 2**22
 
 
 class RowsError(Exception):
-    """Rows of some of the files are damaged.
+    """Raised if rows of some files are damaged.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class RowsError(Exception):
 
 
 class UnknownRowsError(RowsError):
-    """Rows of some of the files have an unknown form."""
+    """Raised if rows of some files have an unknown form."""
 
 
 class ByteRows(Protocol):
@@ -110,12 +110,12 @@ def read_uints(fields: Bytes) -> Ints:
     """
     width = fields.shape[-1]
     if width in (1, 2, 4, 8):
-        whole = fields.view("<i8" if width == 8 else f"<u{width}")
-        return whole[..., 0].astype(np.int64)
-    found = np.zeros(fields.shape[:-1], np.int64)
+        native = fields.view("<i8" if width == 8 else f"<u{width}")
+        return native[..., 0].astype(np.int64)
+    numbers = np.zeros(fields.shape[:-1], np.int64)
     for index in range(width):
-        found |= fields[..., index].astype(np.int64) << 8 * index
-    return found
+        numbers |= fields[..., index].astype(np.int64) << 8 * index
+    return numbers
 
 
 def is_defined(address: Ints, offset_size: int) -> Bools:
@@ -126,7 +126,7 @@ def is_defined(address: Ints, offset_size: int) -> Bools:
 def read_rows_in_parts(
     rows: ByteRows, file: Ints, address: Ints, length: int
 ) -> Iterator[tuple[slice, Bytes]]:
-    """Yield the rows of each part, and the part, in parts of about `READ_TOGETHER` bytes."""
+    """Yield slices of about `READ_TOGETHER` bytes, with their rows."""
     step = max(READ_TOGETHER // length, 1)
     for begin in range(0, len(address), step):
         part = slice(begin, begin + step)
@@ -167,17 +167,17 @@ def gather_rows(
         return np.frombuffer(data, np.uint8).reshape(1, length)
     order = np.argsort(address, kind="stable")
     ordered = address[order]
-    runs = _find_near(ordered, length)
+    runs = _find_runs(ordered, length)
     ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
-    found = np.empty((address.size, length), np.uint8)
+    rows_read = np.empty((address.size, length), np.uint8)
     for (i, j), data in zip(runs, read(ranges), strict=True):
         windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
-        found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
-    return found
+        rows_read[order[i:j]] = windows[ordered[i:j] - ordered[i]]
+    return rows_read
 
 
-def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
-    """Return runs of sorted rows to read at once: close ones, with few bytes together."""
+def _find_runs(address: Ints, length: int) -> list[tuple[int, int]]:
+    """Return the runs of sorted rows to read in one range: close together and not too long."""
     far = np.diff(address) > length + NEAR
     block = (address - address[0]) // READ_TOGETHER
     breaks = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()

@@ -32,8 +32,8 @@ from virtualds.parsers.hdf5.structure.messages import (
     MessageError,
     TypeClass,
     UnknownFormError,
-    add_file_to_error,
     check_end,
+    raise_with_file,
     read_bytes,
     read_uint,
     read_uints,
@@ -109,7 +109,7 @@ class HDF5Type(NamedTuple):
 
     @property
     def sort(self) -> int:
-        """The lowest four bits: the padding of a string, or the kind of reference or sequence."""
+        """The lowest four class bits: string padding, or the kind of reference or sequence."""
         return self.bits & 0x0F
 
     @property
@@ -183,18 +183,18 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
     try:
         return parse_type_message(bytes(data))
     except MESSAGE_ERRORS as error:
-        add_file_to_error(file, error)
+        raise_with_file(file, error)
 
 
 @lru_cache(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
     """Parse the type in a message."""
-    found = _parse(data, 0, 0)
+    parsed = _parse(data, 0, 0)
     # old writers reserved more for members of compounds than they used, and HDF5 reads past it
-    behind = data[found.length :]
+    behind = data[parsed.length :]
     if not behind or any(behind):
-        check_end(data, found.length)
-    return found
+        check_end(data, parsed.length)
+    return parsed
 
 
 def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
@@ -211,24 +211,24 @@ def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
     if not size:
         raise MessageError("a type has elements without bytes")
     kind = TypeClass(of_class)
-    found = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
-    if kind != TypeClass.VLEN and any(start + part.size > size for start, part in found.parts):
+    parsed = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
+    if kind != TypeClass.VLEN and any(start + part.size > size for start, part in parsed.parts):
         raise MessageError(f"a type of {size} bytes holds types that do not lie in it")
-    return found
+    return parsed
 
 
 def _parse_plain(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Read a type that contains no other types."""
     length = PROPERTY_LENGTHS[head.kind]
     properties = read_bytes(data, offset + TYPE_HEAD, length)
-    found = head._replace(length=TYPE_HEAD + length, properties=properties)
+    parsed = head._replace(length=TYPE_HEAD + length, properties=properties)
     if head.kind in NUMBERS:
-        last = found.offset + found.precision
-        if not found.precision or last > 8 * head.size:
+        last = parsed.offset + parsed.precision
+        if not parsed.precision or last > 8 * head.size:
             raise MessageError(f"a number of {8 * head.size} bits ends at bit {last}")
-    if head.kind == TypeClass.FLOAT and not (found.exponent and found.fraction):
+    if head.kind == TypeClass.FLOAT and not (parsed.exponent and parsed.fraction):
         raise MessageError("a float has no exponent, or no fraction")
-    return found
+    return parsed
 
 
 def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
@@ -255,7 +255,7 @@ def _parse_complex(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5
 
 
 def _add_base_type(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
-    """Return a type with its base type, whose message begins ``start`` bytes later."""
+    """Return a type with its base type, whose message begins ``start`` bytes after its own."""
     return head._replace(length=start + base.length, parts=((0, base),))
 
 
@@ -271,8 +271,8 @@ def _parse_enum(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Typ
         name, at = _read_name(data, offset, at)
         names.append(name)
     values = read_bytes(data, at, len(names) * base.size)
-    found = _add_base_type(head, base, at + len(values) - offset - base.length)
-    return found._replace(names=tuple(names), properties=values)
+    parsed = _add_base_type(head, base, at + len(values) - offset - base.length)
+    return parsed._replace(names=tuple(names), properties=values)
 
 
 def _read_name(data: bytes, offset: int, at: int) -> tuple[bytes, int]:
@@ -295,8 +295,8 @@ def _parse_array(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Ty
     start = TYPE_HEAD + (4 if old else 1)
     dims = read_uints(data, offset + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
-    found = _add_base_type(head, _parse(data, offset + start, depth), start)
-    return _check_sound_array(found._replace(dims=dims))
+    parsed = _add_base_type(head, _parse(data, offset + start, depth), start)
+    return _check_sound_array(parsed._replace(dims=dims))
 
 
 def _check_sound_array(kind: HDF5Type) -> HDF5Type:
@@ -322,12 +322,12 @@ def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
             part = _repeat(data, axes, part)
         names.append(name)
         parts.append((start, part))
-    _check_apart(names, parts)
+    _check_members(names, parts)
     return head._replace(length=at - offset, names=tuple(names), parts=tuple(parts))
 
 
 def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
-    """Return the type of a member; in version 1 of the message, up to four axes precede it."""
+    """Return the type of a member, which in version 1 may be an array of up to four axes."""
     rank = read_uint(data, offset, 1)
     if rank > 4:
         raise MessageError(f"a member of a type has {rank} axes")
@@ -339,12 +339,12 @@ def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
     return _check_sound_array(array)
 
 
-def _check_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
+def _check_members(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
     """Raise an error if members of a compound share a name or bytes, or if it has no members."""
     if not 0 < len(names) == len(set(names)):
         raise MessageError("a compound type has no members, or two of one name")
     stop = 0
-    for start, part in sorted(parts, key=lambda one: one[0]):
+    for start, part in sorted(parts, key=lambda span: span[0]):
         if start < stop:
             raise MessageError("members of a compound type share bytes")
         stop = start + part.size
@@ -419,13 +419,13 @@ class Budget:
         self.left = file.end + MAX_BYTES
 
     def locate(self, collection: Collection, number: int, nbytes: int) -> int:
-        """Return the offset of an object in a collection, which must have enough bytes."""
-        there = collection.lengths.get(number, -1)
-        if there < nbytes:
-            where = f"the global heap at {collection.address}"
-            if there < 0:
-                self.file.raise_damaged(f"{where} has no object {number}")
-            self.file.raise_damaged(f"{where} has {there} bytes of an object of {nbytes}")
+        """Return the offset of an object in a collection, after checking its length."""
+        length = collection.lengths.get(number, -1)
+        if length < nbytes:
+            place = f"the global heap at {collection.address}"
+            if length < 0:
+                self.file.raise_damaged(f"{place} has no object {number}")
+            self.file.raise_damaged(f"{place} has {length} bytes of an object of {nbytes}")
         self._spend(nbytes)
         return collection.begins[number]
 
@@ -434,9 +434,11 @@ class Budget:
     ) -> list[int]:
         """Return the offsets of objects, like `locate`."""
         # a file may have many strings, so there is no Python loop over them
-        found = map(collection.lengths.get, numbers, repeat(-1))
-        if any(map(gt, nbytes, found)):
-            return [self.locate(collection, *one) for one in zip(numbers, nbytes, strict=True)]
+        lengths = map(collection.lengths.get, numbers, repeat(-1))
+        if any(map(gt, nbytes, lengths)):
+            return [
+                self.locate(collection, *element) for element in zip(numbers, nbytes, strict=True)
+            ]
         self._spend(sum(nbytes))
         return list(map(collection.begins.__getitem__, numbers))
 
@@ -465,28 +467,28 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
         file.raise_damaged(f"an attribute has {len(data)} bytes for {count} sequences")
     rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, MIN_COLLECTION) for _, address, _ in rows if address)
-    found: list[bytes] = []
+    sequences: list[bytes] = []
     for index, (length, address, number) in enumerate(rows):
         if not address and not length:
-            found.append(b"")
+            sequences.append(b"")
             continue
         at = index * form.size + 4
         if address not in file.collections:
-            known = note_address(data, at, file.offset_size, address)
-            file.collections[address] = read_collection(file, known)
+            is_noted = note_address(data, at, file.offset_size, address)
+            file.collections[address] = read_collection(file, is_noted)
         elif file.notes is not None:
             note_same(data, at, file.offset_size, address)
         collection = file.collections[address]
         begin = budget.locate(collection, number, length * size)
         if file.notes is None:
-            found.append(collection.data[begin : begin + length * size])
+            sequences.append(collection.data[begin : begin + length * size])
             continue
         if is_value:
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
             keep(collection.data, begin, begin + length * size)
-        found.append(slice_bytes(collection.data, begin, begin + length * size))
-    return found
+        sequences.append(slice_bytes(collection.data, begin, begin + length * size))
+    return sequences
 
 
 def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
@@ -530,12 +532,12 @@ def read_texts(
     Bytes that cannot be decoded become U+FFFD. Parameters and errors are those of
     `check_elements`.
     """
-    found = np.full(len(elements), "", object)
+    texts = np.full(len(elements), "", object)
     for part in _find_parts(budget, kind, elements):
         ends = map(add, part.begins, part.nbytes)
         raw = [part.data[i:j] for i, j in zip(part.begins, ends, strict=True)]
-        found[part.which] = [one.partition(b"\0")[0].decode(encoding, "replace") for one in raw]
-    return found
+        texts[part.which] = [text.partition(b"\0")[0].decode(encoding, "replace") for text in raw]
+    return texts
 
 
 class _CollectionElements(NamedTuple):
@@ -550,21 +552,21 @@ class _CollectionElements(NamedTuple):
 def _find_parts(
     budget: Budget, kind: HDF5Type, elements: Elements
 ) -> Iterator[_CollectionElements]:
-    """Yield the elements of each collection; elements without a reference are left out."""
+    """Yield the elements by collection, without those that have no reference."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
         file.raise_damaged(f"a variable-length type is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     address, length = references["address"], references["length"]
-    there = np.flatnonzero((length != 0) | (address != 0))
-    there = there[np.argsort(address[there], kind="stable")]
-    edges = np.flatnonzero(np.diff(address[there])) + 1
-    for which in np.split(there, edges) if there.size else ():
-        collection = read_collection(file, int(address[which[0]]))
-        nbytes = (length[which].astype(np.int64) * kind.base.size).tolist()
-        begins = budget.locate_all(collection, references["number"][which].tolist(), nbytes)
-        yield _CollectionElements(which, collection.data, begins, nbytes)
+    nonempty = np.flatnonzero((length != 0) | (address != 0))
+    nonempty = nonempty[np.argsort(address[nonempty], kind="stable")]
+    edges = np.flatnonzero(np.diff(address[nonempty])) + 1
+    for indexes in np.split(nonempty, edges) if nonempty.size else ():
+        collection = read_collection(file, int(address[indexes[0]]))
+        nbytes = (length[indexes].astype(np.int64) * kind.base.size).tolist()
+        begins = budget.locate_all(collection, references["number"][indexes].tolist(), nbytes)
+        yield _CollectionElements(indexes, collection.data, begins, nbytes)
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:

@@ -167,7 +167,7 @@ def _make_piece(notes: ByteNotes, block: int, begin: int, data: bytes) -> Tracke
 
 
 def fix(address: int) -> Address:
-    """Return an address that is the same in all files."""
+    """Return a plain address, which must be equal in all files of the same structure."""
     return _make_address(address, FIXED, address)
 
 
@@ -178,14 +178,14 @@ def _make_address(value: int, block: int, offset: int) -> Address:
 
 
 def slice_bytes(data: bytes, begin: int, stop: int | None = None) -> bytes:
-    """Return a part of some bytes, with its position if theirs is known."""
+    """Return a slice of bytes, with its position if that of the bytes is known."""
     if not isinstance(data, TrackedBytes):
         return data[begin:stop]
     return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
 
 
 def note_address(data: bytes, offset: int, size: int, value: int) -> int:
-    """Return an address that was read at an offset in some bytes, with its position."""
+    """Return an address that was read at an offset of some bytes, with its position."""
     if not isinstance(data, TrackedBytes):
         return value
     free(data, offset, offset + size)
@@ -193,7 +193,7 @@ def note_address(data: bytes, offset: int, size: int, value: int) -> int:
 
 
 def free(data: bytes, begin: int, stop: int) -> None:
-    """Record that bytes are unused, or are recorded in another way."""
+    """Record that bytes are unused, or that another note covers them."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\0")
 
@@ -253,13 +253,13 @@ def note_heap_reference(
         free(data, offset, offset + 4)
         count = Slot(data.block, data.begin + offset, 4)
         reference = HeapReference(count, collection.block, number, width)
-        known = data.notes.references.setdefault(key, [])
-        if reference not in known:
-            known.append(reference)
+        references = data.notes.references.setdefault(key, [])
+        if reference not in references:
+            references.append(reference)
 
 
 def mark_incomplete(data: bytes) -> None:
-    """Record that bytes have a meaning that cannot be recorded."""
+    """Record that the notes cannot describe some bytes, so the structure cannot be shared."""
     if isinstance(data, TrackedBytes):
         data.notes.complete = False
 
@@ -322,11 +322,11 @@ class Superblock(NamedTuple):
 
 
 class UnknownSuperblockError(ValueError):
-    """A superblock has an unknown form, which the message describes."""
+    """Raised for a superblock of an unknown form."""
 
 
 def measure_superblock(head: bytes) -> int:
-    """Return the size of the superblock with which some bytes begin.
+    """Return the size of the superblock at the start of some bytes.
 
     Raises
     ------
@@ -428,11 +428,11 @@ Work = Callable[[], "list[Work]"]
 
 
 class DeclinedError(UnsupportedError):
-    """Metadata has a form that is unknown here; HDF5 may support it."""
+    """Raised for metadata of a form that only HDF5 may support."""
 
 
 class MissingError(Exception):
-    """Bytes of a remote file are not cached; this ends a `Work`, whose caller catches it."""
+    """Raised in a `Work` if bytes of a remote file are not cached; its caller fetches them."""
 
 
 class FileBytes:
@@ -528,14 +528,14 @@ class FileBytes:
     def read_ranges(self, ranges: Sequence[Range]) -> Iterator[bytes]:
         """Yield the bytes of many ranges, with few requests for a remote file."""
         if self._blocks is None:
-            yield from (self.read(*one) for one in ranges)
+            yield from (self.read(*byte_range) for byte_range in ranges)
             return
-        for some in _split_ranges(ranges):
-            self.prepare(some)
-            yield from (self.read(*one) for one in some)
+        for batch in _split_ranges(ranges):
+            self.prepare(batch)
+            yield from (self.read(*byte_range) for byte_range in batch)
 
     def prepare(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges of a remote file that are about to be read, all at once."""
+        """Prefetch ranges of a remote file together."""
         if self._blocks is None or self.end <= len(self._head):
             return
         absolute = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
@@ -545,7 +545,7 @@ class FileBytes:
             self._wanted.update(self._blocks.find_missing(absolute))
 
     def read_ahead(self, works: Iterable[Work]) -> None:
-        """Fetch the bytes of a remote file that ``works`` read, before they are actually read.
+        """Prefetch the bytes of a remote file that ``works`` read.
 
         A work ends if bytes are not cached, and is repeated when these have arrived: the missing
         bytes of all works are fetched at once. So there are as many rounds of requests as addresses
@@ -560,7 +560,7 @@ class FileBytes:
         finally:
             self._wanted, self.notes, self.collections = None, notes, collections
 
-    def _fetch_for(self, blocks: Blocks, wanted: set[int], works: list[Work]) -> None:
+    def _fetch_for(self, blocks: Blocks, block_numbers: set[int], works: list[Work]) -> None:
         fetched = 0
         while works and fetched < MAX_AHEAD:
             again: list[Work] = []
@@ -570,11 +570,11 @@ class FileBytes:
                 except MissingError:
                     again.append(work)
                 except VirtualdsError:
-                    # the actual read reports it
+                    # the actual read will raise the error
                     continue
             works = again
-            fetched += blocks.fetch_pages(sorted(wanted)[:MAX_PAGES], AHEAD) if works else 0
-            wanted.clear()
+            fetched += blocks.fetch_pages(sorted(block_numbers)[:MAX_PAGES], AHEAD) if works else 0
+            block_numbers.clear()
 
     def read(self, address: int, length: int) -> bytes:
         """Return exactly the bytes that begin at an address, without notes."""
@@ -603,16 +603,16 @@ class FileBytes:
             if not 0 <= begin <= len(self._near) - length:
                 self._near_at, begin = offset, 0
                 self._near = os.pread(self._handle, NEARBY, offset)
-            found = self._near[begin : begin + length]
+            cached = self._near[begin : begin + length]
         elif self._blocks is None:
-            found = os.pread(self._handle or 0, length, offset)
+            cached = os.pread(self._handle or 0, length, offset)
         else:
             if self._wanted is not None:
                 self._check_cached(self._blocks, offset, length)
-            found = self._blocks.read(offset, length)
-        if len(found) < length:
+            cached = self._blocks.read(offset, length)
+        if len(cached) < length:
             self.raise_damaged(f"it ends within the bytes {offset} to {offset + length}")
-        return found
+        return cached
 
     def _check_cached(self, blocks: Blocks, offset: int, length: int) -> None:
         if (missing := blocks.find_missing([(offset, length)])) and self._wanted is not None:
@@ -725,16 +725,16 @@ def is_sound(block: bytes) -> bool:
 
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Divide a list of ranges into lists of at most about `READ_TOGETHER` bytes."""
-    some: list[Range] = []
+    batch: list[Range] = []
     nbytes = 0
-    for one in ranges:
-        if some and nbytes + one[1] > READ_TOGETHER:
-            yield some
-            some, nbytes = [], 0
-        some.append(one)
-        nbytes += one[1]
-    if some:
-        yield some
+    for byte_range in ranges:
+        if batch and nbytes + byte_range[1] > READ_TOGETHER:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(byte_range)
+        nbytes += byte_range[1]
+    if batch:
+        yield batch
 
 
 # ---------------------------------------------------------------------- object headers
@@ -777,13 +777,13 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
         file.raise_unsupported(file.unknown)
     first, form = _read_first_block(file, address)
     seen, nbytes = {address}, 0
-    found: list[Message] = []
+    messages: list[Message] = []
     blocks = [first]
     for block in blocks:
         nbytes += len(block)
         for message in _parse_messages(file, block, form):
             if message.kind != CONTINUATION:
-                found.append(message)
+                messages.append(message)
                 continue
             continuation = file.unpack_address(message.data, 0)
             length = file.unpack_length(message.data, file.offset_size)
@@ -791,7 +791,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
                 file.raise_damaged(f"the header of the object at {address} has no end")
             seen.add(continuation)
             blocks.append(_read_continuation(file, continuation, length, form))
-    return found
+    return messages
 
 
 def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
@@ -802,10 +802,10 @@ def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     if len(head) < HEAD_V1.size or head[0] != 1:
         file.raise_damaged(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
-    whole = file.read_noted(address, stop)
+    block = file.read_noted(address, stop)
     # bytes that pad the header
-    free(whole, HEAD_V1.size - 4, HEAD_V1.size)
-    return slice_bytes(whole, HEAD_V1.size, stop), MESSAGE_V1
+    free(block, HEAD_V1.size - 4, HEAD_V1.size)
+    return slice_bytes(block, HEAD_V1.size, stop), MESSAGE_V1
 
 
 def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
@@ -817,12 +817,12 @@ def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tupl
     begin = 6 + times + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
-    whole = file.read_noted(address, stop)
-    if not is_sound(whole):
+    block = file.read_noted(address, stop)
+    if not is_sound(block):
         file.raise_damaged(f"the header of the object at {address} has a wrong checksum")
-    free(whole, 6, 6 + times)
+    free(block, 6, 6 + times)
     form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
-    return slice_bytes(whole, begin + width, stop - CHECKSUM_BYTES), form
+    return slice_bytes(block, begin + width, stop - CHECKSUM_BYTES), form
 
 
 def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
@@ -864,7 +864,7 @@ def _read_extension(file: FileBytes) -> None:
         return
     for message in read_messages(file, file.superblock.extension):
         if message.kind == CACHE_IMAGE:
-            # then metadata is in the image, not at its address (IV.A.2.y)
+            # metadata may be in the cache image instead of at its address (IV.A.2.y)
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
             table = file.unpack_address(message.data, 1)

@@ -62,8 +62,13 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     data = file.read_noted(
         address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES
     )
-    signature, version, found, node, record, depth = HEAD.unpack_from(data)
-    if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
+    signature, version, record_type, node, record, depth = HEAD.unpack_from(data)
+    if (
+        signature != b"BTHD"
+        or version
+        or (record_type, record) != (kind, size)
+        or not is_sound(data)
+    ):
         file.raise_damaged(
             f"there is no B-tree of type {kind} at {address}, or its checksum is wrong"
         )
@@ -171,7 +176,7 @@ class FractalHeap:
         self._children: dict[int, list[int]] = {}
 
     def read_object(self, identity: bytes) -> bytes:
-        """Return the object that an identifier denotes."""
+        """Return the object with a heap id."""
         kind = identity[0] >> 4
         if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._identity:
             self.file.raise_damaged(
@@ -215,11 +220,11 @@ class FractalHeap:
         start, number = file.offset_size, file.offset_size + file.length_size
         size = number + file.length_size
         return {
-            file.unpack_length(one, number): (
-                file.unpack_address(one, 0),
-                file.unpack_length(one, start),
+            file.unpack_length(record, number): (
+                file.unpack_address(record, 0),
+                file.unpack_length(record, start),
             )
-            for one in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
+            for record in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
         }
 
     @property
@@ -262,10 +267,10 @@ class FractalHeap:
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
             offsets = range(begin, begin + count * offset, offset)
-            found = [self.file.unpack_address(data, at) for at in offsets]
+            addresses = [self.file.unpack_address(data, at) for at in offsets]
             sizes = (self._start << max(n // self._width - 1, 0) for n in range(count))
-            self.file.prepare(zip(found, sizes, strict=True))
-            self._children[address] = found
+            self.file.prepare(zip(addresses, sizes, strict=True))
+            self._children[address] = addresses
         return self._children[address]
 
     def _read_direct_block(self, address: int, size: int, first: int) -> bytes:
@@ -382,7 +387,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     used = parse_uint(data, 6, 2)
     if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * group_node_k:
         file.raise_damaged(f"there is no node of a group at {address}")
-    # its neighbours; keys, since names are compared themselves; and unused bytes
+    # sibling addresses, keys (names are compared directly) and unused bytes
     free(data, 8, len(data))
     pointers = (begin + number * step + length for number in range(used))
     return data[5], [file.unpack_address(data, at) for at in pointers]

@@ -1,7 +1,7 @@
 """Parses messages of object headers: dataspaces, fill values, filters and layouts.
 
 HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they do not
-know the file, so callers name it (`add_file_to_error`). Many files contain the same messages, so
+know the file, so callers name it (`raise_with_file`). Many files contain the same messages, so
 parsed messages are cached by their bytes. Callers pass plain bytes: bytes that know their position
 would keep the notes of a file in the cache.
 """
@@ -69,8 +69,8 @@ def check_end(data: bytes, stop: int) -> None:
         raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
 
 
-def add_file_to_error(file: FileBytes, error: Exception) -> NoReturn:
-    """Raise the error of a message, which is damaged or has an unknown form, with the file."""
+def raise_with_file(file: FileBytes, error: Exception) -> NoReturn:
+    """Raise an error for a damaged or unknown message, with the name of the file."""
     if isinstance(error, MessageError):
         file.raise_damaged(str(error))
     file.raise_unsupported(str(error))
@@ -201,11 +201,11 @@ class FillValue(NamedTuple):
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the writer of the dataset chose it."""
+        """Whether the writer of the dataset set it explicitly."""
         return self.state == FillState.CHOSEN
 
     def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return a chosen value as an array of one element, if stored bytes are values."""
+        """Return an explicit value as an array of one element, if its dtype has no references."""
         if len(self.raw) != dtype.itemsize:
             raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
         return np.frombuffer(self.raw, dtype)
@@ -220,7 +220,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     """Parse the fill value of a message."""
     version = read_uint(data, 0, 1)
     if version in (1, 2):
-        # the times of allocation and of filling come first
+        # the space allocation time and the fill time come first
         defined, begin = bool(read_uint(data, 3, 1)), 4
         sized = defined
     elif version == 3:
@@ -241,8 +241,8 @@ def parse_fill_value(data: bytes) -> FillValue:
 @lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
     """Parse the fill value of an old-style message, which a newer message overrides."""
-    found = _parse_value(data, 0)
-    return found if found.is_chosen else NO_FILL
+    fill_value = _parse_value(data, 0)
+    return fill_value if fill_value.is_chosen else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
@@ -298,12 +298,12 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
     if count > MAX_FILTERS:
         raise MessageError(f"a pipeline has {count} filters")
     # version 1 of the message has six reserved bytes
-    offset, found = 8 if version == 1 else 2, []
+    offset, filters = 8 if version == 1 else 2, []
     for _ in range(count):
-        one, offset = _parse_filter(data, offset, version)
-        found.append(one)
+        parsed, offset = _parse_filter(data, offset, version)
+        filters.append(parsed)
     check_end(data, offset)
-    return tuple(found)
+    return tuple(filters)
 
 
 def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
@@ -418,7 +418,7 @@ class Layout(NamedTuple):
 
 @lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
-    """Parse a data layout message, with addresses and lengths of given sizes in bytes."""
+    """Parse a data layout message; the sizes of addresses and lengths are in bytes."""
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
@@ -427,13 +427,13 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
         raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
     kind = LayoutClass(of_class)
     if version < 3:
-        found, stop = _parse_layout_v1(data, kind, offset_size)
+        layout, stop = _parse_layout_v1(data, kind, offset_size)
     elif kind == LayoutClass.CHUNKED and version > 3:
-        found, stop = _parse_chunked(data, offset_size, length_size)
+        layout, stop = _parse_chunked(data, offset_size, length_size)
     else:
-        found, stop = _parse_layout_v3(data, kind, offset_size, length_size)
+        layout, stop = _parse_layout_v3(data, kind, offset_size, length_size)
     check_end(data, stop)
-    return found
+    return layout
 
 
 def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
@@ -455,7 +455,7 @@ def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[
 def _parse_layout_v3(
     data: bytes, kind: LayoutClass, offset_size: int, length_size: int
 ) -> tuple[Layout, int]:
-    """Parse a data layout message of version 3 or later: its class, and the properties of that.
+    """Parse a data layout message of version 3 or later: the class, and its properties.
 
     Chunked layouts are parsed only in version 3; `_parse_chunked` parses those of later versions.
     """
@@ -495,7 +495,7 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
         parameters.append(read_uint(data, offset, size))
         offset += size
     address = read_address(data, offset, offset_size)
-    found = Layout(
+    layout = Layout(
         LayoutClass.CHUNKED,
         address,
         dims=dims,
@@ -505,7 +505,7 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
         parameters=tuple(parameters),
         dims_at=(5, width),
     )
-    return found, offset + offset_size
+    return layout, offset + offset_size
 
 
 def _check_rank(rank: int, extra: int) -> int:
@@ -528,8 +528,8 @@ def _read_tree(data: bytes, offset: int, offset_size: int, rank: int) -> tuple[L
     address = read_address(data, offset, offset_size)
     kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
     at = offset + offset_size
-    found = Layout(kind, address, dims=dims, index_kind=index, offset=offset, dims_at=(at, 4))
-    return found, at + 4 * rank
+    layout = Layout(kind, address, dims=dims, index_kind=index, offset=offset, dims_at=(at, 4))
+    return layout, at + 4 * rank
 
 
 def _read_dims(data: bytes, offset: int, width: int, rank: int) -> tuple[int, ...]:

@@ -39,12 +39,12 @@ from virtualds.parsers.hdf5.structure.messages import (
     MessageError,
     TypeClass,
     UnknownFormError,
-    add_file_to_error,
     parse_dataspace,
     parse_fill_value,
     parse_filter_pipeline,
     parse_layout,
     parse_old_fill_value,
+    raise_with_file,
 )
 
 DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
@@ -71,7 +71,7 @@ messages."""
 
 
 def read_unshared(file: FileBytes, message: Message) -> bytes:
-    """Return the data of a message, also if it is shared."""
+    """Return the data of a message, which may be shared."""
     return (
         read_shared_data(file, message.kind, message.data)
         if message.flags & SHARED
@@ -80,24 +80,26 @@ def read_unshared(file: FileBytes, message: Message) -> bytes:
 
 
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
-    """Return the data to which a shared message of a kind refers."""
+    """Return the data that a shared message of a kind refers to."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
         file.raise_unsupported("a shared message of another version than 1 to 3")
     if data[0] == 3 and data[1] == IN_HEAP:
         return find_shared_heap(file, kind).read_object(data[2:10])
-    # before version 2, the position of the name of the object comes first
+    # before version 2, the offset of the object's name precedes the address
     offset = 8 + file.length_size if data[0] == 1 else 2
     return _read_committed(file, kind, file.unpack_address(data, offset))
 
 
 def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
     """Return the only message of a kind of the object at an address."""
-    found = [m for m in read_messages(file, address) if m.kind == kind]
-    if len(found) != 1 or (found[0].flags & SHARED and found[0].data[1:2] != bytes([IN_HEAP])):
+    messages = [m for m in read_messages(file, address) if m.kind == kind]
+    if len(messages) != 1 or (
+        messages[0].flags & SHARED and messages[0].data[1:2] != bytes([IN_HEAP])
+    ):
         file.raise_damaged(
-            f"the object at {address} has {len(found)} messages of type {kind} to share"
+            f"the object at {address} has {len(messages)} messages of type {kind} to share"
         )
-    return read_unshared(file, found[0])
+    return read_unshared(file, messages[0])
 
 
 def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
@@ -142,7 +144,7 @@ class DatasetFacts(NamedTuple):
         The Datatype message of its elements.
     fill : FillValue
     filters : tuple of Filter
-        In the order in which they encoded.
+        In the order of encoding.
     layout : Layout
     """
 
@@ -174,7 +176,7 @@ def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> Data
             _parse_layout(file, by_kind[LAYOUT].data, owner),
         )
     except MESSAGE_ERRORS as error:
-        add_file_to_error(file, error)
+        raise_with_file(file, error)
 
 
 def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
@@ -228,7 +230,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
             parse = parse_fill_value if message.kind == FILL else parse_old_fill_value
             fill = parse(bytes(data))
         except MESSAGE_ERRORS as error:
-            add_file_to_error(file, error)
+            raise_with_file(file, error)
         if fill.is_chosen:
             yield fill.raw
 
@@ -248,7 +250,7 @@ ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 
 
 def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
-    """Return the heap to which an Info message points, and the address of the tree of names.
+    """Return the heap of an Attribute Info or Link Info message, and the address of its name tree.
 
     Return None if the heap is undefined. A second tree, in creation order, is not used.
     """
@@ -263,7 +265,7 @@ def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, 
 
 
 def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
-    """Return the attributes to which an Attribute Info message points.
+    """Return the attributes of an Attribute Info message.
 
     Parameters
     ----------
@@ -281,7 +283,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         return []
     heap, index = dense
     shared: FractalHeap | None = None
-    found, nbytes = [], 0
+    messages, nbytes = [], 0
     for record in read_records(file, index, ATTRIBUTES_BY_NAME, ATTRIBUTE_RECORD.size):
         identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:
@@ -290,8 +292,8 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         nbytes += len(message)
         if nbytes > file.end + MAX_BYTES:
             file.raise_damaged("its attributes have more bytes than the file")
-        found.append(Message(kind, flags & ~SHARED, message, order))
-    return found
+        messages.append(Message(kind, flags & ~SHARED, message, order))
+    return messages
 
 
 # ---------------------------------------------------------------------- attributes
@@ -359,22 +361,22 @@ Attributes = dict[bytes, Attribute]
 
 def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) -> Attributes:
     """Return the attributes of the object at an address, by name, in creation order."""
-    listed = [m for m in messages if m.kind == ATTRIBUTE]
+    attribute_messages = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
-            listed += read_dense_messages(file, ATTRIBUTE, message.data)
-    found: Attributes = {}
+            attribute_messages += read_dense_messages(file, ATTRIBUTE, message.data)
+    attributes: Attributes = {}
     # without a creation order all numbers are 0, and the sort changes nothing
-    listed.sort(key=attrgetter("order"))
-    for message in listed:
+    attribute_messages.sort(key=attrgetter("order"))
+    for message in attribute_messages:
         try:
             attribute = _parse_attribute(file, read_unshared(file, message), owner)
         except MESSAGE_ERRORS as error:
-            add_file_to_error(file, error)
-        if attribute.name in found:
+            raise_with_file(file, error)
+        if attribute.name in attributes:
             file.raise_damaged(f"an object has two attributes {attribute.name!r}")
-        found[attribute.name] = attribute
-    return found
+        attributes[attribute.name] = attribute
+    return attributes
 
 
 class _Head(NamedTuple):
@@ -431,15 +433,15 @@ def _parse_head(data: bytes, length_size: int) -> _Head:
         parts.append(data[begin : begin + length])
         begin += length if version > 1 else length + 7 & -8
     name, kind, space = parts
-    name, _, rest = name.partition(b"\0")
-    if not name or rest or len(name) + 1 != lengths[0]:
+    name, _, tail = name.partition(b"\0")
+    if not name or tail or len(name) + 1 != lengths[0]:
         raise MessageError("the name of an attribute has no end, or more than one")
     shape = None if flags & SPACE_SHARED else parse_dataspace(space, length_size).shape
     return _Head(name, kind, space, flags, shape)
 
 
 def _note_value(attribute: Attribute) -> None:
-    """Record in the notes which bytes of a value are structure, and which may differ."""
+    """Record the bytes of a value that may differ between files of the same structure."""
     name, data = attribute.name, attribute.data
     size = attribute.elements * parse_uint(attribute.kind, 4, 4)
     if name in UNREAD:
@@ -501,21 +503,21 @@ class Link(NamedTuple):
 
 def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
     """Return the links of a group in creation order if it is tracked, otherwise by name."""
-    found: list[Link] = []
+    links: list[Link] = []
     tracked = False
     for message in messages:
         if message.kind == LINK:
-            found.append(_parse_link(file, message.data))
+            links.append(_parse_link(file, message.data))
         elif message.kind == SYMBOL_TABLE:
-            found += _read_old_links(file, message.data)
+            links += _read_old_links(file, message.data)
         elif message.kind == LINK_INFO:
             if len(message.data) < 2 or message.data[0]:
                 file.raise_unsupported("a Link Info message of another version than 0")
             tracked = bool(message.data[1] & 1)
-            found += _read_dense_links(file, message.data)
-    if len({link.name for link in found}) < len(found):
+            links += _read_dense_links(file, message.data)
+    if len({link.name for link in links}) < len(links):
         file.raise_damaged("a group has two links of one name")
-    return sorted(found, key=(lambda link: link.order) if tracked else (lambda link: link.name))
+    return sorted(links, key=(lambda link: link.order) if tracked else (lambda link: link.name))
 
 
 def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
@@ -525,7 +527,7 @@ def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
-    """Yield the links that are stored in a fractal heap, since an object header is too small."""
+    """Yield the links that are stored in a fractal heap instead of the object header."""
     # the maximum creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
