@@ -151,7 +151,7 @@ def test_files_do_not_wait_for_processes(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_IMPORTED", threading.Event())
-    monkeypatch.setattr(workers, "_import_all", lambda: None)
+    monkeypatch.setattr(workers, "_start_fork_server", lambda: None)
     found = open_all(files, parallel=2, preprocess=with_process)
     assert set(found["process"].values.tolist()) == {os.getpid()}
 

@@ -60,9 +60,14 @@ def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -
             for name, var_dims in dims.items()
             if dim in var_dims
         ]
-        found = find_coverage(dataset.sizes[dim], pairs)
-        if len(found.urls) > 1 and (found.stop - found.start < found.size).any():
-            yield _draw_strip(found, AxisCells.of(dataset, dim, found.start), str(dim))
+        file_coverage = find_coverage(dataset.sizes[dim], pairs)
+        if (
+            len(file_coverage.urls) > 1
+            and (file_coverage.stop - file_coverage.start < file_coverage.size).any()
+        ):
+            yield _draw_strip(
+                file_coverage, AxisCells.of(dataset, dim, file_coverage.start), str(dim)
+            )
 
 
 def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
@@ -289,12 +294,12 @@ def _draw_pictures(virtual: Sequence[VariableEntry], most: int = MAX_PICTURES) -
     """Return a section with a picture for each distinct chunk grid."""
     groups: dict[Hashable, list[VariableEntry]] = {}
     for entry in virtual[:SHOWN_VARIABLES]:
-        array, found = entry.array, bin_chunks(entry.array)
+        array, bins = entry.array, bin_chunks(entry.array)
         boxes = tuple((f.start, f.axes) for f in array.fragments)
         # a single pipeline has no colour, so variables may differ in it, as by scale and offset
         has_one_pipeline = len(array.pipelines) == 1
         encodings = array.pipelines[0].storage if has_one_pipeline else array.pipelines
-        drawn_as = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
+        drawn_as = (bins.axes, bins.encodings, bins.is_assumed, bins.counts.tobytes())
         cut = entry.dims, array.shape, boxes, encodings, drawn_as
         groups.setdefault(cut, []).append(entry)
     chosen = list(groups.values())[:most]

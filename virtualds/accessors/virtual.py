@@ -227,7 +227,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         return None
 
     def cost(self, format: str, **choices: Any) -> pd.DataFrame:
-        """Return what ``on_unsupported="rewrite"`` would rewrite, and why; nothing is written.
+        """Estimate the cost of ``on_unsupported="rewrite"`` without writing anything.
 
         In a tree, paths name the variables.
 

@@ -1,4 +1,4 @@
-"""Which source files cover which positions of a dimension, and where each encoding is used."""
+"""The positions of a dimension that each source file covers, and each encoding is used for."""
 
 from __future__ import annotations
 

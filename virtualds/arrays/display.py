@@ -208,11 +208,13 @@ def _count_by_table(
     for array in arrays:
         for fragment in array.fragments:
             manifest = fragment.manifest
-            known = get_loaded_columns(manifest)
-            if known is None:
+            columns = get_loaded_columns(manifest)
+            if columns is None:
                 continue
-            repeats = 1 if known.chunk_ids is not None else manifest.size // max(known.file.size, 1)
-            file = known.file[known.file >= 0]
+            repeats = (
+                1 if columns.chunk_ids is not None else manifest.size // max(columns.file.size, 1)
+            )
+            file = columns.file[columns.file >= 0]
             yield manifest.files, np.bincount(file, minlength=len(manifest.files)) * repeats
 
 

@@ -28,7 +28,7 @@ from virtualds.urls import path_or_url
 
 
 class ReadMethod(NamedTuple):
-    """How a file was read, and the reason why no faster method was used."""
+    """The method of reading a file, and the reason for not using a faster one."""
 
     name: str
     reason: str = ""
@@ -261,13 +261,13 @@ class ManifestGroup:
     def leave_out(self, names: Iterable[str]) -> ManifestGroup:
         """Return the group without some variables, keeping what affects decoding of the others."""
         omitted = self.variables.keys() & set(names)
-        kept = {name: v for name, v in self.variables.items() if name not in omitted}
+        remaining = {name: v for name, v in self.variables.items() if name not in omitted}
         described = {
             name: describe_left_out(v.dims, v.data.dtype, v.attributes)
             for name, v in self.variables.items()
             if name in omitted
         }
-        return replace(self, variables=kept, left_out={**self.left_out, **described})
+        return replace(self, variables=remaining, left_out={**self.left_out, **described})
 
     def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
         """Yield this group and all groups below it with their paths, parents first."""

@@ -75,7 +75,7 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
 
 
 def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return a column of integers with NaN for `NO_NUMBER`, or of None if there are no others."""
+    """Return a column with NaN for `NO_NUMBER`, or of None if all numbers are `NO_NUMBER`."""
     is_known = column != NO_NUMBER
     if is_known.any():
         return column if is_known.all() else np.where(is_known, column, np.nan)

@@ -105,7 +105,7 @@ def _is_sorted(layout: Layout) -> bool:
 
 
 def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
-    """Return how many leading stored axes to split to length 1, and the length for the next axis.
+    """Return the number of leading stored axes to split to length 1, and the next axis length.
 
     Return None if no chunk needs to be split, or if chunks have codecs.
     """

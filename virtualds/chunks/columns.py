@@ -309,7 +309,7 @@ class PackedColumn(NamedTuple):
 class SmallColumn(NamedTuple):
     """A column of few values: the dtype, and the bytes in C order.
 
-    A pickled numpy array is ten times as large and slow.
+    Pickling a NumPy array takes ten times the space and time.
     """
 
     shape: tuple[int, ...]

@@ -473,7 +473,7 @@ class TiledReferences(ReferenceTable):
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return which of ``ids`` are in a box of the grid, and their flat ids in the box."""
+        """Return a mask of the ``ids`` in a box of the grid, and their flat ids in the box."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
@@ -583,7 +583,7 @@ def iterate_other_parts(
 
 
 def _find_box(view: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the chunk id at which a view begins in the grid of a table; None if it is no box."""
+    """Return the chunk id in the grid of a table at which a view begins; None if not a box."""
     if len(view.shape) != len(grid):
         return None
     pairs = zip(view.shape, view.strides, compute_strides(grid), strict=True)

@@ -22,7 +22,7 @@ from virtualds.errors import public
 
 @dataclass(frozen=True)
 class FixedAxis:
-    """A stored axis that is no axis of the array: only element ``index`` of ``length`` is used."""
+    """A stored axis that the array lacks: only element ``index`` of ``length`` is used."""
 
     length: int
     index: int

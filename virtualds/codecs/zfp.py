@@ -134,7 +134,7 @@ class Zfp(Codec):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a chunk, without axes of length 1; 48 bits are the lengths less one."""
+        """Shape of a chunk without axes of length 1, from 48 bits with the lengths minus one."""
         rank = (self._bits >> META_OFFSET + 2 & 3) + 1
         bits_per_axis = 48 // rank
         lengths = self._bits >> META_OFFSET + 4
@@ -263,7 +263,7 @@ class ZfpChunk(ShapedCodec):
 
     @property
     def header(self) -> Zfp:
-        """The header of the equivalent stream with a header."""
+        """The header that the stream would have in another container."""
         least, most, planes, exponent = self._limits
         fields = [
             (MAGIC, 32),

@@ -578,34 +578,36 @@ class Build:
         """Arrange the datasets or trees of files, and combine them with xarray."""
         names, combination = self.files.flat, self.combination
         # in the order of the files, so that errors name files in this order
-        found: Mapping[int, Any] = {outcome.number: outcome.opened for outcome in opened}
-        combination.check_dims(list(found.values()))
-        found = combination.pad_datasets(found, names)
+        opened_files: Mapping[int, Any] = {outcome.number: outcome.opened for outcome in opened}
+        combination.check_dims(list(opened_files.values()))
+        opened_files = combination.pad_datasets(opened_files, names)
         dims = combination.dims
         groups: dict[str, dict[str, CRSByVariable]] = defaultdict(dict)
-        for number, each in found.items():
+        for number, each in opened_files.items():
             for path, part in list_groups(each).items():
                 groups[path][without_secrets(str(names[number]))] = find_crs_by_variable(part)
         for systems in groups.values():
             check_one_crs(systems)
-        extents = {n: FileExtent.of(names[n], found[n], dims) for n in found}
-        if dims and len(found) < len(names) and not self.files.keep_positions(found):
+        extents = {n: FileExtent.of(names[n], opened_files[n], dims) for n in opened_files}
+        if dims and len(opened_files) < len(names) and not self.files.keep_positions(opened_files):
             raise CombineError(
-                f"{names[min(set(range(len(names))) - found.keys())]}: this file is left out of "
-                f"nested lists, but its row is not, so that other files would take its place; "
-                f"leave out the whole row, or give all files in one list, so that their "
+                f"{names[min(set(range(len(names))) - opened_files.keys())]}: this file is left "
+                f"out of nested lists, but its row is not, so that other files would take its "
+                f"place; leave out the whole row, or give all files in one list, so that their "
                 f"coordinates give their places in the grid"
             )
-        numbers = self.files.nest({number: number for number in found})
+        numbers = self.files.nest({number: number for number in opened_files})
         parts = combination.arrangement.arrange_parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
-        files, datasets = [names[n] for n in placed], [found[n] for n in placed]
+        files, datasets = [names[n] for n in placed], [opened_files[n] for n in placed]
         combine = combination.combine_rows if is_incomplete_grid(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
-        nested = crop_datasets(parts, found)
+        nested = crop_datasets(parts, opened_files)
         combined = combine_with_file_names(combine, joined, nested, files, datasets)
         combination.arrangement.check(FileExtent.of("the result", combined), extents.values())
-        warn_about_differences(combination, {str(names[n]): found[n] for n in placed}, combined)
+        warn_about_differences(
+            combination, {str(names[n]): opened_files[n] for n in placed}, combined
+        )
         return combined
 
     def _raise_first(
@@ -677,8 +679,8 @@ def _split(outcomes: Sequence[OpenOutcome[Any]]) -> Iterator[OpenOutcome[Any]]:
 def _renumber(outcome: OpenOutcome[Any], number: int) -> OpenOutcome[Any]:
     """Return the outcome of a file with another index."""
     batch = outcome.opened
-    found = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
-    return replace(outcome, numbers=(number,), opened=found)
+    renumbered = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
+    return replace(outcome, numbers=(number,), opened=renumbered)
 
 
 def _list_datasets(
@@ -702,9 +704,9 @@ def _warn_of_losses(report: BuildReport) -> None:
     """Warn about files, and parts of files, that were left out."""
     files = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
     parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
-    for message, lost in ((files, report.left_out), (parts, report.damaged)):
-        if lost:
-            warn_user(format_details(f"{message}:", map(str, lost)))
+    for message, losses in ((files, report.left_out), (parts, report.damaged)):
+        if losses:
+            warn_user(format_details(f"{message}:", map(str, losses)))
 
 
 def describe_build(cache: object, target: object) -> str:

@@ -491,18 +491,18 @@ class BatchJob:
         number, file = item
         if outcome.opened is None:
             return outcome
-        found: Any = outcome.opened
+        prepared: Any = outcome.opened
         try:
-            if self.steps and isinstance(found, FileBatch):
-                found = found.to_dataset()
+            if self.steps and isinstance(prepared, FileBatch):
+                prepared = prepared.to_dataset()
                 # variables that decoding has loaded have no references
-                outcome = replace(outcome, references=int(found.virtual.nchunks))
+                outcome = replace(outcome, references=int(prepared.virtual.nchunks))
             for step in self.steps:
-                found = step(file, found)
+                prepared = step(file, prepared)
         except OPEN_ERRORS as error:
             error.add_note(without_secrets(f"file {file}"))
             return OpenOutcome((number,), error=error)
-        return replace(outcome, opened=found)
+        return replace(outcome, opened=prepared)
 
     def gather(
         self, outcomes: Iterator[OpenOutcome[Any]], items: Sequence[NumberedFile]
@@ -719,14 +719,18 @@ class SameStructureOpener:
         Raises `NeedsFullCombineError` if they have to be decoded one by one.
         """
         numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
-        found = dict[str, JoinableFiles]()
-        for path, one in {"": alike, **alike.below}.items():
-            if not all(isinstance(v.data, ManifestArray) for v in one.group.variables.values()):
+        joinable = dict[str, JoinableFiles]()
+        for path, same_files in {"": alike, **alike.below}.items():
+            if not all(
+                isinstance(v.data, ManifestArray) for v in same_files.group.variables.values()
+            ):
                 raise NeedsFullCombineError("some variables are read when they are needed")
-            plan = find_plan(files[0], one.group, self.opening, self.options)
-            found[path] = JoinableFiles(one, files, numbers, plan, self.opening, self.options)
-        first = found.pop("")
-        return replace(first, below=found) if self.opening.below else first
+            plan = find_plan(files[0], same_files.group, self.opening, self.options)
+            joinable[path] = JoinableFiles(
+                same_files, files, numbers, plan, self.opening, self.options
+            )
+        first = joinable.pop("")
+        return replace(first, below=joinable) if self.opening.below else first
 
 
 def _may_be_read_together(url: str) -> bool:

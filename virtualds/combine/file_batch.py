@@ -165,7 +165,7 @@ class FileBatch:
         return list(accumulate(self.lengths))
 
     def list_parts(self, name: str) -> list[VariableDecoding]:
-        """Return how a variable decodes in each file."""
+        """Return the decoding of a variable in each file."""
         return self.plan.list_parts(name, self.attributes, len(self))
 
     def has_same(self, name: str) -> bool:
@@ -644,7 +644,7 @@ class JoinableFiles:
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
     def list_parts(self, name: str) -> list[VariableDecoding]:
-        """Return how a variable decodes in each file."""
+        """Return the decoding of a variable in each file."""
         return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:

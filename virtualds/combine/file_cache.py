@@ -397,7 +397,7 @@ def dump_entry(
 
 
 def to_bytes(entries: Sequence[tuple[list[Any], bytes]]) -> bytes:
-    """Serialize a part of entries from `dump_entry`."""
+    """Serialize entries from `dump_entry` to a part of the cache."""
     heads, bodies = zip(*entries, strict=True)
     head = zlib.compress(json.dumps(heads).encode(), 1)
     content = b"".join([len(head).to_bytes(LENGTH, "little"), head, *bodies])

@@ -68,25 +68,26 @@ class FromName:
 
     def __post_init__(self) -> None:
         try:
-            found = re.compile(self.pattern)
+            compiled = re.compile(self.pattern)
         except re.error as error:
             raise ValueError(f"pattern {self.pattern!r}: {error}; correct it") from None
-        if not found.groups:
+        if not compiled.groups:
             raise ValueError(
                 f"pattern {self.pattern!r}: it has no group; put what is wanted into (?P<name>...)"
             )
         if callable(self.format):
             return
-        names = list(found.groupindex)
-        if self.format is not None and found.groups > 1:
+        names = list(compiled.groupindex)
+        if self.format is not None and compiled.groups > 1:
             raise ValueError(
                 f"pattern {self.pattern!r}: format {self.format!r} is for one group, it has "
-                f"{found.groups}; name them year, month, ... without a format, or give a function"
+                f"{compiled.groups}; name them year, month, ... without a format, or give a "
+                "function"
             )
-        needs_date = found.groups > 1 or not DATE_PARTS.isdisjoint(names)
-        if self.format is None and needs_date and not _is_date(names, found.groups):
+        needs_date = compiled.groups > 1 or not DATE_PARTS.isdisjoint(names)
+        if self.format is None and needs_date and not _is_date(names, compiled.groups):
             raise ValueError(
-                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, do not "
+                f"pattern {self.pattern!r}: its {compiled.groups} groups, named {names}, do not "
                 f"make a date; "
                 f"name them year, month, day, hour, ... from the coarsest on, or give a function"
             )
@@ -94,19 +95,19 @@ class FromName:
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
         """Parse the value from the name of a file."""
         text = url if "/" in self.pattern else name_of(url)
-        found = {match.groups(): match for match in re.finditer(self.pattern, text)}
-        if not found:
+        matches = {match.groups(): match for match in re.finditer(self.pattern, text)}
+        if not matches:
             raise CombineError(
                 f"the pattern {self.pattern!r} is not found in {text!r}; change it, or leave the "
                 f"file out"
             )
-        if len(found) > 1:
-            shown = ", ".join(repr(match[0]) for match in found.values())
+        if len(matches) > 1:
+            match_list = ", ".join(repr(match[0]) for match in matches.values())
             raise CombineError(
-                f"the pattern {self.pattern!r} is found several times in {text!r}, as {shown}; "
-                f"make it longer, so that one is left"
+                f"the pattern {self.pattern!r} is found several times in {text!r}, as "
+                f"{match_list}; make it longer, so that one is left"
             )
-        [match] = found.values()
+        [match] = matches.values()
         if callable(self.format):
             return self.format(*match.groups())
         if self.format is not None:

@@ -176,9 +176,10 @@ class Files:
         ]
         if not varying:
             return ""
-        shown = "; ".join(f"{{{name}}} is {name_some(list(texts[name]), 3)}" for name in varying)
+        examples = "; ".join(f"{{{name}}} is {name_some(list(texts[name]), 3)}" for name in varying)
         return (
-            f"the names of the files vary: {shown}. To join along a name, add it to concat_dim; to "
+            f"the names of the files vary: {examples}. To join along a name, add it to concat_dim; "
+            "to "
             f"give each a group, use open_virtual_mfdatatree(..., tree='/{{{varying[0]}}}'); to "
             f"use only the newest, pass newest={varying[-1]!r}"
         )
@@ -242,8 +243,11 @@ def split_version(pattern: PathPattern, url: str, name: str) -> Version:
     parts = pattern.split(url, name)
     if parts is None:
         return url, ()
-    rest, text = parts
-    return rest, (pattern.read(name, text) if pattern.specs[name] else to_natural(text), text)
+    other_names, text = parts
+    return other_names, (
+        pattern.read(name, text) if pattern.specs[name] else to_natural(text),
+        text,
+    )
 
 
 def find_newest(versions: Iterable[Version]) -> list[int]:
@@ -253,9 +257,9 @@ def find_newest(versions: Iterable[Version]) -> list[int]:
     [1, 2]
     """
     newest: dict[Any, tuple[int, Any]] = {}
-    for number, (rest, version) in enumerate(versions):
-        if rest not in newest or version >= newest[rest][1]:
-            newest[rest] = number, version
+    for number, (other_names, version) in enumerate(versions):
+        if other_names not in newest or version >= newest[other_names][1]:
+            newest[other_names] = number, version
     return sorted(number for number, _ in newest.values())
 
 
@@ -501,8 +505,8 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     """Return the cropped datasets or trees of nested file slices, in the same nesting."""
 
     def crop(part: FileSlice) -> Any:
-        whole = opened[part.file]
-        return whole.isel({d: slice(*cut) for d, *cut in part.crop}) if part.crop else whole
+        dataset = opened[part.file]
+        return dataset.isel({d: slice(*cut) for d, *cut in part.crop}) if part.crop else dataset
 
     cropped: Nested = map_nested(crop, parts)
     return cropped
@@ -517,7 +521,7 @@ def separate_layers(
     value, and the files of each row are divided into layers along the other dimensions.
 
     >>> def extent(*times):
-    ...     return Extent("", {"time": pd.Index(times)}, {})
+    ...     return FileExtent("", {"time": pd.Index(times)}, {})
     >>> separate_layers({0: extent(1, 2), 1: extent(2, 3), 2: extent(3, 4)}, ("time",))
     {(0, 0): [0, 2], (1, 0): [1]}
     """
@@ -555,7 +559,7 @@ def is_incomplete_grid(files: Nested, parts: Nested) -> bool:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How files are ordered, and how overlaps are treated, as in `open_virtual_mfdataset`."""
+    """The options for ordering files and for overlaps, as in `open_virtual_mfdataset`."""
 
     sort: bool = True
     overlap: Overlap = "error"
@@ -630,7 +634,7 @@ class Arrangement:
 
 
 def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Return how often an index contains each of ``values``, which are distinct."""
+    """Count the occurrences in an index of each of the distinct ``values``."""
     places = values.get_indexer(index)
     return np.bincount(places[places >= 0], minlength=values.size)
 

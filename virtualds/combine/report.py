@@ -46,7 +46,7 @@ class LibraryReason(NamedTuple):
 
 @dataclass(frozen=True)
 class FilesRead(Report):
-    """How many HDF5 files were read in which way.
+    """The numbers of HDF5 files by method of reading.
 
     Files of other formats, from the cache and that were left out are not counted.
 
@@ -248,8 +248,8 @@ def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
     arrays = {name: array for name, array in data.items() if isinstance(array, ManifestArray)}
     codecs = {name: [p.codecs for p in array.pipelines] for name, array in arrays.items()}
     return {
-        (name, CODECS): "; ".join(dict.fromkeys(map(format_codecs, some)))
-        for name, some in codecs.items()
+        (name, CODECS): "; ".join(dict.fromkeys(map(format_codecs, codec_names)))
+        for name, codec_names in codecs.items()
     }
 
 

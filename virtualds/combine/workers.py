@@ -341,7 +341,7 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, initializer=_watch_parent, initargs=(reader,))
     if not _IMPORTED.is_set():
-        threading.Thread(target=_import_all, daemon=True).start()
+        threading.Thread(target=_start_fork_server, daemon=True).start()
     timer = threading.Timer(NOTICE_SECONDS, writer.close)
     try:
         yield pool, _IMPORTED.is_set
@@ -356,10 +356,10 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
         reader.close()
 
 
-def _import_all() -> None:
+def _start_fork_server() -> None:
     """Start the fork server, if there is one, and wait until it has imported all modules.
 
-    It has once it has started a process.
+    Starting a process implies that the imports are done.
     """
     if METHOD == "forkserver":
         context: Any = get_context(METHOD)

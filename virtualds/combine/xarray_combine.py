@@ -74,7 +74,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Combination:
-    """How datasets are combined: the method of xarray, the dimensions, and the options.
+    """The method of xarray, the dimensions and the options for combining datasets.
 
     ``arrangement`` is how datasets are ordered before that, and ``pad`` are dimensions along which
     shorter ones are padded. Raises `ValueError` for an unknown method or value of an option.

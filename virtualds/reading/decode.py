@@ -81,7 +81,7 @@ class Decoder:
         else:
             out[:] = np.frombuffer(data, np.uint8)
 
-    def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
+    def to_array_axes(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
         """Return decoded chunks with the axes of the array, after the axes ``grid`` of chunks."""
         grid_ndim = len(grid)
         chunk = stored[(*(slice(None),) * grid_ndim, *self._stored_index, ...)]
@@ -166,7 +166,7 @@ def write_chunk(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
 
 def write_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
     """Write the selection of a decoded chunk into the result."""
-    chunk = decoder.show(stored)
+    chunk = decoder.to_array_axes(stored)
     for inner, outer in task.pairs:
         _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
 
@@ -188,7 +188,7 @@ def write_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
     # alternate the axes of the chunk grid and of the chunks
-    values = decoder.show(stored, tile.grid)
+    values = decoder.to_array_axes(stored, tile.grid)
     values = values.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
     box = list(chain.from_iterable(zip(tile.grid, tile.encoded, strict=True)))
     target = out[tile.outer].reshape(box)

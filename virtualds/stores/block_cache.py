@@ -239,7 +239,9 @@ class Blocks:
         """Fetch the missing pages of a range, and some pages after it."""
         with self._lock:
             if missing := self.find_missing([(offset, length)]):
-                self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
+                self._fetch_runs(
+                    [(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))]
+                )
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch the missing pages of many ranges together.
@@ -249,7 +251,7 @@ class Blocks:
         with self._lock:
             missing = self.find_missing(ranges)
             if 0 < len(missing) <= MAX_PAGES:
-                self._get(_join_pages(missing))
+                self._fetch_runs(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
         """Fetch pages, and about ``ahead`` more after them; return the number of fetched pages."""
@@ -258,7 +260,7 @@ class Blocks:
             length = ahead // len(runs) * PAGE
             more = self.find_missing((stop * PAGE, length) for _, stop in runs)
             all_pages = {*pages, *more}
-            self._get(_join_pages(sorted(all_pages)))
+            self._fetch_runs(_join_pages(sorted(all_pages)))
             return len(all_pages)
 
     def find_missing(self, ranges: Iterable[Range]) -> list[int]:
@@ -280,7 +282,7 @@ class Blocks:
         self._next = end
         return end
 
-    def _get(self, runs: list[tuple[int, int]]) -> None:
+    def _fetch_runs(self, runs: list[tuple[int, int]]) -> None:
         ranges = [(a * PAGE, min(b * PAGE, self.size) - a * PAGE) for a, b in runs]
         try:
             fetched = self._store.get_ranges(self.file, ranges)

@@ -48,7 +48,7 @@ class ContentVersions:
         return self.read(filesystem, path)[1]
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes next to a path are unsafe, or "" if they are safe."""
+        """Return the reason why conditional writes next to a path are unsafe, or "" if safe."""
         spoken = "/".join(sorted(find_protocols(filesystem)))
         return (
             f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
@@ -73,8 +73,8 @@ class ContentVersions:
     def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Check the version, then write, which is not atomic; return the new version."""
         filesystem.invalidate_cache()
-        found = self.find_version(filesystem, path) if filesystem.isfile(path) else None
-        if found != expected:
+        current = self.find_version(filesystem, path) if filesystem.isfile(path) else None
+        if current != expected:
             raise ChangedError(f"{path}: was changed by another writer")
         put(filesystem, path, data)
         return hash_version(data)
@@ -332,8 +332,8 @@ class ObjectVersions(ContentVersions):
             # a request without a response is repeated: the first may have succeeded, and other
             # writers may have replaced its version
             with suppress(FileNotFoundError):
-                found, version = filesystem.find_writer(path)
-                writes = (found or "").split()
+                current, version = filesystem.find_writer(path)
+                writes = (current or "").split()
                 if write in writes:
                     is_last = writes[0] == write
                     return (
@@ -345,10 +345,10 @@ class ObjectVersions(ContentVersions):
 
     def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         try:
-            found = self.find_version(filesystem, path)
+            current = self.find_version(filesystem, path)
         except FileNotFoundError:
-            found = None
-        if found != expected:
+            current = None
+        if current != expected:
             url = filesystem.unstrip_protocol(path)
             raise ChangedError(f"{url}: was changed by another writer")
         try:

@@ -416,15 +416,15 @@ def _make_filesystem(
     environment: tuple[str | None, ...],
 ) -> Any:
     """Create the filesystem of a host or bucket, cached by process and environment."""
-    kind, given = kind_of(root_url), dict(options or {})
+    kind, storage_options = kind_of(root_url), dict(options or {})
     if kind in ("http", "https"):
         import fsspec
 
-        return fsspec.filesystem(kind, **add_own_session(given))
+        return fsspec.filesystem(kind, **add_own_session(storage_options))
     if kind == "gs":
         # import first, so that an error names gcsfs, not a library that it needs
         import_module("gcsfs")
-    return import_named(_OURS[kind])(root_url, given, retries=retries)
+    return import_named(_OURS[kind])(root_url, storage_options, retries=retries)
 
 
 _OURS = {
@@ -552,7 +552,7 @@ def _check_response(response: Any, offset: int, length: int, *, begins: bool) ->
         if begins and (size is None or size > length):
             return length
         check_small(size)
-    elif (found := _CONTENT_RANGE.match(content_range)) is None or int(found[1]) != offset:
+    elif (match := _CONTENT_RANGE.match(content_range)) is None or int(match[1]) != offset:
         raise StoreError(f"the server sent other bytes than were asked for: {content_range}")
     return None
 
@@ -572,8 +572,10 @@ def _find_encoding(response: Any, *known: str) -> str:
 
 
 def _get_content_range(response: Any) -> str | None:
-    found: str | None = response.headers.get("Content-Range") if response.status == 206 else None
-    return found
+    content_range: str | None = (
+        response.headers.get("Content-Range") if response.status == 206 else None
+    )
+    return content_range
 
 
 # ---------------------------------------------------------------------- the store
@@ -619,8 +621,8 @@ class FsspecStore(Store):
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file, with size and etag, and its first bytes, if possible by one request."""
-        if (found := _fetch_beginning(url, options, length)) is not None:
-            return SourceFile(url, found.size, None, found.etag, options), found.data
+        if (head := _fetch_beginning(url, options, length)) is not None:
+            return SourceFile(url, head.size, None, head.etag, options), head.data
         file = self.describe(url, options)
         if file.size is None:
             # read a file of unknown size as a stream

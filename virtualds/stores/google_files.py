@@ -125,9 +125,9 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         headers, data = self.call("GET", self.url(path))
-        if (found := headers.get(GENERATION)) is not None:
+        if (generation := headers.get(GENERATION)) is not None:
             writer = headers.get(f"x-goog-meta-{WRITER}")
-            return bytes(data), FileVersion.of(str(found), writer)
+            return bytes(data), FileVersion.of(str(generation), writer)
         # Some servers do not send the header. If another writer replaces the object between the two
         # requests, the version is older than the bytes, and a later write is rejected.
         _, version = self.find_writer(path)
@@ -135,8 +135,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         """Return the `WRITER` and the generation of an object, bypassing all caches."""
-        found = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
-        return found.get("metadata", {}).get(WRITER), str(found["generation"])
+        metadata = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
+        return metadata.get("metadata", {}).get(WRITER), str(metadata["generation"])
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         return self.server, self.split_path(path)[0]

@@ -106,7 +106,7 @@ def _is_older(path: str, age: float) -> bool:
     """
     changes: list[float] = []
     with suppress(OSError):
-        changes = [found.st_mtime for found in _walk_status(path)]
+        changes = [status.st_mtime for status in _walk_status(path)]
     return bool(changes) and max(changes) < time.time() - age
 
 
@@ -605,10 +605,10 @@ class LocalStore(Store):
                 raise StoreError(error.strerror or str(error)) from error
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        found = os.stat(path_of(url))
-        if not stat.S_ISDIR(found.st_mode):
-            check_regular(found)
-        return SourceFile(url, found.st_size, found.st_mtime_ns)
+        status = os.stat(path_of(url))
+        if not stat.S_ISDIR(status.st_mode):
+            check_regular(status)
+        return SourceFile(url, status.st_size, status.st_mtime_ns)
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
@@ -721,7 +721,7 @@ class LocalStore(Store):
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
-        root, beginning, found = local_path(url), url.rstrip("/"), list[ListedFile]()
+        root, beginning, files = local_path(url), url.rstrip("/"), list[ListedFile]()
         for folder, _, names in os.walk(root, onerror=refuse):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
@@ -730,8 +730,8 @@ class LocalStore(Store):
                     # omit lock files, which must not be removed
                     if not (name.startswith(".") and name.endswith(".lock")):
                         inside = name if below == "." else f"{below}/{name}"
-                        found.append(_describe_file(os.path.join(folder, name), beginning, inside))
-        return sorted(found, key=lambda listed: listed.path)
+                        files.append(_describe_file(os.path.join(folder, name), beginning, inside))
+        return sorted(files, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         paths = [os.path.abspath(local_path(url)) for url in urls]

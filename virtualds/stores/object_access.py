@@ -172,48 +172,48 @@ _S3_TUNING = (
 _S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_additional_kwargs")
 
 
-def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
+def _translate_s3(bucket: str, options: _RemainingOptions) -> BucketAccess:
     for name in _S3_TUNING:
-        given.pop(f"config_kwargs.{name}")
+        options.pop(f"config_kwargs.{name}")
     key, secret, token = (
-        given.pop_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
+        options.pop_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
         for what, names, full in (
             ("key", ("key", "username"), "access_key_id"),
             ("secret", ("secret", "password"), "secret_access_key"),
             ("token", ("token",), "session_token"),
         )
     )
-    signing = str(given.pop("config_kwargs.signature_version", "s3v4"))
-    anonymous = bool(given.pop("anon", False)) or "unsigned" in signing.lower()
+    signing = str(options.pop("config_kwargs.signature_version", "s3v4"))
+    anonymous = bool(options.pop("anon", False)) or "unsigned" in signing.lower()
     if bool(key) != bool(secret) and not anonymous:
-        raise ValueError(f"{given.root}: storage_options have half a key; give key and secret")
-    secure = given.pop_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
-    endpoint = given.pop_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
+        raise ValueError(f"{options.root}: storage_options have half a key; give key and secret")
+    secure = options.pop_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
+    endpoint = options.pop_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
     if secure is False and not endpoint:
         endpoint = "http://s3.amazonaws.com"
     if endpoint and "://" not in endpoint:
         endpoint = f"http{'' if secure is False else 's'}://{endpoint}"
     regions = ("client_kwargs.region_name", "config_kwargs.region_name")
     style = "config_kwargs.s3.addressing_style"
-    given.drop(style, "path", "auto")
-    payer = given.pop("s3_additional_kwargs.RequestPayer")
+    options.drop(style, "path", "auto")
+    payer = options.pop("s3_additional_kwargs.RequestPayer")
     config = {
         "skip_signature": anonymous,
-        "region": given.pop_one("the region", *regions),
+        "region": options.pop_one("the region", *regions),
         "endpoint": endpoint,
         # whether the bucket is part of the host name
-        "virtual_hosted_style_request": given.left.get(style) == "virtual",
-        "request_payer": bool(given.pop("requester_pays", False) or payer) or None,
-        **{new: given.pop(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
+        "virtual_hosted_style_request": options.left.get(style) == "virtual",
+        "request_payer": bool(options.pop("requester_pays", False) or payer) or None,
+        **{new: options.pop(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
     }
-    given.drop(style, "virtual")
-    given.drop("version_aware", False)
-    profile = given.pop("profile")
+    options.drop(style, "virtual")
+    options.drop("version_aware", False)
+    profile = options.pop("profile")
     return BucketAccess(
         "s3",
         bucket,
         {name: value for name, value in config.items() if value is not None},
-        _translate_client(given, "client_kwargs.verify", "connect_timeout", "config_kwargs."),
+        _translate_client(options, "client_kwargs.verify", "connect_timeout", "config_kwargs."),
         {"access_key_id": key, "secret_access_key": secret, "token": token}
         if key and not anonymous
         else {},
@@ -222,25 +222,25 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
 
 
 def _translate_client(
-    given: _RemainingOptions, checks: str, connect: str, within: str = ""
+    options: _RemainingOptions, checks: str, connect: str, within: str = ""
 ) -> dict[str, Any]:
     """Pop the settings of the HTTP client: certificates, proxies and time limits."""
     client: dict[str, Any] = {
-        "connect_timeout": f"{given.pop(within + connect, CONNECT_TIMEOUT)}s",
-        "read_timeout": f"{given.pop(f'{within}read_timeout', READ_TIMEOUT)}s",
+        "connect_timeout": f"{options.pop(within + connect, CONNECT_TIMEOUT)}s",
+        "read_timeout": f"{options.pop(f'{within}read_timeout', READ_TIMEOUT)}s",
         "allow_http": True,
     }
-    verify = given.pop(checks)
+    verify = options.pop(checks)
     bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
     if verify is False:
         client["allow_invalid_certificates"] = True
     elif bundle:
         with open(bundle, "rb") as file:
             client["root_certificate"] = file.read()
-    proxies = given.pop(f"{within}proxies", {})
+    proxies = options.pop(f"{within}proxies", {})
     if proxy := proxies.get("https", proxies.get("http")):
         client["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
-    if agent := given.pop(f"{within}user_agent"):
+    if agent := options.pop(f"{within}user_agent"):
         client["user_agent"] = agent
     return client
 
@@ -271,12 +271,12 @@ See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
 
 
-def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
-    found = _AZURE_BOX.fullmatch(box)
-    anonymous = given.pop("anon")
-    values = {name: given.pop(name) for name in _AZURE_ENVIRONMENT}
+def _translate_azure(box: str, options: _RemainingOptions) -> BucketAccess:
+    match = _AZURE_BOX.fullmatch(box)
+    anonymous = options.pop("anon")
+    values = {name: options.pop(name) for name in _AZURE_ENVIRONMENT}
     named = any(values[name] for name in ("account_key", "connection_string", "sas_token"))
-    credential, host = given.pop("credential"), given.pop("account_host")
+    credential, host = options.pop("credential"), options.pop("account_host")
     named = named or credential is not None
     if anonymous is None and not named:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
@@ -284,13 +284,13 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         # do not combine secrets of the environment with secrets of the options
         variables = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
         values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in variables}
-    account = values["account_name"] or (found[2] if found else None)
-    if found and account != found[2]:
-        raise ValueError(f"{given.root}: account_name is {account!r}; give the one of the url")
-    given.drop("location_mode", "primary")
-    given.drop("version_aware", False)
-    given.pop("timeout")
-    given.pop("socket_timeout")
+    account = values["account_name"] or (match[2] if match else None)
+    if match and account != match[2]:
+        raise ValueError(f"{options.root}: account_name is {account!r}; give the one of the url")
+    options.drop("location_mode", "primary")
+    options.drop("version_aware", False)
+    options.pop("timeout")
+    options.pop("socket_timeout")
     endpoint, secrets = f"https://{host}" if host else None, dict[str, Any]()
     # credential objects have a key or a SAS signature, or return tokens
     if isinstance(credential, str):
@@ -301,14 +301,14 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         secrets = {"sas_token": signature.removeprefix("?")}
     if text := values["connection_string"]:
         # a connection string overrides all other credentials
-        account, endpoint, secrets = _split_connection_string(given, text)
+        account, endpoint, secrets = _split_connection_string(options, text)
         anonymous = anonymous or not secrets
     elif values["account_key"]:
         secrets = {"access_key": values["account_key"]}
     elif values["sas_token"]:
         secrets = {"sas_token": values["sas_token"].removeprefix("?")}
     if not account:
-        raise ValueError(f"{given.root}: give account_name in storage_options")
+        raise ValueError(f"{options.root}: give account_name in storage_options")
     login = {"credential": credential} if credential is not None else {}
     if not secrets and values["client_id"] and values["client_secret"]:
         login = {name: values[name] for name in ("tenant_id", "client_id", "client_secret")}
@@ -319,13 +319,13 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         # ignore an emulator in the environment, which may be meant for other programs
         "use_emulator": False,
     }
-    client = _translate_client(given, "connection_verify", "connection_timeout")
-    container = found[1] if found else box
+    client = _translate_client(options, "connection_verify", "connection_timeout")
+    container = match[1] if match else box
     return BucketAccess("az", container, config, client, {} if anonymous else secrets, login)
 
 
 def _split_connection_string(
-    given: _RemainingOptions, text: str
+    options: _RemainingOptions, text: str
 ) -> tuple[str, str, dict[str, Any]]:
     """Parse account, endpoint and secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
@@ -341,7 +341,7 @@ def _split_connection_string(
         fields.pop(name, None)
     if fields or not account:
         raise ValueError(
-            f"{given.root}: connection_string has no AccountName, or parts that have no meaning "
+            f"{options.root}: connection_string has no AccountName, or parts that have no meaning "
             f"here; {REMEDY}"
         )
     secrets = {"access_key": key} if key else {"sas_token": signature} if signature else {}
@@ -394,16 +394,16 @@ class _Session:
         self._session = botocore.Session(profile=profile)
 
     def find_region(self) -> str | None:
-        found: str | None = self._session.get_config_variable("region")
-        return found
+        region: str | None = self._session.get_config_variable("region")
+        return region
 
     def find_endpoint(self) -> str | None:
         """Return the endpoint of S3 in the AWS config file, or None."""
         settings = self._session.get_scoped_config()
         services = self._session.full_config.get("services", {})
         service = services.get(settings.get("services"), {}).get("s3", {})
-        found: str | None = service.get("endpoint_url") or settings.get("endpoint_url")
-        return found
+        endpoint: str | None = service.get("endpoint_url") or settings.get("endpoint_url")
+        return endpoint
 
     def make_provider(self) -> Provider:
         def find() -> dict[str, Any]:
@@ -459,7 +459,7 @@ REGIONS = "https://s3.amazonaws.com"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *given: Any) -> None:
+    def redirect_request(self, *args: Any) -> None:
         """Return None, so that redirects are not followed."""
 
 

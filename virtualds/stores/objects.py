@@ -336,8 +336,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
         """Return the etag with quotes, which listings of Azure omit."""
-        found = meta["e_tag"]
-        return found if not found or found.endswith('"') else f'"{found}"'
+        etag = meta["e_tag"]
+        return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
     # ------------------------------------------------------------------ reading
 
@@ -349,19 +349,19 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         def get(library: Any, store: Any) -> Response:
             start = time.monotonic()
             try:
-                found = library.get(store, key, options={**range_option, **version})
+                response = library.get(store, key, options={**range_option, **version})
             except library.exceptions.BaseError as error:
                 if _WITHOUT_RANGES not in str(error):
                     raise
-                found = library.get(store, key, options=version)
-                check_small(found.meta["size"])
-            first, end = found.range
-            data = join_parts((bytes(part) for part in found.stream(1)), start)
+                response = library.get(store, key, options=version)
+                check_small(response.meta["size"])
+            first, end = response.range
+            data = join_parts((bytes(part) for part in response.stream(1)), start)
             if first > offset or len(data) != end - first:
                 raise IncompleteResponse("the body is not the range that was announced")
             data = data if length is None else data[offset - first :][:length]
-            writer = found.attributes.get(WRITER)
-            return Response(data, self._etag(found.meta), found.meta["size"], writer)
+            writer = response.attributes.get(WRITER)
+            return Response(data, self._etag(response.meta), response.meta["size"], writer)
 
         return self._send(get, length or 0)
 
@@ -378,8 +378,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         key, version = self._find_object(path)
 
         def head(library: Any, store: Any) -> tuple[dict[str, Any], dict[str, str]]:
-            found = library.get(store, key, options={"head": True, **version})
-            return found.meta, found.attributes
+            response = library.get(store, key, options={"head": True, **version})
+            return response.meta, response.attributes
 
         return self._send(head)
 
@@ -411,38 +411,38 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         """Yield info dicts of the entries of a folder, or of all objects below it."""
         prefix = key or None
         if delimited:
-            found = self._send(lambda library, store: library.list_with_delimiter(store, prefix))
-            folders = {one.rstrip("/") for one in found["common_prefixes"]}
-            for one in sorted(folders):
-                yield {"name": f"{self.bucket}/{one}", "size": 0, "type": "directory"}
+            listing = self._send(lambda library, store: library.list_with_delimiter(store, prefix))
+            folders = {entry.rstrip("/") for entry in listing["common_prefixes"]}
+            for entry in sorted(folders):
+                yield {"name": f"{self.bucket}/{entry}", "size": 0, "type": "directory"}
         else:
             pages = self._send(lambda library, store: iter(library.list(store, prefix)))
             turned = iter(partial(self._send, lambda *_: next(pages, None)), None)
-            found, folders = {"objects": chain.from_iterable(turned)}, set()
-        for one in found["objects"]:
+            listing, folders = {"objects": chain.from_iterable(turned)}, set()
+        for entry in listing["objects"]:
             # omit empty objects that some tools write as folders
-            if one["path"] != key and not (one["path"] in folders and not one["size"]):
-                yield self._describe(f"{self.bucket}/{one['path']}", one)
+            if entry["path"] != key and not (entry["path"] in folders and not entry["size"]):
+                yield self._describe(f"{self.bucket}/{entry['path']}", entry)
 
     def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
         key, _ = self._find_key(path)
-        found = list(self._iterate_entries(key, delimited=True))
-        if not found:
+        entries = list(self._iterate_entries(key, delimited=True))
+        if not entries:
             path = self._strip_protocol(path)
-            found = [self._describe(path, self._fetch_head(path)[0])] if key else []
-        return found if detail else [one["name"] for one in found]
+            entries = [self._describe(path, self._fetch_head(path)[0])] if key else []
+        return entries if detail else [entry["name"] for entry in entries]
 
     def list_names(self, path: str) -> set[str]:
         """Return the names in a folder, by one request; none if there is no such folder."""
-        found = self._iterate_entries(self._find_key(path)[0], delimited=True)
-        return {one["name"].rpartition("/")[2] for one in found}
+        entries = self._iterate_entries(self._find_key(path)[0], delimited=True)
+        return {entry["name"].rpartition("/")[2] for entry in entries}
 
-    def find(self, path: str, *given: Any, detail: bool = False, **how: Any) -> Any:
-        if given or how:
-            return super().find(path, *given, detail=detail, on_error="raise", **how)
+    def find(self, path: str, *args: Any, detail: bool = False, **how: Any) -> Any:
+        if args or how:
+            return super().find(path, *args, detail=detail, on_error="raise", **how)
         key, _ = self._find_key(path)
-        found = {one["name"]: one for one in self._iterate_entries(key, delimited=False)}
-        return found if detail else sorted(found)
+        entries = {entry["name"]: entry for entry in self._iterate_entries(key, delimited=False)}
+        return entries if detail else sorted(entries)
 
     def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
         return _ObjectFile(self, path, mode, **how)
@@ -453,8 +453,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         key, _ = self._find_object(path)
         # multipart uploads do not support conditions
         how |= {"use_multipart": False}
-        made = self._send(lambda library, store: library.put(store, key, data, **how), len(data))
-        return str(self._etag(made))
+        result = self._send(lambda library, store: library.put(store, key, data, **how), len(data))
+        return str(self._etag(result))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
         self.put_object(path, value)
@@ -494,8 +494,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ versions
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        found = self.fetch_range(path)
-        return found.data, FileVersion.of(str(found.etag), found.writer)
+        response = self.fetch_range(path)
+        return response.data, FileVersion.of(str(response.etag), response.writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         meta, marks = self._fetch_head(path)
@@ -509,9 +509,9 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         folder = key.rpartition("/")[0] or None
         pages = self._send(lambda library, store: iter(library.list(store, folder, offset=key)))
         return {
-            f"{self.bucket}/{one['path']}": one["last_modified"].timestamp()
-            for one in self._send(lambda *_: next(pages, ()))
-            if one["path"].startswith(key)
+            f"{self.bucket}/{entry['path']}": entry["last_modified"].timestamp()
+            for entry in self._send(lambda *_: next(pages, ()))
+            if entry["path"].startswith(key)
         }
 
 
@@ -578,8 +578,8 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file object of an object in a bucket."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        found: bytes = self.fs.fetch_range(self.path, start, end - start).data
-        return found
+        data: bytes = self.fs.fetch_range(self.path, start, end - start).data
+        return data
 
 
 def make_object_files(root: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:

@@ -93,8 +93,8 @@ class PathPattern:
     @cached_property
     def repeats(self) -> bool:
         """Whether a name occurs several times."""
-        found = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
-        return len(found) > len(self.specs)
+        names = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
+        return len(names) > len(self.specs)
 
     @cached_property
     def glob(self) -> str:
@@ -128,9 +128,9 @@ class PathPattern:
 
     def match(self, path: str) -> dict[str, str] | None:
         """Match a path or url; return the text of each name, or None if it does not match."""
-        if (found := self._regex.match(path)) is None:
+        if (matched := self._regex.match(path)) is None:
             return None
-        texts = found.groupdict()
+        texts = matched.groupdict()
         # web servers list percent-encoded names
         return {name: unquote(text) for name, text in texts.items()} if self.is_web else texts
 

@@ -191,7 +191,7 @@ def is_temporary(error: BaseException) -> bool:
         if is_connection_error(cause):
             # in botocore, the reason for a failed connection is in the cause of the error
             return not any(
-                error_names_of(below) & PERMANENT_ERRORS for below in iterate_causes(cause)
+                list_class_names(below) & PERMANENT_ERRORS for below in iterate_causes(cause)
             )
     return False
 
@@ -209,10 +209,10 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 def is_connection_error(error: BaseException) -> bool:
     """Return whether an error is one of the connection, not of the file."""
-    return bool(error_names_of(error) & (TEMPORARY_ERRORS | PERMANENT_ERRORS))
+    return bool(list_class_names(error) & (TEMPORARY_ERRORS | PERMANENT_ERRORS))
 
 
-def error_names_of(error: BaseException) -> set[str]:
+def list_class_names(error: BaseException) -> set[str]:
     """Return the names of the class of an error, and of its base classes."""
     return {kind.__name__ for kind in type(error).__mro__}
 
@@ -531,7 +531,7 @@ def find_failure(error: BaseException) -> FailureDescription | None:
     """
     causes = list(iterate_causes(error))
     for cause in causes:
-        names = error_names_of(cause)
+        names = list_class_names(cause)
         if (status := status_of(cause)) is not None:
             description = CODES.get(code_of(cause) or "") or STATUSES.get(status)
             if description is not REFUSED or "ClientResponseError" not in names:
@@ -658,11 +658,15 @@ def cause_of(failed: RetriesExhausted) -> BaseException | None:
 
     None if the error already has its message, or if the message contains a secret of a url.
     """
-    found = failed.__cause__
-    if found is not None and (refusal := find_failure(found)) is not None and refusal.kind:
+    root_cause = failed.__cause__
+    if (
+        root_cause is not None
+        and (refusal := find_failure(root_cause)) is not None
+        and refusal.kind
+    ):
         return None
-    messages = [str(cause) for cause in iterate_causes(found)] if found else []
-    return None if any(without_secrets(text) != text for text in messages) else found
+    messages = [str(cause) for cause in iterate_causes(root_cause)] if root_cause else []
+    return None if any(without_secrets(text) != text for text in messages) else root_cause
 
 
 def _kind_of(error: BaseException) -> type[OSError] | None:

@@ -65,10 +65,10 @@ class FetchCache:
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return the bytes of a range of a file with a fingerprint, or None if not cached."""
-        whole = self.files.get((file.url, file.options))
+        data = self.files.get((file.url, file.options))
         # whole files are cached without their fingerprint
-        if whole is not None and file.etag is None and file.size in (None, len(whole)):
-            return _slice(whole, offset, length)
+        if data is not None and file.etag is None and file.size in (None, len(data)):
+            return _slice(data, offset, length)
         with self._lock:
             offsets, cached = self._ranges.get(file, ((), ()))
             before = bisect_right(offsets, offset) - 1
@@ -149,13 +149,13 @@ class ScannedStore:
         # local variables, since another thread may end the scan
         main, fetched = self._main, self.fetched
         if is_scanned:
-            parts = [main and main.get_cached(*wanted) for wanted in ranges]
+            parts = [main and main.get_cached(*missing_ranges) for missing_ranges in ranges]
         else:
-            parts = [fetched.find_range(file, *wanted) for wanted in ranges]
+            parts = [fetched.find_range(file, *missing_ranges) for missing_ranges in ranges]
         missing = [number for number, data in enumerate(parts) if data is None]
         try:
-            wanted = [ranges[number] for number in missing]
-            fetched_parts = self.store.get_ranges(file, wanted) if missing else ()
+            missing_ranges = [ranges[number] for number in missing]
+            fetched_parts = self.store.get_ranges(file, missing_ranges) if missing else ()
         except StoreError as error:
             error.item = missing[error.item]
             raise
@@ -319,9 +319,9 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
     """Prefetch ranges of the scanned file together."""
     if (scan := _find_scan()) is None:
         return
-    for file, wanted in ranges.items():
+    for file, file_ranges in ranges.items():
         if scan.is_scanned(file.url, file.options) and file.size is not None:
-            scan.get_blocks(file).fetch_together(wanted)
+            scan.get_blocks(file).fetch_together(file_ranges)
 
 
 def _make_blocks(store: Store, file: SourceFile) -> Blocks:

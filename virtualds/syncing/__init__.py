@@ -83,7 +83,7 @@ MEANINGS = {
 @public
 @dataclass(frozen=True, repr=False)
 class SyncReport(Report):
-    """What `virtualds.sync` has done.
+    """The changes of a set by `virtualds.sync`.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr)
 """Remedy for files that only the format zarr-v3 can store."""
 
 
-def check_dimensions(group: ManifestGroup, known: SetFileReader, joined: Sequence[str]) -> None:
+def check_dimensions(group: ManifestGroup, reader: SetFileReader, joined: Sequence[str]) -> None:
     """Raise an error if the files of a set are not joined along the given dimensions.
 
     For most sets, this reads only two references.
@@ -193,19 +193,19 @@ def check_dimensions(group: ManifestGroup, known: SetFileReader, joined: Sequenc
     concat_dim = next((dim for dim in joined if dim not in dims), joined[0])
     if concat_dim not in dims:
         raise CombineError(
-            f"concat_dim {concat_dim!r}: the set {known.root} has {dims}; name the one along which "
-            f"its files follow each other"
+            f"concat_dim {concat_dim!r}: the set {reader.root} has {dims}; name the one along "
+            f"which its files follow each other"
         )
-    files = known.tabulate(group).urls
+    files = reader.tabulate(group).urls
     along = [v for v in group.variables.values() if concat_dim in v.dims]
     if len(joined) > 1 or len(files) < 2 or any(_spans_several_files(v, concat_dim) for v in along):
         return
-    found = list_partly_covered_dims(to_virtual_dataset(group), {str(files[0])})
-    if found and concat_dim not in found:
+    partial_dims = list_partly_covered_dims(to_virtual_dataset(group), {str(files[0])})
+    if partial_dims and concat_dim not in partial_dims:
         raise CombineError(
-            f"concat_dim {concat_dim!r}: the {len(files):,} files of the set {known.root} follow "
-            f"each other along {found[0]!r}, and each has all of {concat_dim!r}; pass "
-            f"concat_dim={found[0]!r}"
+            f"concat_dim {concat_dim!r}: the {len(files):,} files of the set {reader.root} follow "
+            f"each other along {partial_dims[0]!r}, and each has all of {concat_dim!r}; pass "
+            f"concat_dim={partial_dims[0]!r}"
         )
 
 
@@ -280,14 +280,16 @@ class Archive:
             # the file of a position is chosen later, among new files and those of the set
             opening["overlap"] = "keep"
         files = self._find_groups(root, url)
-        known: dict[str, KnownFiles] = {}
+        files_by_group: dict[str, KnownFiles] = {}
         groups: dict[str, ManifestGroup] = {}
         for path, reader in files.items():
             group = None if root is None else find_group(root, path)
             if group is not None and group.variables:
                 check_dimensions(group, reader, self.dims)
-                groups[path], known[path] = group, reader.list_known(group)
-        known_files = FileColumns.join([one.files for one in known.values()])
+                groups[path], files_by_group[path] = group, reader.list_known(group)
+        known_files = FileColumns.join(
+            [group_files.files for group_files in files_by_group.values()]
+        )
         # list files after reading the set, so that files added in between do not seem removed
         listed = list_archive(self.paths, self.options, known_files)
         # a pattern may match the set, which is a netCDF file as its sources are
@@ -303,7 +305,7 @@ class Archive:
             reader = files.get(path, SetFileReader(self.dims, url))
             opener = FileOpener(self.dims, opening, self.pattern, described, self.loaded)
             update = make(reader, opener)
-            before = known.get(path)
+            before = files_by_group.get(path)
             find_changes = partial(
                 Changes.between,
                 before or KnownFiles(),
@@ -336,8 +338,8 @@ class Archive:
         readers: dict[str, SetFileReader] = {}
         for path, group in () if root is None else root.walk():
             reader = SetFileReader(self.dims, url)
-            known = reader.list_known(group)
-            urls = known.name(known.files.urls[: known.used_count].tolist())
+            known_files = reader.list_known(group)
+            urls = known_files.name(known_files.files.urls[: known_files.used_count].tolist())
             matched = [url for url in urls if self.pattern is None or self.pattern.match(url)]
             if matched and path in self._group(matched):
                 readers[path] = reader
@@ -382,9 +384,9 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
         update, changes, _ = plans[path]
         if len(plans) > 1 and not update.has_new(changes):
             return root
-        made, outcome = update.create(changes)
+        created, outcome = update.create(changes)
         done[path] = changes, outcome
-        return add_group(root, path, update.opener.check_loaded(made))
+        return add_group(root, path, update.opener.check_loaded(created))
 
     def begin() -> ManifestGroup:
         return reduce(begin_group, needed, EMPTY)
@@ -398,7 +400,10 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
             others += ", or keep what the set has of files that are gone (on_removed='keep')"
         with suggest_instead(others, ZARR_V3):
             destination.change(change, None if exists else begin)
-    reports = [_report_group(plans[path].update, *one) for path, one in done.items()]
+    reports = [
+        _report_group(plans[path].update, *outcome_of_group)
+        for path, outcome_of_group in done.items()
+    ]
     counted = (*MEANINGS, "waiting")
     joined: dict[str, Any] = {
         name: tuple(url for report in reports for url in getattr(report, name))
@@ -633,8 +638,8 @@ def _sync(
                 f"encoding, and make the other set of it with virtualds.convert(..., "
                 f"on_unsupported='rewrite')"
             )
-        shown = without_secrets(destination.location.url)
-        note = f"{shown}: a set changes all at once; run sync again to go on"
+        target_url = without_secrets(destination.location.url)
+        note = f"{target_url}: a set changes all at once; run sync again to go on"
         with explain_interrupt(lambda: note):
             before = _open_set(destination, allow)
             chooses = bool(window) or opening.get("overlap") in CROPPING_OVERLAPS

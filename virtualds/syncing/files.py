@@ -532,9 +532,10 @@ class Changes:
             versions = newest.split(listing.names[usable])
             shadowed[usable] = True
             shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
-            others = {rest for rest, _ in versions}
+            others = {version_names for version_names, _ in versions}
             retracted[is_removed] = [
-                rest in others for rest, _ in newest.split(before.name(known.urls[is_removed]))
+                version_names in others
+                for version_names, _ in newest.split(before.name(known.urls[is_removed]))
             ]
         is_used = np.arange(len(known)) < before.used_count
         unused = np.zeros(len(listed), bool)
@@ -578,8 +579,8 @@ class Changes:
             return np.asarray(mask, bool)
 
         def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
-            known = is_untouched(urls) & (rows.get_indexer(urls) < now.used_count)
-            return tuple(np.array(urls, object)[known])
+            is_needed = is_untouched(urls) & (rows.get_indexer(urls) < now.used_count)
+            return tuple(np.array(urls, object)[is_needed])
 
         is_needed = is_untouched(self.new) | (rows.get_indexer(self.new) < 0)
         new = tuple(np.array(self.new, object)[is_needed])

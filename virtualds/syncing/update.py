@@ -204,7 +204,7 @@ class Update:
         for dim, cutoff in notes.cutoffs.items():
             begin = cutoffs.get(dim, -inf)
             if dim != self.dim:
-                # the notes do not contain along which axis a file is outside the window
+                # the notes do not record the axis along which a file is outside the window
                 needed |= notes.select(OUTSIDE, CUT, SHADOWED) if begin < cutoff else set()
                 continue
             if begin == -inf and isinstance(length := self.window.lengths.get(dim), int):
@@ -235,9 +235,9 @@ class Update:
 
     def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, GroupOutcome]:
         """Remove, replace and add files; return the new group and the outcome."""
-        known, removed = self.known.list_known(group), self.list_dropped(changes)
+        known_files, removed = self.known.list_known(group), self.list_dropped(changes)
         renewed = self._list_renewed(changes)
-        if len(removed) + len(renewed) == known.used_count and (removed or renewed):
+        if len(removed) + len(renewed) == known_files.used_count and (removed or renewed):
             return self.create(changes, group)
         lost = dict[str, CoordinateExtent]()
         if len(self.dims) > 1:
@@ -291,7 +291,7 @@ class Update:
     ) -> ManifestGroup:
         """Clear the cells of removed files, write new cells, and drop positions without data."""
         urls = self.list_opened(changes)
-        added, changed, again = (self.opener.open_layers(some) for some in urls)
+        added, changed, again = (self.opener.open_layers(layer_urls) for layer_urls in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         doubtful = {*changes.removed, *changes.changed, *changes.waiting, *self.opener.failed}
         unsound = frozenset({*removed, *doubtful})
@@ -326,7 +326,7 @@ class Update:
                 near = (*near, *sorted(noted & {*changes.noted}))
             touched = _leave_out(touched, self.opener.open_layers(near))
             after = as_read(grid.drop_empty(after, touched))
-        contested = [one for one in contested if one.url not in late]
+        contested = [cell for cell in contested if cell.url not in late]
         return self._leave_losers(grid, after, changes, contested, lost)
 
     def _make_grid(self, unsound: frozenset[str] = frozenset()) -> CellGrid:
@@ -352,8 +352,8 @@ class Update:
         for layer, own in zip(layers, each, strict=True):
             with self._name_mismatch(group, urls):
                 # the cells of other layers are right already, or will be
-                found = grid.put(group, layer, own & {*replaced} | chunkless, contested)
-                group = group if found is group else as_read(found)
+                result = grid.put(group, layer, own & {*replaced} | chunkless, contested)
+                group = group if result is group else as_read(result)
         return group
 
     def _put_shared(
@@ -380,8 +380,8 @@ class Update:
             lost[url] = join_extents(lost.get(url), find_extent(values))
         if not lost:
             return group
-        found = self._find_values(self._open_set(group, changes), {*lost})
-        losers = {url for url in lost if not found.get(url)}
+        lost_values = self._find_values(self._open_set(group, changes), {*lost})
+        losers = {url for url in lost if not lost_values.get(url)}
         grid = replace(grid, unsound=grid.unsound | losers)
         return self._put_shared(grid, group, *grid.find_lost(group))
 
@@ -437,8 +437,8 @@ class Update:
         kinds = dict.fromkeys(opened - values.keys(), UNUSED)
         extents, met = {**lost}, {*lost, *cut}
         if met or self.chooses:
-            both = (self._open_set(one, changes) for one in (group, trimmed))
-            here, left = (self._find_values(one, met | values.keys()) for one in both)
+            both = (self._open_set(dataset, changes) for dataset in (group, trimmed))
+            here, left = (self._find_values(dataset, met | values.keys()) for dataset in both)
             for url, there in here.items():
                 whole = values.get(url, there)
                 known = [find_extent(some) for some in (whole, there) if some]
@@ -484,8 +484,8 @@ class Update:
 
     def _list_remaining(self, before: ManifestGroup, changes: Changes) -> FileColumns:
         """Return the states of the files of a group that are not removed from it."""
-        known = self.known.list_known(before)
-        files = known.files.take(np.arange(len(known.files)) < known.used_count)
+        known_files = self.known.list_known(before)
+        files = known_files.files.take(np.arange(len(known_files.files)) < known_files.used_count)
         return files.take(~find_among(files.urls, self.list_dropped(changes)))
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
@@ -499,7 +499,9 @@ class Update:
             return Notes()
         renewed = has_one & find_among(listing.files.urls, opened)
         datasets = self._open_all(changes)
-        bare = {file.url for one in datasets for file in list_sources(one) if file.size is None}
+        bare = {
+            file.url for dataset in datasets for file in list_sources(dataset) if file.size is None
+        }
         described = renewed & find_among(listing.files.urls, bare)
         new = [
             Notes.of(listing.sidecars.take(renewed), DESCRIBES),
@@ -510,8 +512,8 @@ class Update:
             DESCRIBED: {*listing.files.urls[has_one & ~renewed]},
         }
         for kind, urls in stays.items():
-            known = earlier.find(kind)
-            new.append(Notes.of(known.take(find_among(known.urls, urls)), kind))
+            recorded = earlier.find(kind)
+            new.append(Notes.of(recorded.take(find_among(recorded.urls, urls)), kind))
         return reduce(Notes.join, new)
 
     def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, Values]:
@@ -576,7 +578,7 @@ class Update:
         changes: Changes,
         lost: dict[str, CoordinateExtent],
     ) -> tuple[ManifestGroup, xr.Dataset]:
-        """Decide for each position that both have whether the set or the new data are used.
+        """Choose between the set and the new data at positions that both have.
 
         Return the group and the new data without the positions of the other. Files that lose
         positions are added to ``lost``.
@@ -803,22 +805,24 @@ class Update:
         }
         if not moved:
             return group
-        known = self.known.tabulate(group).urls[::-1]
-        sound = [str(url) for url in known if url not in unsound]
+        known_urls = self.known.tabulate(group).urls[::-1]
+        sound = [str(url) for url in known_urls if url not in unsound]
         candidates = [(self._find_longest(group, sound),)] if sound else new
-        urls = next((some for some in candidates if self.opener.open(some) is not None), ())
+        urls = next(
+            (candidate for candidate in candidates if self.opener.open(candidate) is not None), ()
+        )
         others: Mapping[str, ManifestVariable] = {}
-        if (found := self.opener.open(urls)) is not None:
-            found = found.drop_vars([name for name in found.variables if name not in moved])
-            [found] = self.padding.pad(urls[:1], [found], moved, least=find_dim_sizes(group))
-            others = group_from_dataset(found).variables
+        if (dataset := self.opener.open(urls)) is not None:
+            dataset = dataset.drop_vars([name for name in dataset.variables if name not in moved])
+            [dataset] = self.padding.pad(urls[:1], [dataset], moved, least=find_dim_sizes(group))
+            others = group_from_dataset(dataset).variables
         found_again: dict[str, ManifestVariable] = {}
         for name, variable in moved.items():
             other = others.get(name)
             shape = variable.dims, variable.data.shape
             if other is None or (other.dims, other.data.shape) != shape:
                 lacks = "the other files do not have it in this shape; write the set anew"
-                if found is None:
+                if dataset is None:
                     lacks = (
                         "the other files of the set have changed, and may still be written or "
                         "cannot be opened; run sync again later"
@@ -874,6 +878,6 @@ def _leave_out(
     values: Mapping[str, pd.Index[Any]], datasets: Iterable[xr.Dataset]
 ) -> Mapping[str, pd.Index[Any]]:
     """Remove the coordinate values of datasets from values along dimensions."""
-    for found in datasets:
-        values = {dim: index[~index.isin(found.indexes[dim])] for dim, index in values.items()}
+    for dataset in datasets:
+        values = {dim: index[~index.isin(dataset.indexes[dim])] for dim, index in values.items()}
     return values

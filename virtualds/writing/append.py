@@ -89,9 +89,9 @@ class AppendOptions:
         check_choice("on_duplicate", self.on_duplicate, ("raise", "skip"))
 
     def complete(self, present: xr.Dataset, new: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Add the variables that the set or the new dataset lacks, as the options say.
+        """Add missing variables to the set or the new dataset, according to the options.
 
-        Variables that may not be added are still lacking, which a later check reports.
+        A later check reports variables that may not be added.
         """
         extra = [name for name in new.variables if name not in present.variables]
         if self.new_variables == "drop":
@@ -428,7 +428,7 @@ def _find_readable_dates(
     The result has, for each, another element, repeated to the shape of the variable. It is searched
     along the last of ``dims``, or along the first dimension if there are none.
     """
-    found = dict[str, ManifestArray]()
+    arrays = dict[str, ManifestArray]()
     dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
     for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
         variable = group.variables.get(str(name))
@@ -442,13 +442,13 @@ def _find_readable_dates(
         last = array.shape[axis] - 1
         tried = np.linspace(0, last, MAX_TRIED).round().astype(int).tolist()
         elements = [_take_element(array, axis, place) for place in (0, last)]
-        if any(has_chunks_in(one, unsound) for one in elements):
+        if any(has_chunks_in(element, unsound) for element in elements):
             others = (_take_element(array, axis, place) for place in tried)
-            sound = (one for one in others if not has_chunks_in(one, unsound))
+            sound = (element for element in others if not has_chunks_in(element, unsound))
             # without any readable element, the reference date of the units decides the dtype
             usual = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
-            found[str(name)] = next(sound, usual).broadcast_to(array.shape)
-    return found
+            arrays[str(name)] = next(sound, usual).broadcast_to(array.shape)
+    return arrays
 
 
 def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
@@ -490,8 +490,8 @@ def list_problems(
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
-            found = _find_differences(str(name), present.variables[name], variable, dims)
-            problems += [f"{name}: {reason}" for reason in found]
+            differences = _find_differences(str(name), present.variables[name], variable, dims)
+            problems += [f"{name}: {reason}" for reason in differences]
     return problems
 
 
@@ -575,9 +575,9 @@ def load_as_in(
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
-        known = present.variables.get(name)
-        array = None if known is None else get_virtual_array(known)
-        if known is None or array is None or get_virtual_array(variable) is not None:
+        existing = present.variables.get(name)
+        array = None if existing is None else get_virtual_array(existing)
+        if existing is None or array is None or get_virtual_array(variable) is not None:
             continue
         is_own = all(is_stored_in_set(file.url, root) for file in array.sources)
         is_small = array.nbytes <= get_options().load_limit
@@ -586,7 +586,7 @@ def load_as_in(
         if not is_own:
             why = "the set has references of it, and what is appended is not virtual"
             warn_of_values(str(name), array.nbytes, why)
-        loaded[name] = known.copy(data=np.asarray(array))
+        loaded[name] = existing.copy(data=np.asarray(array))
     return present.assign(loaded)
 
 

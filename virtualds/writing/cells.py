@@ -154,21 +154,21 @@ class CellGrid:
         ours, theirs = dict[Hashable, xr.Variable](), dict[Hashable, xr.Variable]()
         both = new.coords.keys() & present.coords.keys()
         for name in both - new.indexes.keys() - present.indexes.keys():
-            variable, there = new.variables[name], present.variables[name]
-            if get_virtual_array(variable) is not None or get_virtual_array(there) is not None:
+            variable, existing = new.variables[name], present.variables[name]
+            if get_virtual_array(variable) is not None or get_virtual_array(existing) is not None:
                 continue
-            wanted = {*variable.dims, *there.dims}
+            wanted = {*variable.dims, *existing.dims}
             others = {*self.dims} - wanted
-            if others and wanted == {*there.dims} and self._differs(present, new, name):
+            if others and wanted == {*existing.dims} and self._differs(present, new, name):
                 wanted |= {
                     dim for dim in others if not new.indexes[dim].isin(present.indexes[dim]).all()
                 }
             if wanted - {*variable.dims} <= {*self.dims}:
-                first = [dim for dim in self.dims if dim in wanted - {*there.dims}]
-                dims = [*dict.fromkeys([*first, *there.dims])]
-                for found, dataset in ((ours, present), (theirs, new)):
+                first = [dim for dim in self.dims if dim in wanted - {*existing.dims}]
+                dims = [*dict.fromkeys([*first, *existing.dims])]
+                for target, dataset in ((ours, present), (theirs, new)):
                     if list(dataset.variables[name].dims) != dims:
-                        found[name] = expand_variable(dataset, name, dims)
+                        target[name] = expand_variable(dataset, name, dims)
         new = replace_variables(new, theirs) if theirs else new
         if ours:
             group = as_read(to_stored(group, replace_variables(present, ours), ours))
@@ -212,10 +212,10 @@ class CellGrid:
             along = set(self.dims).intersection(map(str, variable.dims))
             if name in self.dims or not along:
                 continue
-            there, shares = present.variables[name], len(along) < len(self.dims)
+            existing, shares = present.variables[name], len(along) < len(self.dims)
             if get_virtual_array(variable) is None:
                 check_loading(str(name), variable)
-                if get_virtual_array(there) is not None:
+                if get_virtual_array(existing) is not None:
                     raise CombineError(
                         f"{name}: its values are in memory, and the set refers to files for it; "
                         f"leave it virtual (loadable_variables=, and no change by preprocess=), or "
@@ -223,19 +223,19 @@ class CellGrid:
                     )
             if not set(self.padding.dims).isdisjoint(variable.dims):
                 # clear earlier chunks of a file that may have become shorter
-                there = _clear_sources(there, replaced, variable)
+                existing = _clear_sources(existing, replaced, variable)
             data: Any
             try:
-                if shares and get_virtual_array(there) is not None:
-                    data = _put_shared(there, variable, places, taken)
+                if shares and get_virtual_array(existing) is not None:
+                    data = _put_shared(existing, variable, places, taken)
                 elif chosen is not None and not shares:
-                    data = _put_chosen(there, variable, places, chosen)
+                    data = _put_chosen(existing, variable, places, chosen)
                 else:
-                    data = _put(there, variable, places, replaced)
+                    data = _put(existing, variable, places, replaced)
             except CombineError as error:
                 raise CombineError(f"{name}: {error}") from error
             if data is not None:
-                changed[name] = there.copy(data=data)
+                changed[name] = existing.copy(data=data)
         if not changed:
             return group
         return to_stored(group, replace_variables(present, changed), changed)
@@ -252,18 +252,18 @@ class CellGrid:
         at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
         box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
         inside = np.ix_(*(a - a.min() for a in at))
-        there, added = self._list_cells(present).isel(box), self._list_cells(new)
-        stored = {url for url in urls_of(there) if is_stored_in_set(url, self.root)}
-        urls = sorted(urls_of(there) - stored | urls_of(added))
+        existing, added = self._list_cells(present).isel(box), self._list_cells(new)
+        stored = {url for url in urls_of(existing) if is_stored_in_set(url, self.root)}
+        urls = sorted(urls_of(existing) - stored | urls_of(added))
         urls = urls if self.prefers == "last" else urls[::-1]
         urls = sorted(urls, key=lambda url: url not in self.yielding)
-        before, now = self._find_owners(there, urls)[inside], self._find_owners(added, urls)
+        before, now = self._find_owners(existing, urls)[inside], self._find_owners(added, urls)
         old = np.isin(before, [number for number, url in enumerate(urls) if url in replaced])
         nobody = old | (before == NO_CHUNK)
         taken = (now >= 0) & (now >= before) | old | nobody & (now == OTHER_FILE)
-        unknown = np.zeros([there.sizes[dim] for dim in self.dims], bool)
+        unknown = np.zeros([existing.sizes[dim] for dim in self.dims], bool)
         unknown[inside] = taken & (before == OTHER_FILE)
-        if count := self._count_valid_values(there, unknown):
+        if count := self._count_valid_values(existing, unknown):
             raise CombineError(
                 f"the set holds values of {count} cells itself that new files have, too, and does "
                 f"not note from which file they are, so that overlap={self.prefers!r} cannot "
@@ -337,11 +337,11 @@ class CellGrid:
                     f"write the set anew (delete it, and run again), which promotes it"
                 )
         if problems:
-            said = (
+            description = (
                 f"the new files do not fit the grid of the set, and nothing has been written; "
                 f"{self.if_misfit}"
             )
-            raise CombineError(format_details(said, problems))
+            raise CombineError(format_details(description, problems))
 
     def _grow(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset, dim: str
@@ -470,15 +470,15 @@ class CellGrid:
         If positions with values in ``touched`` are empty, these are the files of their other
         positions, or of adjacent ones, which may have only missing values there.
         """
-        found, present = set[str](), self._open(group)
+        doubtful, present = set[str](), self._open(group)
         cells = self._list_cells(present)
         for dim, values in touched.items():
             where, empty = np.asarray(present.indexes[dim].isin(values)), _find_empty(cells, dim)
             if (where & empty).any():
                 lost = np.pad(where & empty, 1)
                 near = (where | lost[:-2] | lost[2:]) & ~empty
-                found |= find_used_at(cells, dim, near)
-        return tuple(sorted(found - self.unsound))
+                doubtful |= find_used_at(cells, dim, near)
+        return tuple(sorted(doubtful - self.unsound))
 
     def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
         """Return the variables with all dimensions of the grid."""
@@ -503,8 +503,8 @@ class CellGrid:
                     f"instead"
                 )
             if gone.any():
-                rest = drop_positions(present, dim, gone, self.root)
-                group = as_read(to_stored(group, rest))
+                remaining = drop_positions(present, dim, gone, self.root)
+                group = as_read(to_stored(group, remaining))
         return group
 
     def find_touched(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
@@ -524,20 +524,20 @@ class CellGrid:
         """
         if not self.unsound:
             return [], []
-        present, wanted = self._open(group), set(self.unsound)
-        sound = {url for url in urls_of(present) - wanted if not is_stored_in_set(url, self.root)}
+        present, unsound = self._open(group), set(self.unsound)
+        sound = {url for url in urls_of(present) - unsound if not is_stored_in_set(url, self.root)}
         names, files = list[str](), dict[str, None]()
         for name, variable in present.variables.items():
             array = get_virtual_array(variable)
             along = [dim for dim in self.dims if dim in variable.dims]
             if array is None or not 0 < len(along) < len(self.dims):
                 continue
-            if not has_chunks_in(array, wanted):
+            if not has_chunks_in(array, unsound):
                 continue
             names.append(str(name))
             only = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
             for dim in along:
-                lost = find_positions(only, dim, wanted)
+                lost = find_positions(only, dim, unsound)
                 for url, runs in sorted(find_ranges(present, dim, sound).items()):
                     for run in runs:
                         if lost[slice(*run)].any():
@@ -555,13 +555,13 @@ def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
 
 
 def _put(
-    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
+    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return the data of a variable with new files in their cells, or None if unchanged."""
-    array, added = get_virtual_array(there), get_virtual_array(new)
+    array, added = get_virtual_array(existing), get_virtual_array(new)
     at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
-        return put_values(there, new, at)
+        return put_values(existing, new, at)
     before = array
     for start, box in list_boxes(added, at):
         part = crop_box(added, box)
@@ -583,7 +583,7 @@ def _put(
 
 
 def _put_chosen(
-    there: xr.Variable, new: xr.Variable, places: CellPlaces, chosen: ChosenCells
+    existing: xr.Variable, new: xr.Variable, places: CellPlaces, chosen: ChosenCells
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return the data of a variable with the chosen cells of new files, or None if unchanged.
 
@@ -594,8 +594,8 @@ def _put_chosen(
     if any((np.diff(order) != 1).any() for order in orders.values()):
         new = new.isel(orders)
         taken, free = (mask[np.ix_(*orders.values())] for mask in (taken, free))
-    array = before = get_virtual_array(there)
-    values = np.array(there.values) if array is None else None
+    array = before = get_virtual_array(existing)
+    values = np.array(existing.values) if array is None else None
     whole = tuple((0, n) for n in taken.shape)
     for box in [whole] if taken.all() else cover_with_boxes(np.argwhere(taken)):
         sides = (
@@ -619,7 +619,7 @@ def _put_chosen(
         wide = xr.Variable([*places], free).set_dims(new.sizes)  # type: ignore[no-untyped-call]
         adds = wide.transpose(*new.dims) & lacks
         values[inside] = np.where(adds.values, new.values, values[inside])
-        same = xr.Variable(there.dims, values).equals(there)  # type: ignore[no-untyped-call]
+        same = xr.Variable(existing.dims, values).equals(existing)  # type: ignore[no-untyped-call]
         return None if same else values
     return None if array is before else array
 
@@ -635,40 +635,40 @@ def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[in
     return [(start, ends[n], ends[n + 1]) for n, (start, _) in enumerate(runs)]
 
 
-def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
+def _clear_sources(existing: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
     """Make the chunks of files missing in a variable that ``new`` replaces.
 
     They then read as the fill value of the new data.
     """
-    array, added = get_virtual_array(there), get_virtual_array(new)
+    array, added = get_virtual_array(existing), get_virtual_array(new)
     if array is None or added is None or not added.has_gaps:
-        return there
+        return existing
     boxes = [box for url in sorted(urls) for box in find_boxes(array, url)]
-    return there.copy(data=clear_boxes(array, boxes, added.fill_value)) if boxes else there  # type: ignore[arg-type]
+    return existing.copy(data=clear_boxes(array, boxes, added.fill_value)) if boxes else existing  # type: ignore[arg-type]
 
 
 def _put_shared(
-    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
+    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return the data of a shared variable, with new files at positions without files.
 
     At all other positions, new files must have the same values.
     """
-    [dim, *others] = [dim for dim in places if dim in there.dims]
-    array = get_virtual_array(there)
+    [dim, *others] = [dim for dim in places if dim in existing.dims]
+    array = get_virtual_array(existing)
     if others:
-        return put_boxes(there, new, places, replaced)
+        return put_boxes(existing, new, places, replaced)
     if array is None or not places[dim].size:
-        return _put(there, new, places, replaced)
-    kept = {file.url for file in array.sources} - set(replaced)
-    is_kept = find_positions(xr.Dataset({"_": there}), dim, kept)[places[dim]]
-    known = there.isel({dim: places[dim][is_kept]})
-    if is_kept.any() and not known.equals(new.isel({dim: is_kept})):  # type: ignore[no-untyped-call]
+        return _put(existing, new, places, replaced)
+    kept_urls = {file.url for file in array.sources} - set(replaced)
+    is_kept = find_positions(xr.Dataset({"_": existing}), dim, kept_urls)[places[dim]]
+    kept_cells = existing.isel({dim: places[dim][is_kept]})
+    if is_kept.any() and not kept_cells.equals(new.isel({dim: is_kept})):  # type: ignore[no-untyped-call]
         raise CombineError(OTHER_VALUES)
-    found: ManifestArray | npt.NDArray[Any] | None = None
+    result: ManifestArray | npt.NDArray[Any] | None = None
     for run in find_runs(np.flatnonzero(~is_kept)):
         part = {dim: places[dim][slice(*run)]}
         # chunks that are not replaced are at other positions
-        found = _put(there, new.isel({dim: slice(*run)}), part, kept | set(replaced))
-        there = there if found is None else there.copy(data=found)  # type: ignore[arg-type]
-    return found
+        result = _put(existing, new.isel({dim: slice(*run)}), part, kept_urls | set(replaced))
+        existing = existing if result is None else existing.copy(data=result)  # type: ignore[arg-type]
+    return result

@@ -163,8 +163,8 @@ def _make_unknown_name_error(argument: str, name: str, names: Iterable[str]) -> 
 
 
 def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    for what, known in (("variable", group.variables), ("dimension", find_dim_sizes(group))):
-        counts = Counter(names.get(name, name) for name in known)
+    for what, existing in (("variable", group.variables), ("dimension", find_dim_sizes(group))):
+        counts = Counter(names.get(name, name) for name in existing)
         if taken := [name for name, count in counts.items() if count > 1]:
             raise ValueError(
                 f"rename: two {what}s would be called {taken[0]!r}; choose other names"
@@ -181,8 +181,8 @@ def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGrou
         )
     unlimited = {names.get(dim, dim) for dim in group.encoding.get("unlimited_dims", ())}
     encoding = {**group.encoding, "unlimited_dims": unlimited}
-    found = replace(group, variables=variables, encoding=encoding)
-    return _rename_in_attributes(found, lambda name: names.get(name, name), NAMING_ATTRIBUTES)
+    renamed = replace(group, variables=variables, encoding=encoding)
+    return _rename_in_attributes(renamed, lambda name: names.get(name, name), NAMING_ATTRIBUTES)
 
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
@@ -202,24 +202,26 @@ def _rename_in_attributes(
         name: replace(v, attributes=_rename_in_values(v.attributes, change, attributes))
         for name, v in group.variables.items()
     }
-    found = _rename_in_values(group.attributes, change, ("coordinates",))
-    return replace(group, variables=variables, attributes=found)
+    renamed = _rename_in_values(group.attributes, change, ("coordinates",))
+    return replace(group, variables=variables, attributes=renamed)
 
 
-def _rename_in_values(given: Attributes, change: NewName, names: Collection[str]) -> dict[str, Any]:
-    found = dict(given)
-    for name in (name for name in names if isinstance(found.get(name), str)):
+def _rename_in_values(
+    attributes: Attributes, change: NewName, names: Collection[str]
+) -> dict[str, Any]:
+    renamed = dict(attributes)
+    for name in (name for name in names if isinstance(renamed.get(name), str)):
         words: list[str | None] = []
-        for word in found[name].split():
+        for word in renamed[name].split():
             # a word with a colon is a key, but in grid_mapping it is a name of a variable
             is_key, is_name = word.endswith(":"), name == "grid_mapping"
             changed = word if is_key and not is_name else change(word.removesuffix(":"))
             words.append(f"{changed}:" if is_key and is_name else changed)
-        if words != found[name].split():
-            found[name] = " ".join(word for word in words if word is not None)
-            if not found[name]:
-                del found[name]
-    return found
+        if words != renamed[name].split():
+            renamed[name] = " ".join(word for word in words if word is not None)
+            if not renamed[name]:
+                del renamed[name]
+    return renamed
 
 
 # ---------------------------------------------------------------------- edit
@@ -317,8 +319,8 @@ def edit(
 
     def change(old: ManifestGroup) -> ManifestGroup:
         root = without_groups(old, groups)
-        found = find_group(root, path)
-        if found is None:
+        edited_group = find_group(root, path)
+        if edited_group is None:
             raise ValueError(
                 f"group {path!r}: the set has {sorted(p for p, _ in root.walk() if p)}"
             )
@@ -328,19 +330,19 @@ def edit(
                 f"above it; rename it there, and it is renamed here as well"
             )
         with name_group_in_errors(path):
-            found = without_variables(found, variables)
+            edited_group = without_variables(edited_group, variables)
             renamed = {
                 name: v
-                for name, v in found.variables.items()
+                for name, v in edited_group.variables.items()
                 # otherwise the files of arrays with many chunks would have to be listed
                 if name in names and getattr(v.data, "nchunks", 0) <= MAX_OWN_CHUNKS
             }
             # write values that are stored in the set under the new name, for readers of plain Zarr
-            alone = replace(found, variables=renamed, groups={})
+            alone = replace(edited_group, variables=renamed, groups={})
             loaded = load_own_values(alone, f"{location.url.rstrip('/')}/").variables
-            found = replace(found, variables={**found.variables, **loaded})
-            found = change_attributes(rename_all(found, names), attributes or {})
-        return put_group(root, path, found)
+            edited_group = replace(edited_group, variables={**edited_group.variables, **loaded})
+            edited_group = change_attributes(rename_all(edited_group, names), attributes or {})
+        return put_group(root, path, edited_group)
 
     options = WriteOptions(format, "r+", conflict=conflict, allow=allow)
     destination = replace(Destination.of(location, options), dry_run=dry_run)
@@ -439,14 +441,14 @@ def drop_sources(
     urls = [normalise_url(source) for source in to_names("sources", sources)]
 
     def change(old: ManifestGroup) -> ManifestGroup:
-        found = remove_sources(old, urls, dim, destination.location.url)
-        if found is old:
+        remaining = remove_sources(old, urls, dim, destination.location.url)
+        if remaining is old:
             raise CombineError(
                 f"{urls[0]}: all that is left of it in the set is of other sources, too: "
                 f"coordinates, or variables without a dimension of the grid; write the set anew "
                 f"without this source"
             )
-        return found.without_notes()
+        return remaining.without_notes()
 
     with suggest_instead(REMEDY):
         return SetChange.of(destination, destination.change(change), sources=tuple(urls))
@@ -596,7 +598,7 @@ def rename_paths(
 
     def move(group: ManifestGroup) -> ManifestGroup:
         nonlocal count
-        url, seen, found = location.url, set[str](), dict[SourceFile, None]()
+        url, seen, moved_files = location.url, set[str](), dict[SourceFile, None]()
 
         def follow(file: SourceFile) -> SourceFile:
             if file.url.startswith(f"{url.rstrip('/')}/"):
@@ -605,21 +607,21 @@ def rename_paths(
             seen.add(file.url)
             other = move_file(file, rename)
             if other.url != file.url:
-                found[other] = None
+                moved_files[other] = None
             return other
 
         after = move_group(group, follow).without_notes()
         if isinstance(rename, PrefixChange):
             rename.check_used(seen)
-        if not found:
+        if not moved_files:
             raise ValueError(f"{url}: rename_paths would change the url of no source")
-        for file in found:
-            if (shown := without_secrets(file.url)) != file.url:
+        for file in moved_files:
+            if (public := without_secrets(file.url)) != file.url:
                 raise UnsupportedError(
-                    f"{url}: {shown} would have a password, or a signature or token in its query; "
+                    f"{url}: {public} would have a password, or a signature or token in its query; "
                     f"give plain urls, and storage_options to read them"
                 )
-        moved, count = list(found), len(found)
+        moved, count = list(moved_files), len(moved_files)
         most = count if sample is None else min(sample, count)
         # evenly spaced, including the first and the last
         for place in np.unique(np.linspace(0, count - 1, most).astype(int)).tolist():
@@ -676,44 +678,47 @@ def clean_up(
     Removal of 0 snapshots and 0 files of 0 bytes
     """
     location = Location.of_url(url, storage_options)
-    form, found = _find_format(location), Removal([], [], 0)
+    form, removal = _find_format(location), Removal([], [], 0)
     # libraries of formats maintain their own files
     if form.expire is not None and form.library is None:
         expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
         expire = partial(form.expire, location.url, location.options, expiry)
-        found = _retry_conflicts(location, conflict, expire)
+        removal = _retry_conflicts(location, conflict, expire)
     if scheme_of(location.url) == "file":
         path = os.path.realpath(local_path(location.url))
         leftovers = list_leftovers(path, older_than.total_seconds())
         if not dry_run:
             remove_paths(leftover.path for leftover in leftovers)
         urls = [normalise_url(leftover.path) for leftover in leftovers]
-        nbytes = found.nbytes + sum(leftover.nbytes for leftover in leftovers)
-        found = Removal([], sorted({*found.files, *urls}), nbytes)
-    return found
+        nbytes = removal.nbytes + sum(leftover.nbytes for leftover in leftovers)
+        removal = Removal([], sorted({*removal.files, *urls}), nbytes)
+    return removal
 
 
 def _find_format(location: Location) -> Format:
     with explain_missing_set(location):
-        if (found := find_existing_format(location)) is None:
+        if (format_found := find_existing_format(location)) is None:
             raise FileNotFoundError
-        return found
+        return format_found
 
 
 def _check_present(file: SourceFile, url: str) -> None:
     """Raise an error if a file does not have the size and etag of the reference."""
     try:
-        found = find_store(file.url).describe(file.url, file.options)
+        current = find_store(file.url).describe(file.url, file.options)
     except OSError as error:
         raise ReadError(
             f"{url}: {file.url} cannot be read ({error}), and nothing has changed; check the new "
             f"path, or pass sample=0 to look at no file"
         ) from error
-    for what, known, now in (("size", file.size, found.size), ("etag", file.etag, found.etag)):
-        if None not in (known, now) and known != now:
+    for what, recorded, now in (
+        ("size", file.size, current.size),
+        ("etag", file.etag, current.etag),
+    ):
+        if None not in (recorded, now) and recorded != now:
             raise ReadError(
                 f"{url}: {file.url} has the {what} {now!r}, and the set refers to one with "
-                f"{known!r}, and nothing has changed; check the new path, or scan the file again"
+                f"{recorded!r}, and nothing has changed; check the new path, or scan the file again"
             )
 
 
@@ -821,16 +826,17 @@ def expire_snapshots(
 
 def _find_format_with_snapshots(location: Location) -> Format:
     """Return the format of a set; raise an error if it has no snapshots."""
-    found = _find_format(location)
-    if found.history is None:
+    format_found = _find_format(location)
+    if format_found.history is None:
         raise UnsupportedError(
-            f"{location.target}: {found.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+            f"{location.target}: {format_found.name} keeps no snapshots; zarr-v3 does "
+            "(virtualds.convert)"
         )
-    return found
+    return format_found
 
 
 def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
-    """Call ``change``, and again after conflicts with other writers, if wanted."""
+    """Call ``change``, and repeat it after conflicts with other writers if the option says so."""
 
     def attempt() -> Result:
         with explain_write_errors(location.target), explain_missing_set(location):

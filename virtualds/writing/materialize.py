@@ -128,13 +128,13 @@ def _put_chunks(
 
         def copy(
             batch: Ints,
-            found: Sequence[bytes],
+            present: Sequence[bytes],
             chunks: StoredChunks = chunks,
             origin: tuple[int, ...] = origin,
         ) -> None:
             shape = chunks.manifest.shape
             places = np.transpose(np.unravel_index(batch, shape)) if shape else [()] * len(batch)
-            for place, data in zip(places, found, strict=True):
+            for place, data in zip(places, present, strict=True):
                 moved = tuple(int(i) + o for i, o in zip(place, origin, strict=True))
                 put(f"{path}/{key(moved)}", data)
             advance(int(chunks.length[batch].sum()))
@@ -263,17 +263,17 @@ def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str,
     expires snapshots may be about to remove them.
     """
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
-    found = {f"{CHUNKS}/{one.path}": one for one in listed}
+    present = {f"{CHUNKS}/{stored.path}": stored for stored in listed}
     try:
         document = read_snapshot(root, options, None)
     except (FileNotFoundError, NotADirectoryError):
-        return {path: one.file.size for path, one in found.items()}
-    needed = collect_needed_files(root, options, [document])
+        return {path: stored.file.size for path, stored in present.items()}
+    used = collect_needed_files(root, options, [document])
     recent = time.time() - GRACE.total_seconds() / 2
     return {
-        path: one.file.size
-        for path, one in found.items()
-        if path in needed or one.modified is None or one.modified > recent
+        path: stored.file.size
+        for path, stored in present.items()
+        if path in used or stored.modified is None or stored.modified > recent
     }
 
 
@@ -379,8 +379,8 @@ def estimate_conversion(
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     """Read the group of a source or a set, loading values that are stored in the set itself."""
     with explain_open_errors(origin.url), origin.cache_scan():
-        found = reader, _ = set_reader_of(origin, opening.parser)
-        group = open_group(origin, opening, found)
+        opened = reader, _ = set_reader_of(origin, opening.parser)
+        group = open_group(origin, opening, opened)
     group = make_independent_of_left_out(group)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")

@@ -96,12 +96,12 @@ class Rewriting:
             f"{path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
             for path, plan in plans.items()
         ]
-        said = (
+        message = (
             f"{target}: {total:,} bytes would have to be rewritten, more than rewrite_limit="
             f"{self.rewrite_limit:,}; raise the limit, leave these variables out (ds.drop_vars), "
             f"or choose another format: ds.virtual.cost(format) shows what each costs"
         )
-        raise UnsupportedError(format_details(said, details))
+        raise UnsupportedError(format_details(message, details))
 
 
 # ---------------------------------------------------------------------- the target of rewriting
@@ -160,10 +160,10 @@ class RewriteTarget:
         rewriting.check_within_limit(plans, name)
         total = sum(plan.nbytes for plan in plans.values())
         done: dict[str, ManifestVariable] = {}
-        said = f"the chunks that are done stay in {self.root}; the same call goes on from there"
+        message = f"the chunks that are done stay in {self.root}; the same call goes on from there"
         with (
             count_progress(rewriting.progress, "rewriting", total, "B") as advance,
-            explain_interrupt(lambda: said),
+            explain_interrupt(lambda: message),
         ):
             for path, plan in plans.items():
                 with locating(f"variable {path!r}"):
@@ -178,11 +178,11 @@ class RewriteTarget:
             identity.update(b"\0")
         folder = f"{self.root}/{plan.path}/{identity.hexdigest()[:16]}"
         writer = _ChunkWriter(plan, folder, self.options, advance)
-        found = plan.finish(writer.write_all())
+        rewritten = plan.finish(writer.write_all())
         if writer.has_files and not self.format.has_staging_folder:
             # `verify` needs the original references of rewritten chunks
             write_original(plan, folder, self.options)
-        return found
+        return rewritten
 
     def clear(self, group: ManifestGroup) -> None:
         """Remove the chunks that the format has moved into the set."""
@@ -233,10 +233,10 @@ def read_rows(file: SourceFile) -> Rows | None:
     begin = size - TAIL - count * ROW
     if tail[8:] != MAGIC or begin < 0:
         return None
-    found = store.get_ranges(file, [(begin, count * ROW)])[0] if count else b""
-    rows = np.frombuffer(found, "<i8").reshape(-1, 2)
-    whole = bool((rows[:, 1] >= 0).all()) and int(rows[:, 1].sum()) == begin
-    return list(map(tuple, rows.tolist())) if whole else None
+    data = store.get_ranges(file, [(begin, count * ROW)])[0] if count else b""
+    rows = np.frombuffer(data, "<i8").reshape(-1, 2)
+    is_complete = bool((rows[:, 1] >= 0).all()) and int(rows[:, 1].sum()) == begin
+    return list(map(tuple, rows.tolist())) if is_complete else None
 
 
 def make_chunk_folder_url(target: Any) -> str:
@@ -255,8 +255,8 @@ def choose_staging_folder(target: Any) -> str:
     user = os.getuid() if hasattr(os, "getuid") else 0
     path = os.path.join(tempfile.gettempdir(), f"virtualds-{user}")
     os.makedirs(path, mode=0o700, exist_ok=True)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != user):
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != user):
         raise AccessError(f"{path}: it belongs to another user; remove it, or set TMPDIR")
     name = hashlib.sha256(str(target).encode()).hexdigest()[:16] if isinstance(target, str) else "o"
     return normalise_url(os.path.join(path, f"{name}{SUFFIX}"))
@@ -305,11 +305,13 @@ class Original:
         """Read the original values of a cell."""
         return self.array.read(self._find_box(cell))
 
-    def show(self, stored: npt.NDArray[Any], cell: int) -> npt.NDArray[Any]:
+    def clip_to_array(self, stored: npt.NDArray[Any], cell: int) -> npt.NDArray[Any]:
         """Return the elements of a stored chunk that are inside the array, with its axes."""
-        whole = stored.reshape([self.chunks[axis] for axis in self.order])
+        chunk_values = stored.reshape([self.chunks[axis] for axis in self.order])
         box = self._find_box(cell)
-        return whole.transpose(np.argsort(self.order))[tuple(slice(b.stop - b.start) for b in box)]
+        return chunk_values.transpose(np.argsort(self.order))[
+            tuple(slice(b.stop - b.start) for b in box)
+        ]
 
     def _find_box(self, cell: int) -> tuple[slice, ...]:
         grid = compute_grid_shape(self.array.shape, self.chunks)
@@ -372,7 +374,7 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
     lengths = zip(array.blocks, cells, strict=True)
     stored = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
     boxes: list[Box] = [tuple(slice(0, size) for size in array.shape)]
-    found = []
+    blocks = []
     while boxes:
         box = boxes.pop()
         places = zip(box, chunks, strict=True)
@@ -385,7 +387,7 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
             parts = _cut_box(box, cells, nbytes, MAX_BLOCK)
         boxes += reversed(parts)
         if not parts and inside.all():
-            found.append(box)
+            blocks.append(box)
         elif not parts:
             # the smallest box of whole cells that covers the wanted ones
             cropped = []
@@ -393,8 +395,8 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
                 first, low, high = along.start // chunk, int(cell.min()), int(cell.max()) + 1
                 ends = (first + low) * chunk, (first + high) * chunk
                 cropped.append(slice(max(ends[0], along.start), min(ends[1], along.stop)))
-            found.append(tuple(cropped))
-    return found
+            blocks.append(tuple(cropped))
+    return blocks
 
 
 def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> list[Box]:
@@ -446,7 +448,9 @@ class _ChunkWriter:
         present: dict[str, SourceFile] = {}
         if blocks:
             listed = find_store(self.folder).list_files(self.folder, self.options)
-            present = {one.path: one.file for one in listed if one.file.size is not None}
+            present = {
+                stored.path: stored.file for stored in listed if stored.file.size is not None
+            }
         run_all(iter(blocks), lambda box: self._write_block(box, present))
         self.has_files = bool(blocks) and main.nbytes > MAX_INLINE_BYTES
         return self._build_manifest()
@@ -475,13 +479,13 @@ class _ChunkWriter:
 
     def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
         """Yield the flat id and the encoded chunk of each cell of a block that is rewritten."""
-        main, wanted = self.plan.main, self.plan.cells.rewritten
+        main, rewritten = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
         along = list(zip(box, main.chunks, strict=True))
         for cell in product(*(range(s.start // c, -(-s.stop // c)) for s, c in along)):
             if self.stopping.is_set():
                 return
-            if wanted[cell]:
+            if rewritten[cell]:
                 inside = tuple(
                     slice(i * c - s.start, min((i + 1) * c, s.stop) - s.start)
                     for i, (s, c) in zip(cell, along, strict=True)
@@ -491,7 +495,7 @@ class _ChunkWriter:
                 if not self.checked:
                     main.check_exact(data, part)
                     self.checked = True
-                yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
+                yield int(np.ravel_multi_index(cell, rewritten.shape)) if cell else 0, data
                 self.advance(main.nbytes)
 
     def _write_shared(self, where: Mask, data: bytes) -> None:
@@ -514,8 +518,8 @@ class _ChunkWriter:
 
     def _build_manifest(self) -> ChunkManifest:
         """Return the manifest of kept references and written chunks."""
-        kept = self.plan.cells.kept
-        files, inline = list(kept.files), list(kept.inline)
+        kept_cells = self.plan.cells.kept
+        files, inline = list(kept_cells.files), list(kept_cells.inline)
         rows: list[Any] = [np.zeros((4, 0), np.int64)]
         for cells, lengths, place in self.written:
             if isinstance(place, SourceFile):
@@ -527,4 +531,4 @@ class _ChunkWriter:
             rows.append(np.stack(np.broadcast_arrays(cells, file, offsets, lengths)))
         cells, file, offset, length = np.concatenate(rows, axis=1)
         columns = {"file": file, "offset": offset, "length": length, "checksum": 0}
-        return replace_chunks(kept, cells, files, inline, **columns)
+        return replace_chunks(kept_cells, cells, files, inline, **columns)

@@ -71,8 +71,8 @@ def _apply_choices(
     if dtype is not None and np.dtype(dtype) != pipeline.dtype:
         return
     if codecs is not None:
-        made = tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs)
-        pipeline = replace(pipeline, codecs=made, layout=tuple(range(len(main.chunks))))
+        codec_chain = tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs)
+        pipeline = replace(pipeline, codecs=codec_chain, layout=tuple(range(len(main.chunks))))
     if isinstance(chunks, Mapping):
         if unknown := set(chunks) - set(dims):
             raise ValueError(f"main_encoding: chunks along {unknown}; give dimensions of {dims}")
@@ -89,7 +89,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
     array: ManifestArray = variable.data  # type: ignore[assignment]
     costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, choices)}
     why = "there is no encoding that it could hold"
-    for main in sorted(costs, key=lambda one: costs[one]):
+    for main in sorted(costs, key=lambda candidate: costs[candidate]):
         reason = _find_unsuitable_reason(variable, main, costs[main], obstacles)
         if reason is None:
             return Cells(array, main)
@@ -99,15 +99,15 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
 
 def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
     """Yield the encodings of chunks, then, for each, a plain one that can represent all values."""
-    found = list(islice(_list_present(variable), MAX_CANDIDATES))
+    candidates = list(islice(_list_present(variable), MAX_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    if not found:
+    if not candidates:
         # without chunks, choose chunks of whole rows
         shape = array.shape
         rows = max(1, min(shape[0], MAX_ELEMENTS // prod(shape[1:]))) if shape else 1
-        found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
-    for main in (*found, *(_make_plain(variable, main) for main in found)):
+        candidates = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
+    for main in (*candidates, *(_make_plain(variable, main) for main in candidates)):
         yield from _apply_choices(choices, main, dims)
 
 
@@ -165,12 +165,14 @@ def _find_unsuitable_reason(
             pack(np.full(1, array.fill_value, array.dtype), main.pipeline)
         except UnsupportedError:
             return f"{main.describe()} has no number for gaps of {array.fill_value}"
-    one = ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
+    single_chunk = ChunkManifest.build(
+        (1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",)
+    )
     try:
-        found = obstacles(apply_main_encoding(variable, main, one))
+        reasons = obstacles(apply_main_encoding(variable, main, single_chunk))
     except VirtualdsError as error:
         return f"{error}"
-    return "; ".join(found) or None
+    return "; ".join(reasons) or None
 
 
 def apply_main_encoding(
@@ -183,7 +185,7 @@ def apply_main_encoding(
     array: ManifestArray = variable.data  # type: ignore[assignment]
     shape = main.chunks if shape is None else shape
     fragment = Fragment.whole(make_regular_axes(shape, main.chunks), manifest)
-    whole = ManifestArray(
+    encoded = ManifestArray(
         shape,
         main.pipeline.decoded_dtype,
         array.fill_value,
@@ -191,7 +193,7 @@ def apply_main_encoding(
         (fragment,),
         array.name,
     )
-    plain, packed = unpack(whole)
+    plain, packed = unpack(encoded)
     return replace(variable, data=plain, attributes=variable.attributes | (packed or {}))  # type: ignore[operator]
 
 
@@ -319,13 +321,13 @@ def plan_rewriting(
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
     plans, problems = {}, []
     for path, variable in variables.items():
-        wanted = main_encoding.get(path)
+        choices = main_encoding.get(path)
         if path in main_encoding and (
-            not isinstance(wanted, Mapping) or not wanted.keys() <= set(CHOICES)
+            not isinstance(choices, Mapping) or not choices.keys() <= set(CHOICES)
         ):
-            raise ValueError(f"main_encoding of {path!r}: {wanted!r}; give a dict of {CHOICES}")
+            raise ValueError(f"main_encoding of {path!r}: {choices!r}; give a dict of {CHOICES}")
         try:
-            plan = VariablePlan.of(path, variable, obstacles, wanted)
+            plan = VariablePlan.of(path, variable, obstacles, choices)
         except UnsupportedError as error:
             problems.append(f"{path}: {error}")
             continue
@@ -377,9 +379,9 @@ class MainEncoding:
     @property
     def is_encodable(self) -> bool:
         """Whether chunks can be encoded without loss."""
-        shown = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
-        whole = len(shown) == len(self.pipeline.layout)
-        stored = prod(self.chunks[axis] for axis in shown) == prod(self.chunks)
+        array_axes = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
+        whole = len(array_axes) == len(self.pipeline.layout)
+        stored = prod(self.chunks[axis] for axis in array_axes) == prod(self.chunks)
         return whole and stored and all(map(is_lossless, self.pipeline.codecs))
 
     def describe(self) -> str:
@@ -414,13 +416,13 @@ class MainEncoding:
 
     def check_exact(self, data: bytes, values: Array) -> None:
         """Raise an error if an encoded chunk does not decode to its values."""
-        found: Buffer = data
+        encoded: Buffer = data
         for codec in reversed(self.pipeline.codecs):
-            found = codec.decode(found, None)
+            encoded = codec.decode(encoded, None)
         shape = [self.chunks[axis] for axis in self.order]
-        stored = np.frombuffer(found, self.pipeline.dtype).reshape(shape)
-        shown = stored.transpose(np.argsort(self.order))[tuple(map(slice, values.shape))]
-        if not are_bit_identical(unpack_numbers(shown, self.pipeline), values):
+        stored = np.frombuffer(encoded, self.pipeline.dtype).reshape(shape)
+        decoded = stored.transpose(np.argsort(self.order))[tuple(map(slice, values.shape))]
+        if not are_bit_identical(unpack_numbers(decoded, self.pipeline), values):
             raise UnsupportedError(
                 f"{self.describe()} does not hold the values to the last bit; choose another "
                 f"encoding with main_encoding="
@@ -429,8 +431,8 @@ class MainEncoding:
     @cached_property
     def order(self) -> list[int]:
         """The axes in the order in which they are stored."""
-        shown = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
-        return [axis for axis in range(len(self.chunks)) if axis not in shown] + shown
+        array_axes = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
+        return [axis for axis in range(len(self.chunks)) if axis not in array_axes] + array_axes
 
     @cached_property
     def _encoders(self) -> list[Callable[[Any], Any]]:
@@ -491,20 +493,20 @@ def pack(values: Array, pipeline: CodecPipeline) -> Array:
 
 
 def _pack_numbers(values: Array, pipeline: CodecPipeline, packing: Any) -> Array:
-    found = values
+    packed = values
     if packing.add_offset is not None:
-        found = found - packing.add_offset
+        packed = packed - packing.add_offset
     if packing.scale_factor is not None:
-        found = found / packing.scale_factor
+        packed = packed / packing.scale_factor
     kind = packing.integer or pipeline.dtype.newbyteorder("=")
-    absent = np.isnan(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
+    is_missing = np.isnan(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
     if kind.kind in "iu":
         limits = np.iinfo(kind)
-        found = np.clip(np.rint(np.where(absent, 0, found)), limits.min, limits.max)
+        packed = np.clip(np.rint(np.where(is_missing, 0, packed)), limits.min, limits.max)
     with np.errstate(all="ignore"):
-        stored = np.asarray(found).astype(kind)
-    if packing.fills and absent.any():
-        stored[absent] = np.asarray(packing.fills[0]).astype(kind)
+        stored = np.asarray(packed).astype(kind)
+    if packing.fills and is_missing.any():
+        stored[is_missing] = np.asarray(packing.fills[0]).astype(kind)
     return stored.astype(pipeline.dtype)
 
 
@@ -609,8 +611,8 @@ class Cells:
     def nbytes(self) -> int:
         """Size in bytes, before codecs, of the cells that are not kept as references."""
         count = prod(self.grid) if self._fills_gaps else int(np.count_nonzero(self._covered))
-        kept = sum(int(np.count_nonzero(mask)) for _, mask in self._kept_chunks)
-        return (count - kept) * self.main.nbytes
+        kept_count = sum(int(np.count_nonzero(mask)) for _, mask in self._kept_chunks)
+        return (count - kept_count) * self.main.nbytes
 
     @cached_property
     def rewritten(self) -> Mask:
@@ -638,11 +640,15 @@ class Cells:
         flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._kept_chunks]
         rows = [np.flatnonzero(mask) for _, mask in self._kept_chunks]
         joined = ChunkManifest.concatenate(
-            [ChunkManifest.missing((0,)), *(m.at(one) for m, one in zip(flat, rows, strict=True))],
+            [
+                ChunkManifest.missing((0,)),
+                *(m.at(chunk_rows) for m, chunk_rows in zip(flat, rows, strict=True)),
+            ],
             0,
         )
         cells = [
-            self._find_cells(f, one) for (f, _), one in zip(self._kept_chunks, rows, strict=True)
+            self._find_cells(f, chunk_rows)
+            for (f, _), chunk_rows in zip(self._kept_chunks, rows, strict=True)
         ]
         where = np.concatenate([np.zeros(0, np.int64), *cells])
         columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
@@ -659,40 +665,40 @@ class Cells:
         """Mask of the cells that fragments overlap."""
         if not self.array.has_gaps:
             return np.broadcast_to(True, self.grid)
-        found = np.zeros(self.grid, bool)
+        covered = np.zeros(self.grid, bool)
         for fragment in self.array.fragments:
             if 0 not in fragment.shape:
                 ends = zip(fragment.start, fragment.stop, self.main.chunks, strict=True)
-                found[tuple(slice(begin // c, -(-end // c)) for begin, end, c in ends)] = True
-        return found
+                covered[tuple(slice(begin // c, -(-end // c)) for begin, end, c in ends)] = True
+        return covered
 
     @cached_property
     def _kept_chunks(self) -> list[tuple[Fragment, Mask]]:
         """Fragments, each with a mask of the chunks that are cells in the main encoding."""
         array, chunks = self.array, self.main.chunks
-        wanted = drop_axes_of_length_one(self.main.pipeline, chunks)
+        required = drop_axes_of_length_one(self.main.pipeline, chunks)
         stripped = [drop_axes_of_length_one(p, chunks) for p in array.pipelines]
         # chunks that exist may have another fill value
-        same = [replace(p, fill=None) == replace(wanted, fill=None) for p in stripped]
+        same = [replace(p, fill=None) == replace(required, fill=None) for p in stripped]
         alike, fills = (
             np.array(same, bool),
-            np.array([p.fill == wanted.fill for p in stripped], bool),
+            np.array([p.fill == required.fill for p in stripped], bool),
         )
-        found = []
+        kept = []
         for fragment in array.fragments:
             mask = np.ones((), bool)
             for axis, length in enumerate(chunks):
                 edges, encoded, inset = fragment.axes[axis].slabs()
                 begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
-                whole = (end - begin == length) | (end == array.shape[axis])
-                along = (inset == 0) & (begin % length == 0) & (encoded == length) & whole
+                is_whole = (end - begin == length) | (end == array.shape[axis])
+                along = (inset == 0) & (begin % length == 0) & (encoded == length) & is_whole
                 mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
             if mask.any():
                 manifest = fragment.manifest.loaded()
-                there = (manifest.file != MISSING) | fills[manifest.pipeline]
-                mask = mask & alike[manifest.pipeline] & there
-            found.append((fragment, np.broadcast_to(mask, fragment.manifest.shape)))
-        return found
+                exists = (manifest.file != MISSING) | fills[manifest.pipeline]
+                mask = mask & alike[manifest.pipeline] & exists
+            kept.append((fragment, np.broadcast_to(mask, fragment.manifest.shape)))
+        return kept
 
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
         """Return the flat ids of the cells in which chunks begin."""

@@ -23,7 +23,7 @@ class SizeChange(NamedTuple):
 @public
 @dataclass(frozen=True, repr=False)
 class SetChange(Report):
-    """What `virtualds.edit` or `virtualds.drop_sources` has changed in a set, and what stays.
+    """The changes of a set by `virtualds.edit` or `virtualds.drop_sources`.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class SetChange(Report):
         words += [f"{format_count(len(x), noun)} changed" for noun, x in changed.items() if x]
         words += [f"{format_count(len(self.kept), 'variable')} kept"]
         end = "; a dry run, which wrote nothing" if self.dry_run else ""
-        shown = {
+        lists = {
             "sources dropped": name_some(map(without_secrets, self.sources), SHOWN_ROWS),
             "groups dropped": name_some(self.groups, SHOWN_ROWS),
             "variables dropped": name_some(self.variables, SHOWN_ROWS),
@@ -119,7 +119,7 @@ class SetChange(Report):
             "attributes": ", ".join(self.attributes),
             "kept": name_some(self.kept, SHOWN_ROWS),
         }
-        facts = {name: text or None for name, text in shown.items()}
+        facts = {name: text or None for name, text in lists.items()}
         yield Heading(f"{self.target}: {', '.join(words)}{end}", [facts])
 
 

@@ -81,9 +81,9 @@ def explain_missing_set(location: Location) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         # an error of the operating system has no further details
-        said = f" ({error})" if error.errno is None and f"{error}" else ""
+        detail = f" ({error})" if error.errno is None and f"{error}" else ""
         raise FileNotFoundError(
-            f"{location.target}: there is no reference set{said}; check the path, or write one "
+            f"{location.target}: there is no reference set{detail}; check the path, or write one "
             f"with "
             f"ds.virtual.to_manifest"
         ) from None
@@ -139,10 +139,10 @@ def name_group_in_errors(path: str) -> Iterator[None]:
 
 def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
     """Return the group at a path, or None if there is none."""
-    found: ManifestGroup | None = root
+    group: ManifestGroup | None = root
     for name in filter(None, path.split("/")):
-        found = None if found is None else found.groups.get(name)
-    return found
+        group = None if group is None else group.groups.get(name)
+    return group
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
@@ -151,8 +151,8 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
     Raises `CombineError` if a variable has the name of the group, or of a group above it.
     """
     if path:
-        name, _, rest = path.partition("/")
-        below = put_group(root.groups.get(name, EMPTY), rest, group)
+        name, _, child_path = path.partition("/")
+        below = put_group(root.groups.get(name, EMPTY), child_path, group)
         group = replace(root, groups={**root.groups, name: below})
     if both := sorted(group.variables.keys() & group.groups.keys()):
         raise CombineError(
@@ -169,16 +169,16 @@ def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
     attributes.
     """
     for below, part in group.walk(path):
-        there = find_group(root, below)
-        if there is None or part.variables or part.attributes:
+        existing = find_group(root, below)
+        if existing is None or part.variables or part.attributes:
             root = put_variables(root, below, part)
     return root
 
 
 def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
     """Replace the group at a path, but keep the groups below it."""
-    there = find_group(root, path)
-    return put_group(root, path, replace(group, groups=there.groups if there else {}))
+    existing = find_group(root, path)
+    return put_group(root, path, replace(group, groups=existing.groups if existing else {}))
 
 
 # ---------------------------------------------------------------------- inherited coordinates
@@ -188,22 +188,22 @@ def list_inherited(
     root: ManifestGroup, path: str, names: Iterable[str]
 ) -> dict[str, ManifestVariable]:
     """Return the dimension coordinates that a group inherits from the groups above it, by name."""
-    found: dict[str, ManifestVariable] = {}
-    wanted = set(names)
+    inherited: dict[str, ManifestVariable] = {}
+    missing = set(names)
     parts = path.split("/") if path else []
     for depth in range(len(parts)):
         above = find_group(root, "/".join(parts[:depth])) or EMPTY
         # the nearest group takes precedence
-        found |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in wanted}
-    here = find_group(root, path) or EMPTY
-    return {name: variable for name, variable in found.items() if name not in here.variables}
+        inherited |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in missing}
+    group = find_group(root, path) or EMPTY
+    return {name: variable for name, variable in inherited.items() if name not in group.variables}
 
 
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
     """Raise an error if a change makes a group disagree with an inherited dimension."""
-    known = {misfit[:2] for misfit in _find_mismatches(before)}
+    earlier_misfits = {misfit[:2] for misfit in _find_mismatches(before)}
     for path, dim, size, above in _find_mismatches(after):
-        if find_group(before, path) is not None and (path, dim) not in known:
+        if find_group(before, path) is not None and (path, dim) not in earlier_misfits:
             raise CombineError(
                 f"group /{path} would have {size} elements along {dim!r}, and the coordinate "
                 f"that it has from a group above it {above}; write these groups together, as a "
@@ -412,12 +412,12 @@ class Destination:
             return self
         where, access = self.location.target, self.location.options
         if self.format.holds is None:
-            there = find_existing_format(self.location) is not None
+            exists = find_existing_format(self.location) is not None
         else:
             names = ("branch", "create_branch")
             branch = {k: v for k, v in self.options.format_choices.items() if k in names}
-            there = self.format.holds(where, access, **branch)
-        if there:
+            exists = self.format.holds(where, access, **branch)
+        if exists:
             raise make_exists_error(where)
         return self
 
@@ -491,15 +491,15 @@ class Destination:
         return CommitResult(None, group)
 
     def _change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
-        found: list[CommitResult] = []
+        results: list[CommitResult] = []
         counting = ExitStack()
 
         def prepared(before: ManifestGroup) -> ManifestGroup:
-            found[:] = [CommitResult(before, self._prepare_change(before, change))]
-            if found[0].after is not before:
+            results[:] = [CommitResult(before, self._prepare_change(before, change))]
+            if results[0].after is not before:
                 # the number of references to write is only known now
-                counting.enter_context(self._count_writing(found[0].after))
-            return found[0].after
+                counting.enter_context(self._count_writing(results[0].after))
+            return results[0].after
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
         try:
@@ -511,8 +511,8 @@ class Destination:
             if whole is None:
                 raise
         else:
-            self.rewrite.clear(found[0].after)
-            return found[0]
+            self.rewrite.clear(results[0].after)
+            return results[0]
         try:
             return self._create(whole)
         except FileExistsError as error:
@@ -543,13 +543,14 @@ class Destination:
     def _check_storable(self, before: ManifestGroup, after: ManifestGroup) -> None:
         """Raise the error of the writer for changed variables that the format cannot store."""
         obstacles = bind_obstacles(self.format, self.options.format_choices)
-        known = dict(before.walk_variables())
+        before_variables = dict(before.walk_variables())
         problems = [
             f"{path}: {reason}"
             for path, variable in after.walk_variables()
-            if isinstance(variable.data, ManifestArray) and variable is not known.get(path)
+            if isinstance(variable.data, ManifestArray)
+            and variable is not before_variables.get(path)
             # variables of the set may have been written with other options
-            if path not in known or not _list_reasons(known[path], obstacles)
+            if path not in before_variables or not _list_reasons(before_variables[path], obstacles)
             for reason in obstacles(variable)
         ]
         if problems:
@@ -649,9 +650,10 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
         "allow": options.allow is not None,
         "storage_options": bool(storage_options),
     }
-    if found := [name for name, is_given in given.items() if is_given]:
+    if options_given := [name for name, is_given in given.items() if is_given]:
         raise ValueError(
-            f"{', '.join(found)} with url None: a dict is always new and nothing is written; "
+            f"{', '.join(options_given)} with url None: a dict is always new and nothing is "
+            "written; "
             f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
             f"file"
         )
@@ -750,28 +752,28 @@ class _ChunkSplitter:
         """Split the chunks of an array; return it unchanged if it is compressed."""
         names = (path, path.rpartition("/")[2])
         of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
-        named = next((one for one in of_variables if isinstance(one, Mapping)), None)
-        wanted = self.subchunk if named is None else named
+        named = next((choice for choice in of_variables if isinstance(choice, Mapping)), None)
+        lengths_by_dim = self.subchunk if named is None else named
         lengths = {
-            axis: int(wanted[dim])  # type: ignore[arg-type]  # checked at the beginning
+            axis: int(lengths_by_dim[dim])  # type: ignore[arg-type]  # checked at the beginning
             for axis, dim in enumerate(variable.dims)
-            if dim in wanted and not isinstance(wanted[dim], Mapping)
+            if dim in lengths_by_dim and not isinstance(lengths_by_dim[dim], Mapping)
         }
         if not lengths:
             return array
-        known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
+        existing = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
         # chunks of the set were split when they were written
-        self.is_done |= bool(known) or all(
+        self.is_done |= bool(existing) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
             for f in array.fragments
             for axis, length in lengths.items()
         )
         if named is None and not can_be_split(array):
             return array
-        new = [f for f in array.fragments if not any(f is one for one in known)]
-        found = split_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
-        self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
-        return replace(array, fragments=(*known, *found.fragments))
+        new = [f for f in array.fragments if not any(f is choice for choice in existing)]
+        split = split_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
+        self.is_done |= split.nchunks != sum(f.manifest.size for f in new)
+        return replace(array, fragments=(*existing, *split.fragments))
 
     def check_done(self, group: ManifestGroup) -> None:
         """Raise an error if ``subchunk`` had no effect: unknown names, or compressed chunks."""
@@ -833,8 +835,10 @@ def estimate_cost(
     """Return the cost table of ``on_unsupported="rewrite"``; see ``ds.virtual.cost``."""
     form = format_for(Location(""), format)
     if unknown := sorted(choices.keys() - set(form.choices)):
-        known = ", ".join(["main_encoding", *form.choices])
-        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
+        option_list = ", ".join(["main_encoding", *form.choices])
+        raise TypeError(
+            f"cost: {form.name} has no option {unknown[0]!r}; give one of {option_list}"
+        )
     _check_rewritable(form)
     # chunks are split before they are rewritten; inline chunks do not change the cost
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, knows_no_table)

@@ -74,16 +74,16 @@ def write_variables(
     """
     sizes = find_dim_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
-        if size != (known := sizes.get(str(dim), size)):
+        if size != (existing_size := sizes.get(str(dim), size)):
             raise CombineError(
-                f"dimension {dim!r}: it has {known} elements in the set, and {size} in the new "
-                f"dataset; select the same elements, or append along it (append_dim)"
+                f"dimension {dim!r}: it has {existing_size} elements in the set, and {size} in the "
+                f"new dataset; select the same elements, or append along it (append_dim)"
             )
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
     check_crs_of_set(_find_crs_besides(old, replaced), new)
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
-    there = _decode_some(old, names).variables
-    shared = {n for n in names if there[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
+    existing = _decode_some(old, names).variables
+    shared = {n for n in names if existing[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
     stored = group_from_dataset(new)
     attributes = old.attributes
     if adds:
@@ -106,8 +106,8 @@ def write_variables(
     result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
     # keep the grid mapping of other variables
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
-    known_crs, found = (_find_crs_besides(group, differing) for group in (old, result))
-    check_crs_of_set(known_crs, new, found)
+    known_crs, new_crs = (_find_crs_besides(group, differing) for group in (old, result))
+    check_crs_of_set(known_crs, new, new_crs)
     return result
 
 
@@ -115,26 +115,26 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
     """Raise an error if a group lacks a variable, or has it with another shape."""
     problems = list[str]()
     for name, variable in stored.variables.items():
-        known = old.variables.get(name)
-        if known is None:
+        existing = old.variables.get(name)
+        if existing is None:
             problems.append(f"{name}: the set has no such variable")
-        elif (known.dims, known.data.shape) != (variable.dims, variable.data.shape):
+        elif (existing.dims, existing.data.shape) != (variable.dims, variable.data.shape):
             problems.append(
-                f"{name}: its dimensions {known.dims} have lengths {known.data.shape} in the set, "
-                f"and {variable.dims} have {variable.data.shape} in the new dataset"
+                f"{name}: its dimensions {existing.dims} have lengths {existing.data.shape} in the "
+                f"set, and {variable.dims} have {variable.data.shape} in the new dataset"
             )
     if problems:
-        said = (
+        message = (
             "mode='r+' replaces variables by others of the same shape only, and nothing has been "
             "written; to add variables, pass mode='a'; to fill a part of them, pass region="
         )
-        raise CombineError(format_details(said, problems))
+        raise CombineError(format_details(message, problems))
 
 
 def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
     """Return the CRSs of the variables of a group that are not replaced."""
-    found = find_crs({name: v.attributes for name, v in old.variables.items()})
-    return {key: system for key, system in found.items() if key[0] not in replaced}
+    crs_by_variable = find_crs({name: v.attributes for name, v in old.variables.items()})
+    return {key: system for key, system in crs_by_variable.items() if key[0] not in replaced}
 
 
 # ---------------------------------------------------------------------- shared coordinates
@@ -142,18 +142,19 @@ def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSB
 
 def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
     """Decode some variables of a group as a dataset."""
-    some = group.leave_out(group.variables.keys() - set(names))
-    return decode_group(some, "raise", to_virtual_dataset)
+    selected = group.leave_out(group.variables.keys() - set(names))
+    return decode_group(selected, "raise", to_virtual_dataset)
 
 
 def _make_other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:
     """Return the error for a dimension whose coordinate differs from that in the set."""
-    known = _decode_some(old, [name]).variables[name].values
+    existing = _decode_some(old, [name]).variables[name].values
     values = new.variables[name].values
-    same = (known == values) | ((known != known) & (values != values))
-    place = int((~same).argmax()) if same.shape == known.shape else 0
+    same = (existing == values) | ((existing != existing) & (values != values))
+    place = int((~same).argmax()) if same.shape == existing.shape else 0
     return CombineError(
-        f"dimension {name!r}: its coordinate is {known[place]} in the set and {values[place]} in "
+        f"dimension {name!r}: its coordinate is {existing[place]} in the set and {values[place]} "
+        "in "
         f"the new dataset, at position {place}; variables of one group share coordinates: align "
         f"the dataset first (reindex_like), or write it to a group of its own (group=)"
     )
@@ -261,9 +262,9 @@ class _ModeWriter:
         if self.options.mode == "w":
             return check_aligned(old, put_group(old, path, new))
         for below, part in new.walk(path):
-            there = find_group(old, below)
+            existing = find_group(old, below)
             # a group with only attributes would replace the existing one as well
-            if there is not None and there.variables and (part.variables or part.attributes):
+            if existing is not None and existing.variables and (part.variables or part.attributes):
                 raise FileExistsError(
                     f"{self.destination.location.target}: group /{below} exists already; mode='w' "
                     f"replaces it, mode='a' adds variables to it, and append_dim= appends to it"
@@ -276,8 +277,8 @@ class _ModeWriter:
         """Write all datasets to their groups; return ``old`` itself if no group changes."""
         datasets, dim = dict(self.datasets), self.options.append_dim
         if self.options.is_append:
-            there = [find_group(old, path) for path in datasets]
-            if not any(group.variables for group in there if group is not None):
+            existing = [find_group(old, path) for path in datasets]
+            if not any(group.variables for group in existing if group is not None):
                 return self._begin(old)
             if self.is_tree:
                 datasets |= self._complete_groups(old, str(dim))
@@ -286,16 +287,16 @@ class _ModeWriter:
                 raise ValueError(
                     f"dimension {dim!r}: the new dataset has {sorted(dims)}; name one of them"
                 )
-        found = old
+        result = old
         for path, dataset in datasets.items():
             with name_group_in_errors(path):
                 # inherited coordinates have already grown in the new root
-                known = old if self.options.is_append else found
-                found = self._change_group(known, found, path, dataset)
-        return found if found is old else check_aligned(old, found)
+                reference = old if self.options.is_append else result
+                result = self._change_group(reference, result, path, dataset)
+        return result if result is old else check_aligned(old, result)
 
     def _change_group(
-        self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
+        self, old: ManifestGroup, current: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
         """Write a dataset to a group of the new root; ``old`` has the group before the change."""
         options, group = self.options, find_group(old, path)
@@ -304,7 +305,7 @@ class _ModeWriter:
         # a group without variables only contains groups
         is_new = group is None or not group.variables
         if is_new and not options.is_append:
-            return put_variables(found, path, self._change(None, new))
+            return put_variables(current, path, self._change(None, new))
         if is_new and (group is None or own):
             if options.new_variables == "error":
                 raise CombineError(
@@ -312,22 +313,22 @@ class _ModeWriter:
                     "where the set has data already, and 'drop' leaves it out"
                 )
             if options.new_variables == "drop":
-                return found
+                return current
             if options.append_dim not in inherited:
-                return put_variables(found, path, group_from_dataset(new[own]))
+                return put_variables(current, path, group_from_dataset(new[own]))
         group = group or EMPTY
-        whole = replace(group, variables={**inherited, **group.variables})
-        after = self._change(whole, new)
-        if after is whole:
-            return found
+        full_group = replace(group, variables={**inherited, **group.variables})
+        after = self._change(full_group, new)
+        if after is full_group:
+            return current
         changed = [name for name, v in inherited.items() if after.variables[name] is not v]
         if changed and not options.is_append:
             raise CombineError(
                 f"{changed[0]}: group /{path} has this coordinate from a group above it; replace "
                 f"it there, or leave it out (ds.drop_vars)"
             )
-        kept = {name: v for name, v in after.variables.items() if name not in inherited}
-        return put_variables(found, path, replace(after, variables=kept))
+        own_variables = {name: v for name, v in after.variables.items() if name not in inherited}
+        return put_variables(current, path, replace(after, variables=own_variables))
 
     def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
         """Write a dataset to a group, as the mode says; ``old`` is None for a new group."""
@@ -351,7 +352,7 @@ class _ModeWriter:
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
         """Return empty datasets for the groups of the set that the tree lacks."""
-        found = dict[str, xr.Dataset]()
+        completed = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
             if path in self.datasets or dim not in find_dim_sizes(group):
@@ -366,8 +367,8 @@ class _ModeWriter:
                     f"{dim!r} in the set; missing_variables='fill' fills it with missing values "
                     f"if its coordinate lies in a group above it"
                 )
-            found[path] = xr.Dataset(coords={dim: coordinate})
-        return found
+            completed[path] = xr.Dataset(coords={dim: coordinate})
+        return completed
 
 
 # ---------------------------------------------------------------------- templates
@@ -422,18 +423,20 @@ def template(
     like = restore_references(like)
     given = xr.Dataset(coords=coords or {})
     lengths = _find_lengths(like, given, sizes or {})
-    made: dict[Hashable, xr.Variable] = {}
+    variables: dict[Hashable, xr.Variable] = {}
     for name, variable in like.variables.items():
         if name in given.variables:
-            made[name] = _copy_attributes(given.variables[name], variable)
+            variables[name] = _copy_attributes(given.variables[name], variable)
         elif lengths.keys() & set(variable.dims):
             with locating(f"variable {name!r}"):
-                made[name] = _empty_variable(variable, lengths)
-    made |= {n: v for n, v in given.variables.items() if n not in like.variables}
-    rest = {n: v for n, v in like.variables.items() if n not in made}
-    whole = xr.Dataset({**rest, **made}, attrs=like.attrs).set_coords([*like.coords, *given.coords])
-    whole.encoding = dict(like.encoding)
-    return whole[list(like.data_vars)]
+                variables[name] = _empty_variable(variable, lengths)
+    variables |= {n: v for n, v in given.variables.items() if n not in like.variables}
+    other_variables = {n: v for n, v in like.variables.items() if n not in variables}
+    dataset = xr.Dataset({**other_variables, **variables}, attrs=like.attrs).set_coords(
+        [*like.coords, *given.coords]
+    )
+    dataset.encoding = dict(like.encoding)
+    return dataset[list(like.data_vars)]
 
 
 def _find_lengths(
@@ -458,13 +461,13 @@ def _find_lengths(
 
 def _copy_attributes(variable: xr.Variable, like: xr.Variable) -> xr.Variable:
     """Return a coordinate with the attributes and encoding of another one."""
-    found = variable.to_base_variable()
-    cast = found.astype(like.dtype) if {found.dtype.kind, like.dtype.kind} <= CASTABLE else found
+    copy = variable.to_base_variable()
+    cast = copy.astype(like.dtype) if {copy.dtype.kind, like.dtype.kind} <= CASTABLE else copy
     # a cell must still be found if its coordinate has another precision
-    found = cast if bool((cast == found).all()) else found
-    found.attrs = dict(like.attrs) | found.attrs
-    found.encoding = {k: v for k, v in like.encoding.items() if k in ("units", "calendar", "dtype")}
-    return found
+    copy = cast if bool((cast == copy).all()) else copy
+    copy.attrs = dict(like.attrs) | copy.attrs
+    copy.encoding = {k: v for k, v in like.encoding.items() if k in ("units", "calendar", "dtype")}
+    return copy
 
 
 def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> xr.Variable:
@@ -488,12 +491,12 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
     pipeline = _fill_with_missing(array.pipelines[0], array.dtype)
     axes = make_regular_axes(shape, chunks)
     fragment = Fragment.whole(axes, ChunkManifest.missing(tuple(axis.nchunks for axis in axes)))
-    found = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
+    empty = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
     encoding = dict(variable.encoding)
-    if found.dtype.kind in "fc" and found.pipelines[0].packing is None:
+    if empty.dtype.kind in "fc" and empty.pipelines[0].packing is None:
         # readers that only use this attribute then read the same fill value
-        encoding.setdefault("_FillValue", found.pipelines[0].missing_value)
-    return xr.Variable(variable.dims, found, variable.attrs, encoding)
+        encoding.setdefault("_FillValue", empty.pipelines[0].missing_value)
+    return xr.Variable(variable.dims, empty, variable.attrs, encoding)
 
 
 def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
@@ -501,13 +504,13 @@ def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPi
     if pipeline.packing is None:
         if dtype.kind not in "fc" or pipeline.dtype.kind not in "fc":
             return pipeline
-        known: Any = np.nan
+        fill_value: Any = np.nan
     else:
         attributes = pipeline.packing.attributes
-        known = attributes.get("_FillValue", attributes.get("missing_value"))
-    if known is None or np.ndim(known) or np.asarray(known).dtype.kind not in "iufc":
+        fill_value = attributes.get("_FillValue", attributes.get("missing_value"))
+    if fill_value is None or np.ndim(fill_value) or np.asarray(fill_value).dtype.kind not in "iufc":
         return pipeline
-    stored = np.asarray(known).astype(pipeline.dtype).tobytes()
+    stored = np.asarray(fill_value).astype(pipeline.dtype).tobytes()
     return replace(pipeline, fill=stored)
 
 
@@ -544,11 +547,11 @@ def fill_region(
             f"them out: ds.drop_vars({others})"
         )
     if problems := [p for n in new.variables for p in _find_problems(present, new, n, slices)]:
-        said = (
+        message = (
             f"region {_format(slices)}: the new dataset does not fit the set, and nothing has been "
             f"written; leave variables out with ds.drop_vars, or convert them"
         )
-        raise CombineError(format_details(said, problems))
+        raise CombineError(format_details(message, problems))
     changed = {}
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:
@@ -566,8 +569,8 @@ def fill_region(
             raise CombineError(f"region {_format(slices)}: {name!r}: {error}") from error
         if data is not None:
             changed[name] = old_variable.copy(data=data)
-    whole = replace_variables(present, changed)
-    return to_stored(old, whole, changed) if changed else old
+    filled = replace_variables(present, changed)
+    return to_stored(old, filled, changed) if changed else old
 
 
 # ---------------------------------------------------------------------- slices of a region
@@ -578,20 +581,20 @@ def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices
     if isinstance(region, str):
         _check_auto(region, region)
         region = dict.fromkeys(new.dims, AUTO)
-    found: Slices = {}
-    for dim, wanted in region.items():
+    slices: Slices = {}
+    for dim, selection in region.items():
         for what, dataset in (("the set", present), ("the new dataset", new)):
             if dim not in dataset.dims:
                 raise ValueError(
                     f"region: {what} has no dimension {dim!r}; it has {list(dataset.dims)}"
                 )
         size, count = present.sizes[dim], new.sizes[dim]
-        if isinstance(wanted, slice):
-            found[dim] = _check_slice(dim, wanted, size, count)
+        if isinstance(selection, slice):
+            slices[dim] = _check_slice(dim, selection, size, count)
         else:
-            _check_auto(wanted, {dim: wanted})
-            found[dim] = _find_by_index(present, new, dim)
-    return found
+            _check_auto(selection, {dim: selection})
+            slices[dim] = _find_by_index(present, new, dim)
+    return slices
 
 
 def _check_auto(wanted: Any, region: Any) -> None:
@@ -656,19 +659,19 @@ def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Da
     for dim in new.dims:
         if dim not in new.indexes or dim not in present.indexes:
             continue
-        there = present.indexes[dim][slices.get(dim, slice(None))]
-        if not there.equals(new.indexes[dim]):
+        existing = present.indexes[dim][slices.get(dim, slice(None))]
+        if not existing.equals(new.indexes[dim]):
             raise CombineError(
                 f"region {_format(slices)}: the coordinate {dim!r} of the set has other values "
-                f"there, from {there[0]} on, than the new dataset, from {new.indexes[dim][0]} on; "
-                f"pass region={{{dim!r}: 'auto'}} to find them"
+                f"there, from {existing[0]} on, than the new dataset, from {new.indexes[dim][0]} "
+                f"on; pass region={{{dim!r}: 'auto'}} to find them"
             )
     return new.drop_vars([d for d in new.dims if d in new.indexes and d in present.variables])
 
 
 def _format(slices: Slices) -> str:
-    shown = (f"{dim!r}: {part.start}:{part.stop}" for dim, part in slices.items())
-    return "{" + ", ".join(shown) + "}"
+    texts = (f"{dim!r}: {part.start}:{part.stop}" for dim, part in slices.items())
+    return "{" + ", ".join(texts) + "}"
 
 
 # ---------------------------------------------------------------------- data of a region
@@ -696,15 +699,20 @@ def _fill_array(
     array: ManifestArray, added: ManifestArray, key: tuple[slice, ...], on_duplicate: str
 ) -> ManifestArray | None:
     box = tuple((part.start, part.stop) for part in key)
-    known = crop_box(array, box)
-    there = count_references(known)
-    if there and on_duplicate == "raise":
-        of = ", of " + ", ".join(s.url for s in known.sources[:2]) if known.sources else ""
+    cropped = crop_box(array, box)
+    reference_counts = count_references(cropped)
+    if reference_counts and on_duplicate == "raise":
+        of = ", of " + ", ".join(s.url for s in cropped.sources[:2]) if cropped.sources else ""
         raise CombineError(
-            f"{there} chunks of the region have references already{of}; pass on_duplicate='skip' "
-            f"to leave them, or 'replace'"
+            f"{reference_counts} chunks of the region have references already{of}; pass "
+            f"on_duplicate='skip' to leave them, or 'replace'"
         )
-    if there and on_duplicate == "skip" and there == known.nchunks and not known.has_gaps:
+    if (
+        reference_counts
+        and on_duplicate == "skip"
+        and reference_counts == cropped.nchunks
+        and not cropped.has_gaps
+    ):
         return None
     start = [part.start for part in key]
     return put_region(array, start, added, replaces=on_duplicate == "replace")
@@ -715,15 +723,15 @@ def _fill_values(
 ) -> npt.NDArray[Any] | None:
     """Write values into a region of values in memory; return None if nothing changes."""
     values, added = np.array(old.values), np.asarray(new.values).astype(old.dtype)
-    known = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
-    same = np.asarray((values[key] == added) | ~known)
+    has_value = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
+    same = np.asarray((values[key] == added) | ~has_value)
     if not same.all() and on_duplicate == "raise":
         raise CombineError(
             f"the region has {np.count_nonzero(~same)} other values already; pass "
             f"on_duplicate='skip' to leave them, or 'replace'"
         )
-    wanted = added if on_duplicate == "replace" else np.where(known, values[key], added)
-    if xr.Variable(old.dims, wanted).equals(xr.Variable(old.dims, values[key])):  # type: ignore[no-untyped-call]
+    new_values = added if on_duplicate == "replace" else np.where(has_value, values[key], added)
+    if xr.Variable(old.dims, new_values).equals(xr.Variable(old.dims, values[key])):  # type: ignore[no-untyped-call]
         return None
-    values[key] = wanted
+    values[key] = new_values
     return values

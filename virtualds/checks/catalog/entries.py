@@ -155,7 +155,8 @@ def list_entries(
 ) -> list[CatalogEntry]:
     """Return an entry for each group with variables, or for the root if no group has any.
 
-    The names of entries are relative to ``folder``, and ``names`` are what a pattern matched.
+    The names of entries are relative to ``folder``; ``names`` are the names of a pattern, with
+    their values.
     """
     location, opening = enter_set(location, opening)
     is_below = location.url.startswith(f"{folder}/")

@@ -479,7 +479,7 @@ WHERE_ALL = "to_dataframe() has all"
 @public
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Report):
-    """What keeps the files of an archive from combining cleanly.
+    """The differences between the files of an archive, and whether the files combine.
 
     Parameters
     ----------

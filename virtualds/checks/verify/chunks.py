@@ -218,7 +218,7 @@ class RewrittenFile:
         packing = chunk.pipeline.packing
         if self.original.is_decoded and packing is not None:
             stored = packing.decode(stored.astype(stored.dtype.newbyteorder("=")))
-        return self.original.show(stored, cell), self.original.read(cell)
+        return self.original.clip_to_array(stored, cell), self.original.read(cell)
 
 
 def pair_rewritten(
@@ -608,7 +608,7 @@ class _OpenSources:
 
     def __exit__(self, *_: object) -> None:
         while self._open:
-            self._drop()
+            self._close_oldest()
 
     def of(self, file: SourceFile) -> _OpenSource | str:
         """Return the opened file or its Zarr store, or the reason why it cannot be compared."""
@@ -624,10 +624,10 @@ class _OpenSources:
             opened, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
         self._open[url] = opened
         if len(self._open) > MAX_OPEN_SOURCES:
-            self._drop()
+            self._close_oldest()
         return opened
 
-    def _drop(self) -> None:
+    def _close_oldest(self) -> None:
         _, source = self._open.popitem(last=False)
         if not isinstance(source, str):
             source.closing.close()

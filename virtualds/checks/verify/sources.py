@@ -174,7 +174,7 @@ class ByteLocation(NamedTuple):
         lengths = tuple(b - a for a, b in (selected.get(i, (0, 1)) for i in range(self.array.ndim)))
         plain = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
         decoder = Decoder(plain, lengths)
-        along = decoder.show(stored.reshape(decoder.shape))
+        along = decoder.to_array_axes(stored.reshape(decoder.shape))
         region, inner = self._find_region(selected)
         if any(s.stop <= s.start for s in region):
             return None

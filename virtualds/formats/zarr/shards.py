@@ -350,7 +350,7 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     data = _fetch_bytes(shard, begin, size)
     decoder = Decoder(level.index, (*counts, 2))
     try:
-        index = decoder.show(decoder.decode(data, copy=True))
+        index = decoder.to_array_axes(decoder.decode(data, copy=True))
     except CodecError as error:
         raise _damaged_error(shard, f"{error}") from error
     return np.array(index, np.uint64)

@@ -258,14 +258,14 @@ def _read_chunk_ids(
         split = [[int(word) for word in text.strip("[] ").split(",")] for text in texts]
         begins = np.array(split, np.int64).reshape(len(rows), len(grid))
     except (OverflowError, ValueError) as error:
-        raise _position_error(texts) from error
+        raise _make_position_error(texts) from error
     numbers = begins // np.array(sizes, np.int64)
     if (begins % sizes).any() or (begins < 0).any() or (numbers >= grid).any():
-        raise _position_error(texts)
+        raise _make_position_error(texts)
     return np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64).reshape(-1)
 
 
-def _position_error(texts: list[str]) -> FormatError:
+def _make_position_error(texts: list[str]) -> FormatError:
     return FormatError(
         f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin; the "
         f"sidecar is damaged, fetch it again"

@@ -165,7 +165,7 @@ def find_tiles(
         )
         return Tiles(axes, manifest, codecs)
     if name not in OF_WHOLE_IMAGES or not (is_lossless or is_scaled):
-        raise _refusal_error(part, name)
+        raise _make_refusal_error(part, name)
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
     manifest = ChunkManifest.build(
         tuple(axis.nchunks for axis in axes),
@@ -189,7 +189,7 @@ def _find_codecs(part: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple
         raise damage_error(part, f"its parameters {given} make no sense ({error})") from error
 
 
-def _refusal_error(part: HeaderDataUnit, name: str) -> UnsupportedError:
+def _make_refusal_error(part: HeaderDataUnit, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"FITS part {part.number}: it is an image compressed tile by tile ({name}) in a way that "
         f"is not decoded here; decompress it with funpack, read it with astropy, or leave it out "

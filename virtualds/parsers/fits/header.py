@@ -43,7 +43,7 @@ MAX_AXES = 999
 """The largest value of NAXIS."""
 TWICE = "stands twice, and readers disagree which one counts"
 WITHOUT_VALUE = "stands on a card without a value"
-"""Why the value of a keyword is in doubt."""
+"""Reasons for ambiguous values of keywords."""
 
 
 @dataclass(frozen=True)

@@ -346,12 +346,12 @@ def _find_rows(
         pairs = zip(axes, indexes, strict=True)
         at = tuple(index[AXES[axis](field)] for axis, index in pairs)
         if rows[at] >= 0:
-            raise _ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
+            raise _make_ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
         rows[at] = row
     return rows
 
 
-def _ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
+def _make_ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
     """Return the error for two messages at one position of an array."""
     values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
     differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
@@ -450,7 +450,7 @@ class FieldTable:
             texts = {str(v) for v in values} if several else {str(values)}
             selected = [m for m in selected_fields if self._find_texts(m, name) & texts]
             if not selected:
-                raise self._nothing_error(name, values, selected_fields)
+                raise self._make_nothing_error(name, values, selected_fields)
             selected_fields = selected
         return replace(self, fields=selected_fields)
 
@@ -466,7 +466,9 @@ class FieldTable:
             return {str(value), str(int(value))}
         return set() if value is None else {str(value)}
 
-    def _nothing_error(self, name: str, values: Any, fields: Sequence[GribField]) -> ValueError:
+    def _make_nothing_error(
+        self, name: str, values: Any, fields: Sequence[GribField]
+    ) -> ValueError:
         existing = sorted(
             {min(self._find_texts(field, name), default="") for field in fields} - {""}
         )
@@ -599,11 +601,11 @@ def scan(source: SourceFile) -> FieldTable:
     for error in damaged.values():
         error.locate_file(source.url)
     if not messages:
-        raise next(iter(damaged.values()), _empty_error(source.url))
+        raise next(iter(damaged.values()), _make_empty_error(source.url))
     return FieldTable(source, messages, eccodes, damaged)
 
 
-def _empty_error(url: str) -> FormatError:
+def _make_empty_error(url: str) -> FormatError:
     return FormatError(f"{url}: it holds no GRIB message; the file is damaged, fetch it again")
 
 

@@ -96,7 +96,7 @@ def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
     while True:
         begin, others = _find_next(file, offset, size)
         if not is_lost and others > (0 if begin == size else HEADING_BYTES):
-            note(f"bytes from {offset}", _no_message_error(offset, begin))
+            note(f"bytes from {offset}", _make_no_message_error(offset, begin))
         if begin == size:
             return
         try:
@@ -109,7 +109,7 @@ def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
         offset, is_lost = begin + length, False
 
 
-def _no_message_error(offset: int, begin: int) -> FormatError:
+def _make_no_message_error(offset: int, begin: int) -> FormatError:
     return FormatError(
         f"GRIB file: no message begins between bytes {offset} and {begin}, which hold other data; "
         f"it is damaged or truncated: fetch it again"
@@ -166,10 +166,10 @@ def _check_end(file: BinaryIO, offset: int, length: int) -> None:
         return
     file.seek(offset + length - len(END))
     if file.read(len(END)) != END:
-        raise _broken_error(offset)
+        raise _make_broken_error(offset)
 
 
-def _broken_error(offset: int) -> FormatError:
+def _make_broken_error(offset: int) -> FormatError:
     return FormatError(
         f"GRIB message at byte {offset}: it does not end where it says; the file is damaged or "
         f"truncated"
@@ -230,7 +230,7 @@ def _read_first_edition(file: BinaryIO, offset: int, length: int) -> bytes:
     file.seek(offset)
     message = file.read(length)
     if len(message) < length or length < 16 or message[-4:] != END:
-        raise _broken_error(offset)
+        raise _make_broken_error(offset)
     try:
         check_first_edition(message)
     except ContradictionError as error:

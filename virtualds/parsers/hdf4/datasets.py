@@ -115,7 +115,7 @@ def read_old_datasets(elements: Elements) -> Datasets:
     count = 0
     for key in groups:
         dataset = _OldDataset(elements, read_members(elements, key), count)
-        datasets += [*dataset.list_scales(), dataset.show(f"Data-Set-{key[1]}")]
+        datasets += [*dataset.list_scales(), dataset.to_dataset(f"Data-Set-{key[1]}")]
         count += len(dataset.lengths)
     return Datasets(datasets)
 
@@ -176,7 +176,7 @@ class _OldDataset:
             )
         return scales
 
-    def show(self, name: str) -> ScientificDataset:
+    def to_dataset(self, name: str) -> ScientificDataset:
         """Convert to a `ScientificDataset`."""
         attributes: dict[str, Any] = {}
         if text := self._read(COORDINATE_SYSTEM):
@@ -463,7 +463,7 @@ def split_parts(datasets: Datasets) -> dict[str, DatasetGroup]:
     structures = {structure.name: structure.values for structure in grids_and_swaths}
     if len(structures) == 1:
         [(name, fields)] = structures.items()
-        return {"": _show_part(datasets.members, name, fields)}
+        return {"": _make_part_group(datasets.members, name, fields)}
     members: dict[str, list[ScientificDataset]] = {name: [] for name in ("", *structures)}
     for dataset in datasets.members:
         grid = _find_grid(dataset, structures)
@@ -471,7 +471,7 @@ def split_parts(datasets: Datasets) -> dict[str, DatasetGroup]:
     parts = {"": DatasetGroup(members[""])}
     for name, fields in structures.items():
         if name and members[name]:
-            parts[make_unique_name(name, parts)] = _show_part(members[name], name, fields)
+            parts[make_unique_name(name, parts)] = _make_part_group(members[name], name, fields)
     return parts
 
 
@@ -481,7 +481,7 @@ def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str,
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
 
-def _show_part(
+def _make_part_group(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
     """Return the group of a grid or swath, without its name in the dimension names."""

@@ -391,7 +391,7 @@ def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
     try:
         return find_dtype(kind)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise _unsupported_error(kind, str(error)) from error
+        raise _make_unsupported_error(kind, str(error)) from error
 
 
 def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
@@ -400,7 +400,7 @@ def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
     try:
         members = {raw.decode(): value for raw, value in read_enum_members(kind).items()}
     except UnicodeDecodeError as error:
-        raise _unsupported_error(kind, str(error)) from error
+        raise _make_unsupported_error(kind, str(error)) from error
     declared = np.dtype(dtype, metadata={"enum": members, "enum_name": name})
     return StoredType(dtype, declared, in_chunks=_is_plain(kind.base))
 
@@ -415,7 +415,7 @@ def check_type(kind: HDF5Type) -> None:
         byte order, whose bytes h5py does not swap.
     """
     if reason := find_obstacle(kind):
-        raise _unsupported_error(kind, reason)
+        raise _make_unsupported_error(kind, reason)
 
 
 def find_obstacle(kind: HDF5Type) -> str:
@@ -446,7 +446,7 @@ def _is_foreign(kind: HDF5Type) -> bool:
     return not kind.is_text and any(_is_foreign(part) for _, part in kind.parts)
 
 
-def _unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
+def _make_unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
     name = "string" if kind.is_text else kind.kind.name.lower()
     return UnsupportedError(
         f"its type {name} cannot be read ({reason}); leave the variable out with "

@@ -643,11 +643,12 @@ class _GroupReader:
             axis_sizes = dict(zip(names, shape, strict=True))
             if odd := [dim for dim, n in axis_sizes.items() if sizes.get(dim, n) != n]:
                 self._note(
-                    variable_name, _contradiction_error(odd[0], axis_sizes[odd[0]], sizes[odd[0]])
+                    variable_name,
+                    _make_contradiction_error(odd[0], axis_sizes[odd[0]], sizes[odd[0]]),
                 )
                 continue
             if max(shape, default=0) >= MAX_AXIS:
-                self._note(variable_name, _length_error(max(shape)))
+                self._note(variable_name, _make_length_error(max(shape)))
                 continue
             sizes |= axis_sizes
             variables[variable_name] = self._read_variable(variable_name, dataset, names, shape)
@@ -756,14 +757,14 @@ class _GroupReader:
         return replace(array, shape=shape, fill_value=fill)
 
 
-def _length_error(size: int) -> FormatError:
+def _make_length_error(size: int) -> FormatError:
     return FormatError(
         f"an axis of {size} elements is longer than any; the file is damaged, fetch it again, or "
         f"leave the variable out with drop_variables"
     )
 
 
-def _contradiction_error(dim: str, size: int, other_size: int) -> FormatError:
+def _make_contradiction_error(dim: str, size: int, other_size: int) -> FormatError:
     return FormatError(
         f"it has {size} elements along {dim!r}, where other variables have {other_size}; the file "
         f"contradicts itself, leave one of them out with drop_variables"

@@ -140,14 +140,14 @@ def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) ->
 
     if is_region(attribute.kind):
         # HDF5 reads region references from the global heap, which has not been checked
-        raise _unsupported_error("it refers to regions")
+        raise _make_unsupported_error("it refers to regions")
     if not attribute.kind or attribute.kind[0] & 0x0F not in IN_PLACE:
         mark_incomplete(attribute.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
         if has_parts and (reason := find_obstacle(parse_type_message(encode_type(kind)))):
-            raise _unsupported_error(reason)
+            raise _make_unsupported_error(reason)
         _check_heap(owner.file, attribute)
         value = owner.attrs[name]
     except (FormatError, UnsupportedError):
@@ -155,9 +155,9 @@ def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) ->
     except KeyError as error:
         owner.file.raise_damaged(f"attribute {name!r}: {error.args[0]}")
     except TypeError as error:
-        raise _unsupported_error(f"numpy has no such type: {error}") from error
+        raise _make_unsupported_error(f"numpy has no such type: {error}") from error
     except (OSError, ValueError) as error:
-        raise _unsupported_error(str(error)) from error
+        raise _make_unsupported_error(str(error)) from error
     if isinstance(value, h5py.Empty):
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
     if isinstance(value, str | bytes):
@@ -240,7 +240,7 @@ def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     return items if all(isinstance(item, str) for item in items) else values
 
 
-def _unsupported_error(reason: str) -> UnsupportedError:
+def _make_unsupported_error(reason: str) -> UnsupportedError:
     return UnsupportedError(
         f"its type cannot be read ({reason}); pass on_error='skip', which leaves it out, or leave "
         f"the whole variable out with drop_variables"
@@ -294,7 +294,7 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     if not rank or listed is None:
         return none
     if listed.elements != rank or not _is_reference_list(listed.kind):
-        raise _no_list_error(dataset)
+        raise _make_no_list_error(dataset)
     lists = read_sequences(dataset.file, listed)
     return tuple(_find_last_reference(dataset, references) for references in lists) + none[rank:]
 
@@ -338,7 +338,7 @@ def _find_name_elsewhere(dataset: HDF5Dataset, axis: int) -> str:
     return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
 
 
-def _no_list_error(dataset: HDF5Dataset) -> FormatError:
+def _make_no_list_error(dataset: HDF5Dataset) -> FormatError:
     return FormatError(
         f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is not a "
         f"list of "
@@ -555,7 +555,7 @@ def read_groups_below(
         try:
             with describe_damage(child.source):
                 if child.address in around:
-                    raise _loop_error(location, name)
+                    raise _make_loop_error(location, name)
                 yield from read_groups_below(child, (*group_path, name), scales, skip, around)
         except VirtualdsError as error:
             members.broken[name] = error
@@ -563,7 +563,7 @@ def read_groups_below(
     yield HDF5Group(group_path, location, members, above)
 
 
-def _loop_error(location: HDF5Location, name: str) -> FormatError:
+def _make_loop_error(location: HDF5Location, name: str) -> FormatError:
     return FormatError(
         f"{location.source.url}: the link {name!r} leads back to a group that it lies in, so that "
         f"there is no end; open one group with group=, or leave the link out with drop_variables"

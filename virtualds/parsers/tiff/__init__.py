@@ -541,7 +541,7 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
         if letter and number * struct.calcsize(letter) <= len(raw):
             values[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
         else:
-            # the values are stored elsewhere
+            # the tag contains the offset of its values, which are not read
             values[code] = (number,) * 2
     # a strip with more rows than the image contains all rows
     values[278] = min(values[278], values[257])

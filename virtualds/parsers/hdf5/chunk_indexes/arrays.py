@@ -395,7 +395,7 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         else:
             first += count * length
             continue
-        # of each array: the elements of the block that comes first, second ...
+        # index of the first element of each block of an array
         begin = first + np.arange(count) * length
         owners, at = np.nonzero(
             is_defined(address, size) & intersect(arrays.wanted, begin, begin + length)

@@ -199,7 +199,7 @@ def free(data: bytes, begin: int, stop: int) -> None:
 
 
 def keep(data: bytes, begin: int, stop: int) -> None:
-    """Record that bytes that were marked free are structure."""
+    """Mark freed bytes as structure again."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\1")
 
