@@ -129,12 +129,12 @@ def create_app(
             Route("/health", server.tell_health),
             *(
                 Route(f"/{name}/{{key:path}}", partial(server.serve_key, kind))
-                for name, kind in ({} if served.is_own else FORMATS).items()
+                for name, kind in ({} if served.is_private else FORMATS).items()
             ),
         ],
         # a name of another server that leads here is a trick of a page of that server
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]
-        if served.is_own
+        if served.is_private
         else [],
         exception_handlers={404: answer_unknown, 405: answer_method},
         lifespan=server.live,
@@ -236,7 +236,7 @@ class Server:
         except TooLargeError as error:
             return answer_text(501, f"{error}\n", request)
         except Exception as error:  # noqa: BLE001
-            if self.follower.served.is_own and isinstance(error, SOURCE_ERRORS):
+            if self.follower.served.is_private and isinstance(error, SOURCE_ERRORS):
                 log_error(error, request)
                 return answer_text(502, f"{describe_error(error)}\n", request)
             return answer_error(error, request, query.get("variable", ""))
@@ -286,8 +286,8 @@ def answer_page(
 def is_for_all(request: Request) -> bool:
     """Return whether pages of other origins may read the answer."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    is_own = request.app.state.server.follower.served.is_own
-    return not is_own and path.lstrip("/").partition("/")[0] in (*FORMATS, "health")
+    is_private = request.app.state.server.follower.served.is_private
+    return not is_private and path.lstrip("/").partition("/")[0] in (*FORMATS, "health")
 
 
 def hide_spaces(body: Body) -> Body:

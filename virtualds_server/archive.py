@@ -31,7 +31,7 @@ HIDDEN_FOLDER = "file:///"
 
 KEPT_CHUNK, KEPT_CHUNKS = 2**22, 16
 """Bytes of a decoded chunk that is kept for the next values, and how many are."""
-LARGE_CHUNK, MAX_CHUNK = 2**27, 2**31
+LARGE_CHUNK, MAX_CHUNK = 2**27, 2**29
 """Bytes of a decoded chunk of which only one is read at a time, and of which none is."""
 
 
@@ -45,7 +45,7 @@ class NoSuchVariableError(KeyError):
 
 @dataclass(frozen=True, eq=False)
 class Archive:
-    """What is served as a tree: once with its references, and once to read its values.
+    """The tree of virtual arrays, which has the references, and that tree with lazy arrays.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class Archive:
 
     @contextmanager
     def reserve(self, nbytes: float) -> Iterator[None]:
-        """Let what decodes a large chunk wait until no other does.
+        """Let at most one request at a time decode chunks of more than `LARGE_CHUNK` bytes.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class Archive:
         """
         if nbytes > MAX_CHUNK:
             raise TooLargeError(
-                f"a chunk of {nbytes / 2**30:.1f} GiB is more than the page reads; "
+                f"a chunk of {nbytes / 2**20:,.0f} MiB is more than the page reads; "
                 f"read it in Python"
             )
         if nbytes <= LARGE_CHUNK:
@@ -231,6 +231,16 @@ class Archive:
         return chunk[
             tuple(index[str(d)] - a for d, a in zip(variable.dims, box.start, strict=True))
         ]
+
+    def read_coordinate(self, path: str, name: str, index: Mapping[str, int]) -> Any:
+        """Return the element of a coordinate that belongs to an element of a variable."""
+        coordinate = self.find(path).coords[name].variable
+        own = {str(dim): index[str(dim)] for dim in coordinate.dims}
+        group, _ = self._split(path)
+        while f"{group.rstrip('/')}/{name}" not in self._places and group != "/":
+            # inherited from a group above
+            group = group.rpartition("/")[0] or "/"
+        return self.read_value(f"{group.rstrip('/')}/{name}", own)
 
     def _find_chunk(self, path: str, index: Mapping[str, int]) -> ChunkBox | None:
         """Return the chunk of an element, or None if no chunk has it."""
@@ -294,17 +304,18 @@ class Archive:
     def _name_files(self, path: str) -> dict[str, str]:
         """Return the name of each file of a variable below the folder that all share."""
         array = self.find_array(path)
-        urls = [file.url for file in array.listed_sources if file.url] if array is not None else []
-        hosts = dict.fromkeys(host_of(url) for url in urls)
-        found: dict[str, str] = {}
+        listed = array.listed_sources if array is not None else ()
+        urls = {file.url: find_file_url(file.url) for file in listed if file.url}
+        hosts = dict.fromkeys(map(host_of, urls.values()))
+        names: dict[str, str] = {}
         for number, host in enumerate(hosts, 1):
-            own = [url for url in urls if host_of(url) == host]
-            columns = zip(*(url.split("/")[:-1] for url in own), strict=False)
+            parts = {url: of.split("/") for url, of in urls.items() if host_of(of) == host}
+            columns = zip(*(folder[:-1] for folder in parts.values()), strict=False)
             shared = len(list(takewhile(lambda column: len({*column}) == 1, columns)))
             # files of several hosts may have the same names
             before = f"{number}/" if len(hosts) > 1 else ""
-            found |= {url: before + "/".join(url.split("/")[shared:]) for url in own}
-        return found
+            names |= {url: before + "/".join(own[shared:]) for url, own in parts.items()}
+        return names
 
 
 class ChunkBox(NamedTuple):
@@ -326,12 +337,23 @@ def name_source(url: str) -> str:
 
     Examples
     --------
-    >>> [name_source(f"s3://secret/{one}") for one in ("a/2001.nc", "x.zarr/t/c/0/1", "a/day5")]
+    >>> [name_source(f"s3://secret/{one}") for one in ("a/2001.nc", "x.zarr/t/c/0/1", "a.b/day5")]
     ['2001.nc', 'x.zarr/t/c/0/1', 'day5']
     """
-    parts = url.partition("?")[0].rstrip("/").split("/")[3:]
-    named = [n for n, part in enumerate(parts) if "." in part]
-    return "/".join(parts[named[-1] if named else -1 :])
+    parts = find_file_url(url).rstrip("/").split("/")[3:]
+    stores = [n for n, part in enumerate(parts) if part.endswith(".zarr")]
+    return "/".join(parts[stores[-1] if stores else -1 :])
+
+
+def find_file_url(url: str) -> str:
+    """Return the url of a file, or of the archive that it is a member of, without a query.
+
+    Examples
+    --------
+    >>> find_file_url("zip://a.nc::https://example.org/b.zip?key=1")
+    'https://example.org/b.zip'
+    """
+    return url.rpartition("::")[2].partition("?")[0]
 
 
 def _flatten(chunk: tuple[int, ...], shape: tuple[int, ...]) -> int:

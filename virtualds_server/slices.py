@@ -29,8 +29,7 @@ from virtualds_server.labels import (
 )
 
 MAX_BYTES = 2**31
-"""Bytes of chunks that one picture or series decodes, one after another; of more, it has fewer
-elements."""
+"""Bytes of chunks that one picture or series decodes; of more, it has fewer elements."""
 MAX_CHUNKS = 3000
 """Chunks that one picture or series reads."""
 MAX_PIXELS = 2048
@@ -320,7 +319,7 @@ def format_number(number: float, dtype: np.dtype[Any]) -> str:
     Examples
     --------
     >>> format_number(1.5, np.dtype("M8[ns]")), format_number(3600.0, np.dtype("m8[s]"))
-    ('1970-01-01 00:00:01.5', '1 hours')
+    ('1970-01-01 00:00:01.5', '1 hour')
     """
     if dtype.kind in "mM" and np.isfinite(number):
         kind = np.datetime64 if dtype.kind == "M" else np.timedelta64
@@ -360,6 +359,9 @@ def find_aspect(lines: tuple[Line, Line]) -> float | None:
     if y is None or x is None or y[0] != x[0] or not y[1]:
         return None
     aspect = x[1] / y[1]
+    if not np.isfinite(aspect):
+        # an end of a coordinate is missing
+        return None
     # without units, only squares are lengths of the same kind
     cells = aspect * lines[0].length / lines[1].length
     return aspect if y[0] or 0.8 < cells < 1.25 else None
@@ -503,8 +505,8 @@ def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     for name, coordinate in list(array.coords.items())[:MAX_COORDINATES]:
         given = str(coordinate.attrs.get("units", ""))
         units = SPELLINGS.get(given, given)
-        own = {dim: at[str(dim)] for dim in coordinate.dims}
-        text = format_coordinate(coordinate.variable.isel(own).values[()], units)
+        value = archive.read_coordinate(selection.variable, str(name), at)
+        text = format_coordinate(value, units)
         coordinates.append((str(name), text if units in HEMISPHERES else f"{text} {units}".strip()))
     return read_value(archive, query) | {
         "coordinates": coordinates,
@@ -525,12 +527,13 @@ def read_value(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
 
 def read_values(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the first values of a variable as text."""
-    array = archive.find(Selection.of(query).variable)
+    path = Selection.of(query).variable
+    array = archive.find(path)
     edge = max(int(MAX_VALUES ** (1 / max(array.ndim, 1))), 1)
-    part = array.variable.isel({dim: slice(edge) for dim in array.dims}).values
+    with archive.reserve(find_costs(archive, path, array, []).nbytes):
+        part = array.variable.isel({dim: slice(edge) for dim in array.dims}).values
     return {
         "values": [format_value(one) for one in part.ravel()[:MAX_VALUES]],
-        "shape": [*part.shape],
         "total": array.size,
     }
 
@@ -540,9 +543,9 @@ def describe_dimensions(archive: Archive, query: Mapping[str, str]) -> dict[str,
     array = archive.find(Selection.of(query).variable)
     dims = []
     for dim in map(str, array.dims):
-        axis, size = Axis.of(array, dim), array.sizes[dim]
-        ends = [axis.format(0), axis.format(size - 1)] if size else []
-        dims.append({"dim": dim, "size": size, "title": axis.title or dim, "ends": ends})
+        dims.append(
+            {"dim": dim, "size": array.sizes[dim], "title": Axis.of(array, dim).title or dim}
+        )
     plane = choose_plane(array) if array.ndim > 1 else None
     return {"dims": dims, "plane": plane}
 

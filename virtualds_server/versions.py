@@ -67,12 +67,12 @@ class Served:
         Returns something that is equal as long as ``open`` would return the same.
     is_quick : bool
         Whether ``find_state`` is so quick that each request for metadata may call it.
-    is_own : bool
-        Whether those who look at it may know all that who serves it knows: the page and errors name
-        the folders and hosts of files. Then it is not served as Zarr, which any page of a browser
-        may read.
-    line : str, optional
-        What opens it in Python.
+    is_private : bool
+        Whether only the person who started the server looks at it, as with ``virtualds view``. Then
+        the page and errors name folders and hosts, and nothing is served as Zarr, which pages of
+        any origin may read.
+    code : str, optional
+        A line of Python that opens it.
     """
 
     name: str
@@ -80,8 +80,8 @@ class Served:
     opening: Mapping[str, Any] = field(default_factory=dict)
     find_state: Callable[[], Hashable] = lambda: None
     is_quick: bool = True
-    is_own: bool = False
-    line: str | None = None
+    is_private: bool = False
+    code: str | None = None
 
     @classmethod
     def of(cls, url: Any, opening: Mapping[str, Any]) -> Served:
@@ -94,7 +94,7 @@ class Served:
             lambda: url,
             opening,
             partial(find_set_state, os.fspath(url), options),
-            line=f'xr.open_dataset({without_secrets(os.fspath(url))!r}, engine="virtual")',
+            code=f'xr.open_dataset({without_secrets(os.fspath(url))!r}, engine="virtual")',
         )
 
     @classmethod
@@ -192,21 +192,22 @@ class Version:
         self._opened = served.open()
         self._stores: dict[int, VirtualStore] = {}
         self._archive: Archive | None = None
-        self._lock = threading.Lock()
+        # who reads chunks does not wait for the page
+        self._lock, self._archive_lock = threading.Lock(), threading.Lock()
 
     def prepare(self) -> None:
         """Open what most requests ask for."""
-        if self.served.is_own:
+        if self.served.is_private:
             self.open_archive()
         else:
             self.open_store(3)
 
     def open_archive(self) -> Archive:
         """Return what the page shows."""
-        with self._lock:
+        with self._archive_lock:
             if self._archive is None:
                 served = self.served
-                self._archive = Archive.open(self._opened, served.opening, served.is_own)
+                self._archive = Archive.open(self._opened, served.opening, served.is_private)
         return self._archive
 
     def open_store(self, zarr_format: int) -> VirtualStore:

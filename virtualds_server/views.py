@@ -76,8 +76,8 @@ async def find_view(
             "version": version.token,
             "number": version.number,
             "maps": list_maps(),
-            "line": served.line if served.is_own else None,
-            "zarr": not served.is_own,
+            "code": served.code if served.is_private else None,
+            "zarr": not served.is_private,
         }
         return await bodies.get(key, lambda: encode({**told, **archive.describe()}))
     if name in QUESTIONS:

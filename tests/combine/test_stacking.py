@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -103,6 +104,8 @@ WAYS: dict[str, dict[str, Any]] = {
 def processes() -> Iterator[ProcessPoolExecutor]:
     """Two processes, started once, since that takes seconds."""
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        # they start in the working folder of the moment, and those of tests are removed
+        list(pool.map(time.sleep, [0.5, 0.5]))
         yield pool
 
 

@@ -316,7 +316,7 @@ def the_versions_of_records_are_read_after_the_fence(patch: Patch) -> None:
     put = WriteLease.put
 
     def put_late(self: Any, path: str, data: bytes) -> None:
-        self._found[path] = self._store.find_version(f"{self._root}/{path}", self._options)
+        self._versions[path] = self._store.find_version(f"{self._root}/{path}", self._options)
         put(self, path, data)
 
     patch.setattr(WriteLease, "put", put_late)
@@ -328,12 +328,12 @@ def a_fence_is_looked_at_before_the_version_of_a_record(patch: Patch) -> None:
         url = f"{self._root}/{path}"
         while True:
             try:
-                self._store.write_version(url, data, self._options, self._found.get(path))
+                self._store.write_version(url, data, self._options, self._versions.get(path))
                 return
             except ChangedError as error:
                 if not self.is_current():
                     raise fence.make_conflict_error(self._root) from error
-                self._found[path] = self._store.find_version(url, self._options)
+                self._versions[path] = self._store.find_version(url, self._options)
 
     patch.setattr(WriteLease, "put", put)
 

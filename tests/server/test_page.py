@@ -20,9 +20,10 @@ from serving import running, serving
 
 import virtualds
 from virtualds_server import Served, create_app
+from virtualds_server.archive import name_source
 from virtualds_server.colours import LEVELS, MAPS, draw_png, find_range, make_palette
 from virtualds_server.labels import Axis
-from virtualds_server.slices import Costs, choose_steps
+from virtualds_server.slices import MAX_BYTES, MAX_CHUNKS, Costs, choose_steps
 
 pytest.importorskip("zarr", minversion="3.0")
 pillow = pytest.importorskip("PIL.Image")
@@ -50,7 +51,7 @@ def ask(client: httpx.Client, name: str, **query: Any) -> Any:
 
 def view(what: Any) -> Any:
     """Serve something as `virtualds view` does."""
-    return running(create_app(replace(Served.of(what, {}), is_own=True)))
+    return running(create_app(replace(Served.of(what, {}), is_private=True)))
 
 
 def decode_picture(data: bytes) -> np.ndarray[Any, Any]:
@@ -223,11 +224,10 @@ def test_a_picture_reads_only_the_chunks_that_it_shows(tmp_path: Path) -> None:
 
 
 def test_what_would_read_too_many_bytes_shows_fewer_elements() -> None:
-    whole = choose_steps([100_000, 100_000], [1000, 1000], Costs((10.0, 1000.0), 40_000.0))
-    assert whole[0] > 100
-    touched = np.ceil(100_000 / np.maximum(whole, (10, 1000)))
-    assert touched.prod() <= 3000
-    assert touched.prod() * 40_000 <= 2**28
+    for nbytes in (4e4, 4e6, 4e8):
+        steps = choose_steps([100_000, 100_000], [1000, 1000], Costs((10.0, 1000.0), nbytes))
+        touched = np.ceil(100_000 / np.maximum(steps, (10, 1000)))
+        assert 4 <= touched.prod() <= min(MAX_CHUNKS, max(MAX_BYTES / nbytes, 4))
 
 
 UNANSWERED = "low=x low=nan map=none y=time&x=time y=none at.time=12 at.time=x part.lat=5:5"
@@ -403,6 +403,8 @@ def test_a_server_for_others_shows_no_folder_of_its_files(
 ) -> None:
     point = ask(served, "point.json", variable="/t", at__time=5)
     assert point["origin"]["file"] == "day05.nc"
+    urls = ("file:///home/first.last/secret/grib", "zip://a.nc::file:///secret/x/z.zip")
+    assert [name_source(url) for url in (*urls, "https://host/a?key=1")] == ["grib", "z.zip", "a"]
     for path in ("contents.json", "point.json?variable=/t", "variable.json?variable=/t"):
         assert "secret" not in served.get(f"view/{path}").text
     facts = ask(served, "variable.json", variable="/t")
@@ -415,7 +417,7 @@ def test_on_the_own_machine_the_page_names_whole_paths(archive: Path) -> None:
         point = ask(client, "point.json", variable="/t", at__time=5)
         assert point["origin"]["file"].endswith("/secret/files/day05.nc")
         contents = ask(client, "contents.json")
-        assert contents["line"] == f'xr.open_dataset({str(archive)!r}, engine="virtual")'
+        assert contents["code"] == f'xr.open_dataset({str(archive)!r}, engine="virtual")'
         # any page of a browser could read it as Zarr
         assert contents["zarr"] is False
         assert client.get("zarr/zarr.json").status_code == 404
@@ -467,7 +469,7 @@ def test_errors_are_not_for_pages_of_other_origins(tmp_path: Path) -> None:
         # readers of Zarr may be pages
         answer = httpx.get(f"{url}zarr/none", headers=origin)
         assert answer.headers["access-control-allow-origin"] == "*"
-        assert httpx.get(f"{url}view/contents.json").json()["line"] is None
+        assert httpx.get(f"{url}view/contents.json").json()["code"] is None
 
 
 def test_a_picture_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -538,9 +540,9 @@ def test_a_chunk_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "large.h5", "w") as file:
         file.create_dataset("t", (20_000, 20_000), "f8", chunks=(20_000, 20_000), fillvalue=1)
     with serving(tmp_path / "large.h5") as url, httpx.Client(base_url=url) as client:
-        for name in ("picture.png", "slice.json", "series.json", "point.json"):
+        for name in ("picture.png", "slice.json", "series.json", "point.json", "values.json"):
             answer = client.get(f"view/{name}?variable=/t")
-            assert (answer.status_code, "3.0 GiB" in answer.text) == (501, True)
+            assert (answer.status_code, "3,052 MiB" in answer.text) == (501, True)
 
 
 def test_values_of_one_chunk_are_read_once(tmp_path: Path) -> None:

@@ -92,8 +92,10 @@ for name in ("adlfs", "gcsfs", "s3fs"):
     with suppress(ImportError):
         __import__(name)
 
-def count(place, times):
+def count(place, times, gate):
     try:
+        # all begin together
+        os.read(gate, 1)
         test_conditional_writes.increment(place, times)
         os._exit(0)
     except BaseException:
@@ -103,7 +105,11 @@ def count(place, times):
 while True:
     print("ready", flush=True)
     place, processes, times = pickle.load(sys.stdin.buffer)
-    children = [os.fork() or count(place, times) for _ in range(processes)]
+    gate, opens = os.pipe()
+    children = [os.fork() or count(place, times, gate) for _ in range(processes)]
+    os.write(opens, bytes(processes))
+    os.close(gate)
+    os.close(opens)
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     print(ends, flush=True)
 """

@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS
+from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
@@ -76,7 +76,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, resolve_url
 from virtualds.stores.fence import make_conflict_error
-from virtualds.stores.store import ChangedError, StoreError
+from virtualds.stores.store import ChangedError
 from virtualds.urls import make_relative, scheme_of
 
 NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
@@ -648,7 +648,7 @@ def write(
 
 
 def _check_replaceable(url: str, options: StorageOptions | None) -> None:
-    """Raise an error for a netCDF file that has data of its own, and would be lost.
+    """Raise an error for a file that has data of its own, which would be lost.
 
     The suffix of the format says that a file is a set, which may hold nothing but values.
     """
@@ -656,11 +656,15 @@ def _check_replaceable(url: str, options: StorageOptions | None) -> None:
         return
     try:
         found = reader_of(Location(url, options))
-    except (FileNotFoundError, FormatError, StoreError):
+    except (FileNotFoundError, FormatError):
         return
-    if found[0].name in NETCDF and read_aggregation_file(*found) is None:
+    kind = found[0].name
+    is_set = not isinstance(found[0], Parser) or (
+        kind in NETCDF and read_aggregation_file(*found) is not None
+    )
+    if not is_set:
         raise FileExistsError(
-            f"{url}: it is a netCDF file with data of its own, and no aggregation file, so it is "
+            f"{url}: it is a file with data of its own ({kind}), and no aggregation file, so it is "
             f"not replaced; choose another name, or remove it"
         )
 

@@ -400,7 +400,8 @@ _READ_FROM_ENVIRONMENT = {
     ),
     "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"),
 }
-"""Variables that say how a bucket is reached. Whoever sets one in a notebook wants it to count."""
+"""Environment variables by which libraries reach a bucket. They are part of the key of the cache,
+so that a variable that is set after an error counts."""
 
 
 def _read_environment(kind: str) -> tuple[str | None, ...]:

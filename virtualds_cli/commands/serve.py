@@ -151,7 +151,7 @@ def view(
     from virtualds_server.app import create_app
     from virtualds_server.run import bind, find_url, make_server, run
 
-    served = replace(find_served(urls, files_from, tree, options), is_own=True)
+    served = replace(find_served(urls, files_from, tree, options), is_private=True)
     app = create_app(served)
     # what cannot be opened is an error now, not of the page
     contents = app.state.server.follower.get().open_archive().describe()

@@ -215,6 +215,12 @@ async function choose(path, keep = false) {
     if (!found) delete state.at[dim];
     else state.at[dim] = Math.min(state.at[dim], found.size - 1);
   }
+  // of a link by hand, or of an archive that has become smaller
+  const sizes = new Map(shape.dims.map((one) => [one.dim, one.size]));
+  for (const [dim, [start, stop]] of Object.entries(state.parts)) {
+    if (!(start < stop && stop <= (sizes.get(dim) ?? 0))) delete state.parts[dim];
+  }
+  if (state.pin && Object.entries(state.pin).some(([dim, index]) => !(index < (sizes.get(dim) ?? 0)))) state.pin = null;
   writeLink(!keep);
   try {
     if (!variable.drawn || !shape.dims.length) await showValues();
@@ -281,7 +287,6 @@ function showSliders() {
     play.addEventListener("click", () => (playing === dim ? stopPlaying() : startPlaying(dim)));
     const row = make("div", { className: "slider" }, make("label", { htmlFor: range.id, textContent: dim, title: name }), play, step(-1, "‹", "Back"), range, step(1, "›", "Forward"), output);
     row.dataset.dim = dim;
-    row.dataset.ends = one.ends.join(" … ");
     return row;
   });
   $("sliders").replaceChildren(...rows);
@@ -861,7 +866,7 @@ function showReaders() {
         ["GDAL", `gdalmdiminfo 'ZARR:"/vsicurl/${base}zarr"'`],
         ["readers of Zarr v2", `${base}zarr2`],
       ]
-    : contents.line ? [["xarray, with virtualds", contents.line]] : [];
+    : contents.code ? [["xarray, with virtualds", contents.code]] : [];
   $("readers").hidden = !lines.length;
   $("lines").replaceChildren(...lines.flatMap(([name, textContent]) => [make("div", { textContent: name }), make("pre", { textContent })]));
 }
