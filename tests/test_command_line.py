@@ -166,6 +166,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "mode": "scan writes sets",
         "keep_query": "scan writes sets",
         "target_options": "scan writes sets",
+        "token": "of a page for one person, which view opens",
         "limits": "those that a person may want are options",
         "waiting": "a program that serves many may know better",
         "cache_bytes": "a program that serves many may know better",
@@ -178,6 +179,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "keep_query": "scan writes sets",
         "target_options": "scan writes sets",
         "limits": "one person needs no others",
+        "token": "each page has its own",
     },
     "demo": {"say": "a function"},
 }

@@ -15,6 +15,7 @@ from virtualds.errors import without_secrets
 from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
 from virtualds_server.archive import NoSuchVariableError, TooLargeError
 from virtualds_server.bodies import Bodies, Body, OverloadedError
+from virtualds_server.guard import Guard
 from virtualds_server.limits import Limits
 from virtualds_server.slices import BadRequestError
 from virtualds_server.versions import (
@@ -45,7 +46,7 @@ NO_CHUNK = "!"
 """What GDAL gets for a chunk that cannot be read: it takes every status of an error for a missing
 chunk, and fills it. This is too short for any chunk (`virtualds.zarr_store` with
 ``readers="any"`` has none of one byte), so that GDAL raises an error."""
-LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
+LOOPBACK = ["localhost", "127.0.0.1"]
 SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
 """What reading raises if a source, or the set itself, is broken. Others are mistakes of ours."""
 
@@ -62,6 +63,7 @@ def create_app(
     parser_options: Mapping[str, Any] | None = None,
     on_error: str = "raise",
     limits: Limits | None = None,
+    token: str | None = None,
 ) -> Starlette:
     """Return an ASGI application that serves a set or a file as plain Zarr, read only.
 
@@ -77,6 +79,8 @@ def create_app(
         How to open it, as in `virtualds.zarr_store`.
     limits : Limits, optional
         Threads, memory and seconds that it may use.
+    token : str, optional
+        Only browsers get in that have brought this token once, as ``/?token=...``.
 
     Returns
     -------
@@ -133,9 +137,10 @@ def create_app(
             ),
         ],
         # a name of another server that leads here is a trick of a page of that server
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]
-        if served.is_private
-        else [],
+        middleware=[
+            *([Middleware(TrustedHostMiddleware, LOOPBACK)] if served.is_private else []),
+            *([Middleware(Guard, token)] if token else []),
+        ],
         exception_handlers={404: answer_unknown, 405: answer_method},
         lifespan=server.live,
     )

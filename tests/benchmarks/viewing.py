@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--times", type=int, default=5, help="of which the median is printed")
     chosen = parser.parse_args()
-    command = ("-m", "virtualds_cli", "view", "refs.zarr", "--no-browser", "--port", "{port}")
+    command = ("-m", "virtualds_cli", "serve", "refs.zarr", "--port", "{port}")
     with tempfile.TemporaryDirectory() as made:
         make_archive(Path(made), chosen.files)
         with running(command, Path(made)) as (pid, port), browsing() as browser:

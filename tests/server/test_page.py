@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -428,6 +431,41 @@ def test_on_the_own_machine_names_of_other_servers_are_refused(archive: Path) ->
         assert client.get("view/contents.json").status_code == 200
         for host in ("example.org", "127.0.0.1.example.org"):
             assert client.get("view/contents.json", headers={"host": host}).status_code == 400
+
+
+def test_other_users_of_the_machine_do_not_get_in(archive: Path) -> None:
+    served = replace(Served.of(archive, {}), is_private=True)
+    with running(create_app(served, token="secret")) as url, httpx.Client(base_url=url) as client:
+        for path in ("", "page/page.js", "health", "view/contents.json", "?token=none", "?token="):
+            answer = client.get(path)
+            assert (answer.status_code, "virtualds view" in answer.text) == (403, True)
+        answer = client.get("?token=secret")
+        # the address that the browser shows has no token
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert {"HttpOnly", "SameSite=strict"} <= set(answer.headers["set-cookie"].split("; "))
+        assert client.get("").status_code == client.get("view/contents.json").status_code == 200
+
+
+def test_the_command_prints_an_address_that_opens_the_page(archive: Path) -> None:
+    command = [sys.executable, "-m", "virtualds_cli", "view", str(archive), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--no-browser", "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            text = ""
+            while not text.endswith("}\n"):
+                line = process.stdout.readline()
+                assert line, f"the command ended: {text}"
+                text += line
+            told = json.loads(text)
+            assert (told["first"], told["variables"]) == ("/t", 5)
+            with httpx.Client(follow_redirects=True) as client:
+                assert "page/page.js" in client.get(told["url"]).text
+            assert httpx.get(told["url"].partition("?")[0]).status_code == 403
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 def test_a_file_that_is_gone_is_an_error_and_no_picture(tmp_path: Path) -> None:

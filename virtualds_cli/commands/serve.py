@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import webbrowser
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -146,13 +147,15 @@ def view(
 
     The page shows the variables, draws slices and series, and says from which file and chunk each
     value comes. It reads only the chunks that a picture needs. URLS are as those of serve. Only
-    this machine can connect. Ctrl-C ends it.
+    this machine can connect, with the token of the address that is printed. Ctrl-C ends it.
     """
     from virtualds_server.app import create_app
     from virtualds_server.run import bind, find_url, make_server, run
 
     served = replace(find_served(urls, files_from, tree, options), is_private=True)
-    app = create_app(served)
+    # a machine may have other users
+    token = secrets.token_urlsafe(16)
+    app = create_app(served, token=token)
     # what cannot be opened is an error now, not of the page
     contents = app.state.server.follower.get().open_archive().describe()
     said = {
@@ -169,7 +172,7 @@ def view(
         with suppress(OSError):
             listening = bind("127.0.0.1", 8000)
     listening = listening or bind("127.0.0.1", port or 0)
-    url = find_url(listening)
+    url = f"{find_url(listening)}?token={token}"
     report({"url": url, **said}, {"url": url, **said})
     if not no_browser:
         # a browser of the terminal returns when it ends
