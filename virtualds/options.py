@@ -43,9 +43,9 @@ def _count_installed() -> int:
 def find_memory_limits(root: str = "/") -> Iterator[int]:
     """Yield the memory limits of the Linux control groups of this process.
 
-    Those of parent groups count too. A container may see the name that its group has outside, and
-    its limit at the root of all groups. The files are those of cgroups(7), of the memory controller
-    of version 1, and of "Memory Interface Files" of version 2.
+    Those of parent groups count too. In a container, the path of the group may be that on the host,
+    while its limit is at the root of what is mounted. The files are those of cgroups(7), of the
+    memory controller of version 1, and of "Memory Interface Files" of version 2.
     """
     groups = Path(root, "sys/fs/cgroup")
     for line in _read_text(Path(root, "proc/self/cgroup")).splitlines():

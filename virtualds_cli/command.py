@@ -61,7 +61,7 @@ def _make_printer() -> logging.Handler:
 
     class Printer(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # not a stream that is opened now: a progress bar puts itself below what is printed
+            # the stream is looked up each time: a progress bar replaces it to stay below it
             click.echo(f"{record.relativeCreated / 1000:8.3f} {record.getMessage()}", err=True)
 
     return Printer()

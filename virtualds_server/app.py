@@ -215,7 +215,7 @@ class Server:
         except Exception as error:  # noqa: BLE001
             log_error(error, request)
             status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
-        headers = {**(EXPOSED if is_for_all(request) else {}), "cache-control": "no-store"}
+        headers = {**(EXPOSED if allows_cross_origin(request) else {}), "cache-control": "no-store"}
         return JSONResponse(said, status, headers=headers)
 
     async def show_file(self, request: Request) -> Response:
@@ -270,7 +270,7 @@ def answer_text(
 ) -> Response:
     """Return a short answer for people."""
     headers = {
-        **(EXPOSED if is_for_all(request) else {}),
+        **(EXPOSED if allows_cross_origin(request) else {}),
         "content-type": "text/plain; charset=utf-8",
         "cache-control": "no-cache" if status == 404 else "no-store",
         "x-content-type-options": "nosniff",
@@ -288,8 +288,8 @@ def answer_page(
     return make_response(found.status, found.headers, found.content, request)
 
 
-def is_for_all(request: Request) -> bool:
-    """Return whether pages of other origins may read the answer."""
+def allows_cross_origin(request: Request) -> bool:
+    """Return whether pages of other origins may read the response (CORS)."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     is_private = request.app.state.server.follower.served.is_private
     return not is_private and path.lstrip("/").partition("/")[0] in (*FORMATS, "health")

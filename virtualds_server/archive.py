@@ -88,7 +88,7 @@ class Archive:
         NoSuchVariableError
             There is no such variable.
         """
-        group, name = self._split(path)
+        group, name = self._locate(path)
         found: xr.DataArray = self._keep(
             "lazy", path, lambda: self._dataset(group, self.lazy)[name]
         )
@@ -96,7 +96,7 @@ class Archive:
 
     def find_array(self, path: str) -> virtualds.ManifestArray | None:
         """Return the virtual array of a variable, or None if its values are in memory."""
-        group, name = self._split(path)
+        group, name = self._locate(path)
         found: virtualds.ManifestArray | None = self._keep(
             "array", path, lambda: self._dataset(group).virtual.arrays.get(name)
         )
@@ -117,7 +117,7 @@ class Archive:
             for name in node.variables
         }
 
-    def _split(self, path: str) -> tuple[str, str]:
+    def _locate(self, path: str) -> tuple[str, str]:
         """Return the group and the name of a variable, or raise an error if there is none."""
         if path not in self._places:
             raise NoSuchVariableError(path)
@@ -173,7 +173,7 @@ class Archive:
 
     def describe_variable(self, path: str) -> dict[str, Any]:
         """Return attributes, chunks and files of a variable, partly as HTML."""
-        group, name = self._split(path)
+        group, name = self._locate(path)
         dataset = self._dataset(group)
         alone = dataset[[name]]
         array = alone.virtual.arrays.get(name)
@@ -211,7 +211,7 @@ class Archive:
             yield
 
     def read_value(self, path: str, index: Mapping[str, int]) -> Any:
-        """Return one element. Its chunk is kept for the next ones, if it is small."""
+        """Return one element. Its chunk is cached if it is small."""
         variable = self.find(path).variable
         box = self._find_chunk(path, index)
         if box is None or (nbytes := box.size * variable.dtype.itemsize) > KEPT_CHUNK:
@@ -236,7 +236,7 @@ class Archive:
         """Return the element of a coordinate that belongs to an element of a variable."""
         coordinate = self.find(path).coords[name].variable
         own = {str(dim): index[str(dim)] for dim in coordinate.dims}
-        group, _ = self._split(path)
+        group, _ = self._locate(path)
         while f"{group.rstrip('/')}/{name}" not in self._places and group != "/":
             # inherited from a group above
             group = group.rpartition("/")[0] or "/"
@@ -290,7 +290,7 @@ class Archive:
         if reference.file >= 0:
             url = without_secrets(found.files[reference.file].url)
             return said | {
-                "file": url if self.shows_paths else name_source(url),
+                "file": url if self.shows_paths else format_source_name(url),
                 "offset": reference.offset,
                 "length": reference.length,
                 "encoding": str(array.pipelines[reference.pipeline]),
@@ -332,12 +332,13 @@ class ChunkBox(NamedTuple):
         return prod(b - a for a, b in zip(self.start, self.stop, strict=True))
 
 
-def name_source(url: str) -> str:
+def format_source_name(url: str) -> str:
     """Return the name of a file without its folder, or of a chunk in its store.
 
     Examples
     --------
-    >>> [name_source(f"s3://secret/{one}") for one in ("a/2001.nc", "x.zarr/t/c/0/1", "a.b/day5")]
+    >>> names = ("a/2001.nc", "x.zarr/t/c/0/1", "a.b/day5")
+    >>> [format_source_name(f"s3://secret/{one}") for one in names]
     ['2001.nc', 'x.zarr/t/c/0/1', 'day5']
     """
     parts = find_file_url(url).rstrip("/").split("/")[3:]

@@ -66,20 +66,21 @@ class Bodies:
             task = asyncio.create_task(self._make(key, read))
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
-        # who waits may leave, the others still get it
+        # a request that is cancelled does not cancel the read that others wait for
         return await asyncio.wait_for(asyncio.shield(task), self._limits.timeout)
 
     async def look(self, work: Callable[[], Result], seconds: float | None) -> Result:
-        """Do something in the thread that reads no chunks, in some seconds or those of a request.
+        """Run ``work`` in the thread for everything but chunks, within some seconds.
 
-        Raises `TimeoutError` after that. What has begun then goes on, what waits is left out.
+        At most within the time limit of a request. After a `TimeoutError`, work that has started
+        goes on, and work that waits is cancelled.
         """
         most = self._limits.timeout
         within = most if seconds is None else min(seconds, most)
         return await asyncio.wait_for(self._submit(work, self._looking), within)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do something in a thread, within the seconds of a request; its result is not kept."""
+        """Run ``work`` in a thread, within the time limit of a request; nothing is cached."""
         return await asyncio.wait_for(self._submit(work, self._pool), self._limits.timeout)
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ def list_maps(count: int = 16) -> dict[str, list[str]]:
 
 
 def choose_map(low: float, high: float) -> str:
-    """Return the map for values of a range: one with a middle if zero is about in the middle.
+    """Return the colormap for a range: a diverging one if zero is about in its middle.
 
     Examples
     --------
@@ -106,10 +106,10 @@ def choose_map(low: float, high: float) -> str:
 
 
 def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """Return the range of values that colours show: without the outermost half per cent.
+    """Return the range of values to colour, without the outermost 0.5 % at each end.
 
-    Of classes, which are few whole numbers, none is left out. Around zero it is symmetric, if
-    `choose_map` takes a map with a middle.
+    Categorical data (few distinct integers) keep their full range. For a diverging colormap, the
+    range is symmetric around zero.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     if not there.size:
         return 0.0, 1.0
     if there.size > 1000 and not _are_classes(there):
-        # neither sorts all values of a large picture
+        # no sort, no percentile: a picture may have millions of values
         edge = max(there.size // 200, 1)
         parts = np.partition(there, [edge, there.size - 1 - edge])
         low, high = float(parts[edge]), float(parts[there.size - 1 - edge])

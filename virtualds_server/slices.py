@@ -206,7 +206,7 @@ class Slice:
         return self._as_numbers(self._read_values()).tobytes()
 
     def parse(self, data: bytes) -> npt.NDArray[Any]:
-        """Return what `read` returned as an array."""
+        """Decode the bytes of `read` to an array."""
         y, x = self.lines
         return np.frombuffer(data, self._number_type).reshape(y.length, x.length)
 
@@ -376,7 +376,7 @@ def _find_extent(line: Line) -> tuple[str, float] | None:
     if axis.values.dtype.kind in "mM":
         return None
     ends = axis.values[[line.start, line.start + (line.length - 1) * line.step]].astype(float)
-    # of cells, each as wide as the distance of their middles
+    # edge to edge: cells are as wide as the distance between their centres
     extent = abs(ends[1] - ends[0]) * line.length / max(line.length - 1, 1)
     return "degrees" if axis.units in HEMISPHERES else axis.units, float(extent)
 

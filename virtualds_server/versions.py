@@ -192,7 +192,7 @@ class Version:
         self._opened = served.open()
         self._stores: dict[int, VirtualStore] = {}
         self._archive: Archive | None = None
-        # who reads chunks does not wait for the page
+        # two locks, so that readers of chunks do not wait until the archive of the page is open
         self._lock, self._archive_lock = threading.Lock(), threading.Lock()
 
     def prepare(self) -> None:
@@ -203,7 +203,7 @@ class Version:
             self.open_store(3)
 
     def open_archive(self) -> Archive:
-        """Return what the page shows."""
+        """Return the archive, opened once."""
         with self._archive_lock:
             if self._archive is None:
                 served = self.served

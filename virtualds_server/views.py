@@ -31,7 +31,7 @@ MEDIA = {
     "png": "image/png",
 }
 PAGE_HEADERS = {
-    # only what this server sends, and no script that is inside a page
+    # no other origins, and no inline scripts
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "

@@ -23,7 +23,7 @@ from serving import running, serving
 
 import virtualds
 from virtualds_server import Served, create_app
-from virtualds_server.archive import name_source
+from virtualds_server.archive import format_source_name
 from virtualds_server.colours import LEVELS, MAPS, draw_png, find_range, make_palette
 from virtualds_server.labels import Axis
 from virtualds_server.slices import MAX_BYTES, MAX_CHUNKS, Costs, choose_steps
@@ -407,7 +407,11 @@ def test_a_server_for_others_shows_no_folder_of_its_files(
     point = ask(served, "point.json", variable="/t", at__time=5)
     assert point["origin"]["file"] == "day05.nc"
     urls = ("file:///home/first.last/secret/grib", "zip://a.nc::file:///secret/x/z.zip")
-    assert [name_source(url) for url in (*urls, "https://host/a?key=1")] == ["grib", "z.zip", "a"]
+    assert [format_source_name(url) for url in (*urls, "https://host/a?key=1")] == [
+        "grib",
+        "z.zip",
+        "a",
+    ]
     for path in ("contents.json", "point.json?variable=/t", "variable.json?variable=/t"):
         assert "secret" not in served.get(f"view/{path}").text
     facts = ask(served, "variable.json", variable="/t")

@@ -310,7 +310,7 @@ def _list_slab_edges(axes_along: AxesAlong) -> list[Ints]:
 
 
 def _find_shared_edges(size: int, axes_along: AxesAlong) -> Ints:
-    """Return the chunk edges of all fragments that do not cut a chunk of another fragment."""
+    """Return the chunk edges of all fragments, without those inside a chunk of another one."""
     edges_by_fragment = _list_slab_edges(axes_along)
     shared_edges = np.unique(np.concatenate([np.array([0, size]), *edges_by_fragment]))
     for edges in edges_by_fragment if len(axes_along) > 1 else ():

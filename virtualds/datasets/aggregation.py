@@ -169,7 +169,7 @@ def _replace_variables(
 
 
 class OpenedFile(NamedTuple):
-    """The files that were read together with a file, by path of group, and its place there."""
+    """An opened file: for each group, the files of its structure, and its place among them."""
 
     groups: Mapping[str, SameStructureFiles]
     place: int

@@ -154,7 +154,7 @@ class WantedVariable:
         return "/".join(filter(None, self.key))
 
     def _iterate_files(self) -> Iterator[tuple[str, Ints, ChunkRows]]:
-        """Yield the rows that no part has, and their numbers, file by file."""
+        """Yield, for each file, its url, and the numbers and rows of chunks that no part covers."""
         if self.problem or not self.left.size:
             return
         files = self.rows.file[self.left]

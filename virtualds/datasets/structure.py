@@ -275,7 +275,7 @@ def _find_attribute_facts(subject: str, attributes: Mapping[Any, Any]) -> dict[F
 
 
 def name_attribute(subject: str, name: Any) -> Fact:
-    """Return the fact for an attribute; units of anything but times have their own aspect."""
+    """Return the fact for an attribute; units of a variable have an aspect of their own."""
     return Fact(subject, UNITS if name == UNITS and subject else f"{ATTRIBUTE}{name}")
 
 

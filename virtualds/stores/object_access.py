@@ -423,7 +423,7 @@ class _Session:
 
 
 def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
-    """Complete the settings of a bucket; return them, and a function that makes a provider."""
+    """Return the complete settings of a bucket, and a function that makes its provider, or None."""
     config, environment = dict(access.config), os.environ
     endpoints = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     endpoint = config.get("endpoint") or next(filter(None, endpoints), None)

@@ -242,7 +242,7 @@ def _fill_unknown_states(files: FileColumns, others: FileColumns) -> FileColumns
 
 
 class SetFileReader:
-    """Reads the files that are joined along ``dims`` from groups of the set at the url ``root``.
+    """Reads which files are joined along ``dims`` from groups of the set at the url ``root``.
 
     Files inside the set, such as rewritten chunks, are not included. The last results are cached.
     """

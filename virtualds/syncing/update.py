@@ -192,7 +192,10 @@ class Update:
     def _find_needed(
         self, group: ManifestGroup, changes: Changes, notes: Notes, lost: set[str]
     ) -> set[str]:
-        """Return files of the notes that may have positions of ``lost`` files, or in the window."""
+        """Return the files in the notes that may have to take the place of others.
+
+        They may have positions that ``lost`` files had, or positions that are now in the window.
+        """
         present, needed = self._open_set(group, changes), set[str]()
         if lost and self.dim in present.indexes:
             values = self._find_values(present, lost).values()

@@ -162,12 +162,12 @@ def write_remedy(
         Its fix.
     needed : sequence of Fix
         All fixes that the line needs to work, including ``fix``.
-    given : mapping
+    arguments : mapping
         The arguments of `open_virtual_mfdataset` in the trial; the function of the user has the
         name from its code.
     first : str
         The first file that can be opened.
-    lost : sequence of str
+    unreadable : sequence of str
         Files that cannot be opened.
     """
     if row.verdict == "combines":

@@ -484,7 +484,7 @@ def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, st
 
 
 def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
-    """Return the text of a template after a move, changed if all files that use it have moved."""
+    """Return the new text of a template if all urls that use it now share one other prefix."""
     head = f"{{{{{name}}}}}"
     users = {given: target for given, target in wanted.items() if "{{" in given and name in given}
     ends = {given: given.removeprefix(head) for given in users}

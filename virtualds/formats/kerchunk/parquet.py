@@ -547,10 +547,11 @@ def encode_members(mapping: Mapping[str, Any]) -> bytes:
 def encode_marker(
     document: Mapping[str, Any], notes: Mapping[str, Any], files: bytes | None
 ) -> bytes:
-    """Encode the marker of a set; ``files``, the members that record files, is already encoded.
+    """Encode the marker of a set.
 
-    In a large set they are almost all of the marker, and an append writes it twice. None records no
-    files.
+    ``files`` are the encoded members of its object ``files``, or None to leave that out. In a large
+    set they are most of the marker, and an append writes the marker twice, so they are encoded only
+    once.
     """
     stand_in = uuid4().hex
     noted = {} if files is None else {"files": stand_in}

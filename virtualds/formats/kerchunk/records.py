@@ -614,7 +614,7 @@ def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.b
             np.array([known.setdefault(file.url, len(known)) for file in rows.files], np.int64)
             for rows in (one, other)
         ]
-    # negative row numbers count from the end
+    # `INLINE` and `MISSING` index the last two elements, and so map to themselves
     first, second = (
         np.append(table, (INLINE, MISSING))[rows.file]
         for table, rows in zip(tables, (one, other), strict=True)

@@ -63,10 +63,10 @@ class ZarrVersion(NamedTuple):
     """The functions that read the metadata of one version of Zarr.
 
     ``check`` raises an error for invalid metadata of an array; ``names`` returns the names of its
-    dimensions, as far as it has any, and removes them from its attributes; ``dtype`` returns its
-    dtype; ``read`` takes metadata, `Manifests`, attributes and recorded types of attributes, and
-    returns the array and its attribute ``_FillValue``, if it has one. Groups have no keys other
-    than ``group_keys``.
+    dimensions, or None if there are none, and in Zarr v2 removes them from its attributes;
+    ``dtype`` returns its dtype; ``read`` takes metadata, `Manifests`, attributes and recorded types
+    of attributes, and returns the array and its attribute ``_FillValue``, if it has one. Groups
+    have no keys other than ``group_keys``.
     """
 
     number: int

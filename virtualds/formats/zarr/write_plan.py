@@ -558,10 +558,9 @@ def _describe_array(
 
 
 def _write_out_missing(array: ZarrArray) -> ChunkManifest:
-    """Convert missing chunks to inline chunks if readers of Zarr v2 would fill them differently.
+    """Convert missing chunks to inline chunks, which readers of Zarr v2 do not fill differently.
 
-    They interpret ``fill_value`` as the attribute ``_FillValue``, which the fill value of HDF5 is
-    not.
+    They take ``fill_value`` for the attribute ``_FillValue``, which the fill value of HDF5 is not.
     """
     manifest = array.manifest
     count = manifest.size - sum(ids.size for ids, _ in iterate_references(manifest))

@@ -64,7 +64,10 @@ MAX_RUNS = 8
 
 
 class Counts(NamedTuple):
-    """The numbers of chunks in files, as runs of files with equal numbers, or the path of a file.
+    """How many chunks of a table each source file has.
+
+    Either as runs of ``(number of files, chunks in each of them)``, or in a file of the set, whose
+    path is given.
 
     If both are empty, the table has no counts.
     """

@@ -311,12 +311,12 @@ Dimension = tuple[PathParts, str]
 
 
 class VariableStructure(NamedTuple):
-    """A variable of a structure.
+    """What files of one structure share about a variable.
 
     Parameters
     ----------
     owner : int
-        The first part of the names of its slots.
+        The address of the object header in the first file, with which the keys of its slots begin.
     facts : DatasetFacts
     within : tuple of int
         Lengths of the axes that every element has.

@@ -405,7 +405,7 @@ def fetch_groups(
     Parameters
     ----------
     above : sequence of HDF5Location
-    here : HDF5Location
+    location : HDF5Location
     skip : collection of str
         Names of variables that are left out.
     below : bool
