@@ -567,6 +567,21 @@ def read_version(
     """Read an aggregation file in order to change it."""
     store = find_store(url)
     _, version = store.read_version(url, options)
+    try:
+        found = _read_version(url, options, allow, version)
+    except (VirtualdsError, OSError) as error:
+        # the file is read in parts, and another writer may replace it meanwhile
+        if store.find_version(url, options) != version:
+            raise make_conflict_error(url) from error
+        raise
+    if store.find_version(url, options) != version:
+        raise make_conflict_error(url)
+    return found
+
+
+def _read_version(
+    url: str, options: StorageOptions | None, allow: AccessPolicy, version: str
+) -> AggregationVersion:
     stored = read_aggregation_file(*reader_of(Location(url, options)))
     if stored is None:
         raise FormatError(
@@ -576,8 +591,6 @@ def read_version(
     group = read(SourceFile(url, options=options), ReadOptions(allow=allow))
     if problems := group.all_problems():
         raise next(iter(problems.values()))
-    if store.find_version(url, options) != version:
-        raise make_conflict_error(url)
     return AggregationVersion(url, options, version, group, _has_relative_uris(url, stored))
 
 
