@@ -17,8 +17,8 @@ def browsing() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         stop_without("playwright")
-    # containers and root have no sandbox
-    flags = ["--no-sandbox", "--disable-background-networking"]
+    # containers and root have no sandbox, and containers little shared memory
+    flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=flags)
         try:
