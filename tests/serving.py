@@ -28,7 +28,14 @@ def serving(what: Any, **how: Any) -> Iterator[str]:
 @contextmanager
 def serving_apart(target: Path) -> Iterator[str]:
     """Serve a set by the command in a process of its own, for readers that hold the GIL."""
-    command = [sys.executable, "-m", "virtualds_cli", "serve", str(target), "--port", "0", "--json"]
+    with running_command("serve", str(target)) as told:
+        yield told["url"]
+
+
+@contextmanager
+def running_command(*arguments: str) -> Iterator[dict[str, Any]]:
+    """Run a command that serves on a free port; give what it prints about it."""
+    command = [sys.executable, "-m", "virtualds_cli", *arguments, "--port", "0", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -39,7 +46,7 @@ def serving_apart(target: Path) -> Iterator[str]:
                 line = process.stdout.readline()
                 assert line, f"the command ended: {text}"
                 text += line
-            yield json.loads(text)["url"]
+            yield json.loads(text)
         finally:
             process.terminate()
             process.wait(60)

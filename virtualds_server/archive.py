@@ -27,8 +27,6 @@ MAX_VARIABLES = 5000
 """Variables that the page lists."""
 HIDDEN_FOLDER = "file:///"
 """The folder of all files for readers who may not know it."""
-
-
 KEPT_CHUNK, KEPT_CHUNKS = 2**22, 16
 """Bytes of a decoded chunk that is kept for the next values, and how many are."""
 LARGE_CHUNK, MAX_CHUNK = 2**27, 2**29
@@ -132,7 +130,7 @@ class Archive:
     def describe(self) -> dict[str, Any]:
         """Return the groups and their variables, and the variable to show first."""
         groups: list[dict[str, Any]] = []
-        left = MAX_VARIABLES
+        left, total = MAX_VARIABLES, 0
         for node in self.virtual.subtree:
             dataset = node.to_dataset(inherit=False)
             names = sorted(
@@ -140,12 +138,11 @@ class Archive:
                 key=lambda name: (name in dataset.coords, dataset.variables[name].ndim < 2),
             )
             shown = [self._describe_variable(node.path, str(n), dataset) for n in names[:left]]
-            left -= len(shown)
+            left, total = left - len(shown), total + len(names)
             groups.append(
                 {"path": node.path, "attrs": describe_attributes(dataset.attrs), "variables": shown}
             )
         everything = [one for group in groups for one in group["variables"]]
-        total = sum(len(node.to_dataset(inherit=False).variables) for node in self.virtual.subtree)
         drawn = [one for one in everything if one["drawn"] and not one["coordinate"]] or everything
         first = max(drawn, key=_rank, default=None)
         return {
@@ -236,11 +233,8 @@ class Archive:
         """Return the element of a coordinate that belongs to an element of a variable."""
         coordinate = self.find(path).coords[name].variable
         own = {str(dim): index[str(dim)] for dim in coordinate.dims}
-        group, _ = self._locate(path)
-        while f"{group.rstrip('/')}/{name}" not in self._places and group != "/":
-            # inherited from a group above
-            group = group.rpartition("/")[0] or "/"
-        return self.read_value(f"{group.rstrip('/')}/{name}", own)
+        # a group has the coordinates that it inherits, too
+        return self.read_value(f"{path.rpartition('/')[0]}/{name}", own)
 
     def _find_chunk(self, path: str, index: Mapping[str, int]) -> ChunkBox | None:
         """Return the chunk of an element, or None if no chunk has it."""

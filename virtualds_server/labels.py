@@ -182,27 +182,21 @@ def _choose_dates(dates: npt.NDArray[Any], most: int) -> npt.NDArray[Any] | None
         # numpy counts from 1970
         origin = 1970 if unit == "Y" else 0
         starts = range(-(-(first + origin) // step) * step - origin, last + 1, step)
+        if len(starts) > 4 * most:
+            continue
         if unit == "D" and step > 1:
             # days of a month, not of an epoch
-            days = _iterate_days(low, high, step)
-            found = np.array([day for day in days if low <= day <= high], dtype="M8[s]")
-        elif len(starts) > 4 * most:
-            continue
+            found = np.array([*_iterate_days(low, high, step)], dtype="M8[s]")
         else:
             found = np.array(starts, dtype=np.int64).astype(f"M8[{unit}]").astype("M8[s]")
-            found = found[(found >= low) & (found <= high)]
-        if found.size <= most:
-            return found
+        inside: npt.NDArray[Any] = found[(found >= low) & (found <= high)]
+        if inside.size <= most:
+            return inside
     return None
 
 
 def _iterate_days(low: Any, high: Any, step: int) -> Iterator[Any]:
-    months = np.arange(low.astype("M8[M]"), high.astype("M8[M]") + 1)
-    if months.size > 100:
-        # too many for any axis
-        yield from np.arange(low.astype("M8[D]"), low.astype("M8[D]") + 1000).astype("M8[s]")
-        return
-    for month in months:
+    for month in np.arange(low.astype("M8[M]"), high.astype("M8[M]") + 1):
         days = month.astype("M8[D]") + np.arange(0, 30 - step / 2, step, dtype=np.int64)
         yield from days[days.astype("M8[M]") == month].astype("M8[s]")
 

@@ -193,9 +193,9 @@ class Slice:
             found.append(Line(axis, start, step, ceil((stop - start) / step), is_reversed))
         return found[0], found[1]
 
-    @property
+    @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What says which values are read."""
+        """What says which values are read: variable, indexes by dimension, and ranges."""
         others = [dim for dim in map(str, self.array.dims) if dim not in self.dims]
         at = tuple((dim, self.selection.find_index(self.array, dim)) for dim in others)
         ranges = tuple((one.axis.dim, one.start, one.step, one.length) for one in self.lines)
@@ -203,7 +203,7 @@ class Slice:
 
     def read(self) -> bytes:
         """Read the values as numbers, rows from the top to the bottom, as bytes."""
-        return self._as_numbers(self._read_values()).tobytes()
+        return to_numbers(self._read_values()).astype(self._number_type).tobytes()
 
     def parse(self, data: bytes) -> npt.NDArray[Any]:
         """Decode the bytes of `read` to an array."""
@@ -226,22 +226,17 @@ class Slice:
         y, x = (slice(None, None, -1 if line.is_reversed else 1) for line in self.lines)
         return found[y, x]
 
-    def _as_numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return to_numbers(values).astype(self._number_type)
-
     # ------------------------------------------------------------------ what is shown
 
     def choose_colours(self, values: npt.NDArray[Any]) -> tuple[float, float, str]:
         """Return the range of values that colours show, and the name of their map."""
-        low, high = find_range(values)
-        low = get_float(self.query, "low", low)
-        high = get_float(self.query, "high", high)
-        if (
-            low >= high
-            and {"low", "high"} & self.query.keys()
-            and find_range(values) != (low, high)
-        ):
-            raise BadRequestError(f"low={low:g} is not below high={high:g}")
+        low, high = (get_float(self.query, key) for key in ("low", "high"))
+        if low is None or high is None or low >= high:
+            ends = find_range(values)
+            low, high = (a if b is None else b for a, b in zip(ends, (low, high), strict=True))
+            # those of equal values are equal
+            if low >= high and (low, high) != ends:
+                raise BadRequestError(f"low={low:g} is not below high={high:g}")
         name = self.query.get("map") or choose_map(low, high)
         if name not in MAPS:
             raise BadRequestError(f"map={name!r}: there are {', '.join(MAPS)}")
@@ -254,31 +249,24 @@ class Slice:
     def describe(self, values: npt.NDArray[Any]) -> dict[str, Any]:
         """Return what the page draws around the picture."""
         low, high, name = self.choose_colours(values)
+        dtype = self.array.dtype
         y, x = self.lines
         there = values[~np.isnan(values)]
-        others = [str(dim) for dim in self.array.dims if dim not in self.dims]
+        _, at, _ = self.key
         return {
             "y": y.describe(get_number(self.query, "rows", 7, 2)),
             "x": x.describe(get_number(self.query, "columns", 7, 2)),
             "low": low,
             "high": high,
             "map": name,
-            "scale": describe_scale(low, high, self.array.dtype),
-            "least": self._label(float(there.min())) if there.size else None,
-            "greatest": self._label(float(there.max())) if there.size else None,
+            "scale": describe_scale(low, high, dtype),
+            "least": format_number(float(there.min()), dtype) if there.size else None,
+            "greatest": format_number(float(there.max()), dtype) if there.size else None,
             "cut": [bool((there < low).any()), bool((there > high).any())],
             "missing": 1 - there.size / values.size,
             "aspect": find_aspect(self.lines),
-            "at": {
-                dim: Axis.of(self.array, dim).format_fully(
-                    self.selection.find_index(self.array, dim)
-                )
-                for dim in others
-            },
+            "at": {dim: Axis.of(self.array, dim).format_fully(index) for dim, index in at},
         }
-
-    def _label(self, number: float) -> str:
-        return format_number(number, self.array.dtype)
 
 
 def describe_scale(low: float, high: float, dtype: np.dtype[Any]) -> list[tuple[float, str]]:
@@ -439,10 +427,9 @@ def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     if along not in array.dims or not is_drawn(array.dtype) or not array.size:
         raise BadRequestError(f"{selection.variable} has no series along {along!r}")
     start, stop = selection.find_part(array, along)
-    most = get_number(query, "points", 500, 2)
+    most = min(get_number(query, "points", 500, 2), MAX_PIXELS)
     costs = find_costs(archive, selection.variable, array, [along])
-    [wanted] = choose_steps([stop - start], [min(most, MAX_PIXELS)], Costs((1.0,), 0.0))
-    [step] = choose_steps([stop - start], [min(most, MAX_PIXELS)], costs)
+    [step] = choose_steps([stop - start], [most], costs)
     others = [str(dim) for dim in array.dims if dim != along]
     indexers: dict[Any, Any] = {dim: selection.find_index(array, dim) for dim in others}
     at = {dim: Axis.of(array, dim).format_fully(index) for dim, index in indexers.items()}
@@ -471,7 +458,7 @@ def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
         "ends": ends,
         "scale": describe_scale(*ends, array.dtype) if ends else [],
         # a denser series would read more than one request may
-        "limited": step > wanted,
+        "limited": step > ceil((stop - start) / most),
     }
 
 
@@ -498,30 +485,36 @@ def describe_number(value: Any) -> float | None:
 
 def read_point(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     """Return one value, its coordinates, and the file and the chunk that it comes from."""
-    selection = Selection.of(query)
-    array = archive.find(selection.variable)
-    at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
+    array, path, at = find_element(archive, query)
     coordinates = []
     for name, coordinate in list(array.coords.items())[:MAX_COORDINATES]:
         given = str(coordinate.attrs.get("units", ""))
         units = SPELLINGS.get(given, given)
-        value = archive.read_coordinate(selection.variable, str(name), at)
+        value = archive.read_coordinate(path, str(name), at)
         text = format_coordinate(value, units)
         coordinates.append((str(name), text if units in HEMISPHERES else f"{text} {units}".strip()))
     return read_value(archive, query) | {
         "coordinates": coordinates,
         "at": at,
-        "origin": archive.find_origin(selection.variable, at),
+        "origin": archive.find_origin(path, at),
     }
+
+
+def find_element(
+    archive: Archive, query: Mapping[str, str]
+) -> tuple[xr.DataArray, str, dict[str, int]]:
+    """Return the variable of a query, its path, and the index of one element."""
+    selection = Selection.of(query)
+    array = archive.find(selection.variable)
+    at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
+    return array, selection.variable, at
 
 
 def read_value(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     """Return one value as text, and with few digits."""
-    selection = Selection.of(query)
-    array = archive.find(selection.variable)
-    at = {str(dim): selection.find_index(array, str(dim)) for dim in array.dims}
+    array, path, at = find_element(archive, query)
     units = str(array.attrs.get("units", "")) if array.dtype.kind not in "mM" else ""
-    value = archive.read_value(selection.variable, at)
+    value = archive.read_value(path, at)
     return {"value": format_value(value), "short": format_tip(value), "units": units}
 
 
@@ -541,11 +534,10 @@ def read_values(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
 def describe_dimensions(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the dimensions of a variable, and those that are drawn first."""
     array = archive.find(Selection.of(query).variable)
-    dims = []
-    for dim in map(str, array.dims):
-        dims.append(
-            {"dim": dim, "size": array.sizes[dim], "title": Axis.of(array, dim).title or dim}
-        )
+    dims = [
+        {"dim": dim, "size": array.sizes[dim], "title": Axis.of(array, dim).title or dim}
+        for dim in map(str, array.dims)
+    ]
     plane = choose_plane(array) if array.ndim > 1 else None
     return {"dims": dims, "plane": plane}
 
@@ -560,11 +552,11 @@ def get_number(query: Mapping[str, str], key: str, default: int, least: int) -> 
     return int(text)
 
 
-def get_float(query: Mapping[str, str], key: str, default: float) -> float:
-    """Return a number of a query."""
+def get_float(query: Mapping[str, str], key: str) -> float | None:
+    """Return a number of a query, or None if it has none."""
     text = query.get(key)
     if not text:
-        return default
+        return None
     try:
         found = float(text)
     except ValueError:

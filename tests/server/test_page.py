@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import xarray as xr
 from counting_server import counting_server
 from page_files import GAP, SHAPE, make_archive, make_values
 from products import looped
-from serving import running, serving
+from serving import running, running_command, serving
 
 import virtualds
 from virtualds_server import Served, create_app
@@ -451,25 +448,11 @@ def test_other_users_of_the_machine_do_not_get_in(archive: Path) -> None:
 
 
 def test_the_command_prints_an_address_that_opens_the_page(archive: Path) -> None:
-    command = [sys.executable, "-m", "virtualds_cli", "view", str(archive), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--no-browser", "--json"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            text = ""
-            while not text.endswith("}\n"):
-                line = process.stdout.readline()
-                assert line, f"the command ended: {text}"
-                text += line
-            told = json.loads(text)
-            assert (told["first"], told["variables"]) == ("/t", 5)
-            with httpx.Client(follow_redirects=True) as client:
-                assert "page/page.js" in client.get(told["url"]).text
-            assert httpx.get(told["url"].partition("?")[0]).status_code == 403
-        finally:
-            process.terminate()
-            process.wait(60)
+    with running_command("view", str(archive), "--no-browser") as told:
+        assert (told["first"], told["variables"]) == ("/t", 5)
+        with httpx.Client(follow_redirects=True) as client:
+            assert "page/page.js" in client.get(told["url"]).text
+        assert httpx.get(told["url"].partition("?")[0]).status_code == 403
 
 
 def test_a_file_that_is_gone_is_an_error_and_no_picture(tmp_path: Path) -> None:

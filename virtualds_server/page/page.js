@@ -18,6 +18,11 @@ function draw(tag, attributes = {}, text) {
   return found;
 }
 
+function makeFacts(pairs) {
+  const cells = pairs.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
+  return make("dl", { className: "facts" }, ...cells);
+}
+
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const withUnits = (text, units) => (text === "missing" || !units ? text : `${text} ${units}`);
 const nth = (n) => `${n}${n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th"}`;
@@ -54,6 +59,8 @@ function writeLink(isStep = false) {
   if (isStep && location.hash.length > 1 && link !== location.hash) history.pushState(null, "", link);
   else history.replaceState(null, "", link);
 }
+
+const sizeOf = (dim) => shape.dims.find((one) => one.dim === dim).size;
 
 // ------------------------------------------------------------------ asking
 
@@ -293,7 +300,7 @@ function showSliders() {
 }
 
 async function moveTo(dim, index) {
-  const size = shape.dims.find((one) => one.dim === dim).size;
+  const size = sizeOf(dim);
   state.at[dim] = clamp(index, 0, size - 1);
   const range = $(`at.${dim}`);
   if (range && Number(range.value) !== state.at[dim]) range.value = state.at[dim];
@@ -308,7 +315,7 @@ function startPlaying(dim) {
   (async () => {
     while (playing === dim) {
       const begun = performance.now();
-      const size = shape.dims.find((one) => one.dim === dim).size;
+      const size = sizeOf(dim);
       await moveTo(dim, (state.at[dim] + 1) % size);
       await new Promise((done) => setTimeout(done, Math.max(120 - (performance.now() - begun), 20)));
     }
@@ -480,7 +487,7 @@ function place(told, image) {
   for (const radio of document.querySelectorAll("#maps input")) radio.checked = radio.value === told.map;
   for (const id of ["low", "high"]) if (document.activeElement !== $(id)) $(id).value = Number(told[id].toPrecision(6));
   for (const [dim, label] of Object.entries(told.at)) {
-    const size = shape.dims.find((one) => one.dim === dim).size;
+    const size = sizeOf(dim);
     const place = `${((state.at[dim] ?? 0) + 1).toLocaleString("en")} of ${size.toLocaleString("en")}`;
     $(`label.${dim}`)?.replaceChildren(label, " ", make("small", { textContent: place }));
     $(`at.${dim}`)?.setAttribute("aria-valuetext", label);
@@ -637,7 +644,7 @@ function enlarge(from, to) {
   for (const id of ["y", "x"]) {
     const line = shown[id];
     const ends = [indexAt(line, from[id]).index, indexAt(line, to[id]).index].sort((a, b) => a - b);
-    const size = shape.dims.find((one) => one.dim === line.dim).size;
+    const size = sizeOf(line.dim);
     state.parts[line.dim] = [ends[0], Math.min(ends[1] + line.step, size)];
   }
   showSlice();
@@ -647,7 +654,7 @@ function scaleBy(factor) {
   const middle = state.pin || centre();
   for (const id of ["y", "x"]) {
     const { dim } = shown[id];
-    const { size } = shape.dims.find((one) => one.dim === dim);
+    const size = sizeOf(dim);
     const [start, stop] = state.parts[dim] || [0, size];
     const length = clamp(Math.round((stop - start) * factor), 2, size);
     const first = clamp(Math.round(middle[dim] - length / 2), 0, size - length);
@@ -670,7 +677,7 @@ function pin(at) {
   writeLink();
   if (shape.dims.length > 1) showPin();
   else {
-    newest.redraw?.();
+    redraw();
     showPoint();
   }
 }
@@ -690,7 +697,7 @@ async function showPin() {
   $("series").hidden = false;
   const others = names.filter((dim) => dim !== state.along).map((dim) => `${dim}=${state.pin[dim]}`);
   const key = [contents.version, state.variable, state.along, ...others].join("&");
-  if (key === seriesKey) return newest.redraw?.();
+  if (key === seriesKey) return redraw();
   seriesKey = key;
   const dim = state.along;
   const move = (index) => (dim === state.y || dim === state.x ? pin({ ...state.pin, [dim]: index }) : moveTo(dim, index));
@@ -721,8 +728,7 @@ async function showPoint() {
   } else facts.push(["file", origin.reason]);
   if (origin.chunk?.length) facts.push(["chunk", `(${origin.chunk.join(", ")}) of shape ${origin.chunk_shape.join(" × ")}`], ["in the chunk", `(${origin.position.join(", ")})`]);
   const value = make("p", { id: "value", textContent: told.value }, " ", make("small", { textContent: told.value === "missing" ? "" : told.units }));
-  const table = make("dl", { className: "facts" }, ...facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]));
-  $("origin").replaceChildren(value, table);
+  $("origin").replaceChildren(value, makeFacts(facts));
   showChunk(told.at, origin);
 }
 
@@ -742,16 +748,19 @@ function showChunk(at, origin) {
   placeBox($("chunk"), { x: corners.x[0], y: corners.y[0] }, { x: corners.x[1], y: corners.y[1] });
 }
 
+// Draws the series that is shown again, at another width or with another mark.
+let redraw = () => null;
+
 // A series is drawn at once with few points, then with more.
 async function drawSeries(box, note, query, { height, move, here }) {
   const signal = begin("series");
   let told = null;
-  newest.redraw = () => told && drawLine(box, told, height, move, here);
+  redraw = () => told && drawLine(box, told, height, move, here);
   const columns = clamp(Math.floor((box.clientWidth || 500) / 110), 2, 12);
   for (const points of [100, 500, 2000]) {
     told = await ask("series.json", { variable: state.variable, points, columns, ...query }, signal);
-    newest.redraw();
-    const every = told.x.step > 1 ? `every ${nth(told.x.step)} of ${shape.dims.find((one) => one.dim === query.along).size.toLocaleString("en")} values` : "";
+    redraw();
+    const every = told.x.step > 1 ? `every ${nth(told.x.step)} of ${sizeOf(query.along).toLocaleString("en")} values` : "";
     const at = Object.entries(told.at).map(([dim, label]) => `${dim} ${label}`);
     note.textContent = [every, at.length ? `at ${at.join(", ")}` : ""].filter(Boolean).join(" · ");
     if (told.x.step === 1 || told.limited) break;
@@ -826,7 +835,7 @@ function drawLine(box, told, height, move, here) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const { size } = shape.dims.find((one) => one.dim === told.x.dim);
+    const size = sizeOf(told.x.dim);
     move(clamp((here() ?? told.x.start) + by * told.x.step, 0, size - 1));
     box.querySelector("svg")?.focus();
   });
@@ -849,8 +858,7 @@ async function fillStructure() {
     // the library has escaped all texts in these
     $("chunks").innerHTML = told.strips.join("") + told.chunks;
     if (!told.chunks) $("chunks").textContent = "Its values are in memory.";
-    const table = (pairs) => make("dl", { className: "facts" }, ...pairs.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]));
-    $("attrs").replaceChildren(table(told.attrs), make("h3", { textContent: `Group ${variable.group.path}` }), table(told.group));
+    $("attrs").replaceChildren(makeFacts(told.attrs), make("h3", { textContent: `Group ${variable.group.path}` }), makeFacts(told.group));
   } catch (error) {
     if (error.name !== "AbortError") $("chunks").textContent = error.message;
   }
@@ -954,7 +962,7 @@ function watchTools() {
     if (Math.abs(innerWidth - room) < 8 || !shape) return;
     room = innerWidth;
     if (shape.dims.length > 1 && shown) showSlice();
-    newest.redraw?.();
+    redraw();
   }).observe(document.body);
 }
 
