@@ -51,7 +51,7 @@ from virtualds.datasets.aggregation_plan import (
 )
 from virtualds.datasets.decoding import CHARACTER_AXIS
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import DetectedReader, Location, reader_of
 from virtualds.datasets.open import (
     NETCDF,
     make_fragment_opener,
@@ -532,9 +532,13 @@ def _sort(rows: ChunkRows) -> ChunkRows:
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a group of an aggregation file, and all groups below it."""
     location = Location(source.url, source.options)
+    return _read(location, how, reader_of(location))
+
+
+def _read(location: Location, how: ReadOptions, reader: DetectedReader) -> ManifestGroup:
     opening = OpenOptions(below=True, allow=how.allow.prefixes)
-    found = read_file(location, how, opening, reader_of(location))
-    return found.map_variables(lambda path, variable: _load_own_values(variable, source.url))
+    found = read_file(location, how, opening, reader)
+    return found.map_variables(lambda path, variable: _load_own_values(variable, location.url))
 
 
 def _load_own_values(variable: ManifestVariable, url: str) -> ManifestVariable:
@@ -566,32 +570,32 @@ def read_version(
 ) -> AggregationVersion:
     """Read an aggregation file in order to change it."""
     store = find_store(url)
-    _, version = store.read_version(url, options)
+    version = store.find_version(url, options)
     try:
-        found = _read_version(url, options, allow, version)
+        group, relative = _read_base(Location(url, options), allow)
     except (VirtualdsError, OSError) as error:
         # the file is read in parts, and another writer may replace it meanwhile
         if store.find_version(url, options) != version:
             raise make_conflict_error(url) from error
         raise
-    if store.find_version(url, options) != version:
+    if version is None or store.find_version(url, options) != version:
         raise make_conflict_error(url)
-    return found
+    return AggregationVersion(url, options, version, group, relative)
 
 
-def _read_version(
-    url: str, options: StorageOptions | None, allow: AccessPolicy, version: str
-) -> AggregationVersion:
-    stored = read_aggregation_file(*reader_of(Location(url, options)))
+def _read_base(location: Location, allow: AccessPolicy) -> tuple[ManifestGroup, bool]:
+    """Return the group of an aggregation file, and whether its uris are relative."""
+    reader = reader_of(location)
+    stored = read_aggregation_file(*reader)
     if stored is None:
         raise FormatError(
-            f"{url}: it has no aggregation variable, so it is no set that can be changed; choose "
-            f"another name, or replace it with mode='w'"
+            f"{location.url}: it has no aggregation variable, so it is no set that can be changed; "
+            f"choose another name, or replace it with mode='w'"
         )
-    group = read(SourceFile(url, options=options), ReadOptions(allow=allow))
+    group = _read(location, ReadOptions(allow=allow), reader)
     if problems := group.all_problems():
         raise next(iter(problems.values()))
-    return AggregationVersion(url, options, version, group, _has_relative_uris(url, stored))
+    return group, _has_relative_uris(location.url, stored)
 
 
 def _has_relative_uris(url: str, stored: ManifestGroup) -> bool:
