@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -181,3 +182,47 @@ def test_a_killed_worker_neither_loses_nor_doubles_files(
     document = (folder / "zarr.json").read_text()
     # what was written for nothing is gone
     assert all(path.parent.parent.name in document for path in parts_of(folder))
+
+
+OVERRIDING: dict[str, Any] = NESTED | {
+    "data_vars": "minimal",
+    "coords": "minimal",
+    "compat": "override",
+    "combine_attrs": "override",
+}
+"""As files are joined whose variables need no comparison."""
+
+
+def fill_memory(files: dict[str, bytes]) -> None:
+    """Put files where only this process sees them."""
+    fsspec.filesystem("memory").pipe(files)
+
+
+@pytest.mark.parametrize(
+    "how", few_quick(["alike", "unlike", "attributes of one file"], ["alike", "unlike"])
+)
+def test_files_that_only_workers_can_open_are_built(
+    how: str, archive: str, cluster: Any, tmp_path: Path
+) -> None:
+    paths = [archive.replace("*", f"{number:03}") for number in range(12)]
+    if how == "unlike":
+        # the other one has no mask
+        with xr.open_dataset(paths[7]) as seventh:
+            seventh.load().drop_vars("mask").to_netcdf(tmp_path / "other.nc")
+        paths[7] = f"{tmp_path}/other.nc"
+    names = [f"/archive/{how}/{number:03}.nc" for number in range(12)]
+    contents = dict(zip(names, (Path(path).read_bytes() for path in paths), strict=True))
+    urls = [f"memory:/{name}" for name in names]
+
+    def build(files: list[str], **options: Any) -> xr.Dataset:
+        if how == "attributes of one file":
+            options["attrs_file"] = files[3]
+        return virtualds.open_virtual_mfdataset(files, **OVERRIDING, **options)
+
+    cluster.run(fill_memory, contents)
+    found = build(urls, parallel=cluster)
+    assert not fsspec.filesystem("memory").exists(names[0])
+    expected = build(paths)
+    assert found.virtual.nchunks == expected.virtual.nchunks
+    fill_memory(contents)
+    xr.testing.assert_identical(found.load(), expected.load())

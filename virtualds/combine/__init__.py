@@ -59,7 +59,14 @@ from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
 from virtualds.datasets.structure import CRSByVariable, check_one_crs, find_crs_by_variable
-from virtualds.errors import CombineError, format_count, format_details, warn_user, without_secrets
+from virtualds.errors import (
+    CombineError,
+    VirtualdsError,
+    format_count,
+    format_details,
+    warn_user,
+    without_secrets,
+)
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.pictures.blocks import format_text
@@ -405,9 +412,6 @@ class Build:
         explicit = arguments["coordinates"]
         coordinates = add_from_pattern(files.pattern, combination.dims, explicit)
         steps = list_steps(coordinates, combination, preprocess)
-        if not steps and find_client(building.parallel) is not None:
-            # make the workers decode, since this process may have no access to the files
-            steps = (return_unchanged,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
         first = arguments["attrs_file"]
@@ -423,8 +427,10 @@ class Build:
         with self._explain_names():
             built = None if concatenator is None else self._join(concatenator, outcomes)
             if built is None:
-                if any(isinstance(o.opened, FileBatch) and not o.opened.is_whole for o in outcomes):
-                    # some variables were loaded from the first file of a batch only
+                batches = [o.opened for o in outcomes if isinstance(o.opened, FileBatch)]
+                if not all(b.is_whole for b in batches) or (batches and self._is_on_cluster):
+                    # some variables were loaded from the first file of a batch only, or the
+                    # workers decode, since this process may have no access to the files
                     outcomes, report = self._open(None)
                 outcomes, report = _list_datasets(outcomes, report)
                 built = self.combine(outcomes)
@@ -520,9 +526,21 @@ class Build:
     def _open(self, joiner: Concatenator | None) -> tuple[list[OpenOutcome[Any]], BuildReport]:
         """Open the files; workers join those of one structure, and write references to a target."""
         few = len(self.files.flat) < MIN_FILES
-        together = None if few else self.job.together
-        job = replace(self.job, concatenator=joiner, together=together)
+        together, steps = None if few else self.job.together, self.job.steps
+        if joiner is None and not steps and self._is_on_cluster:
+            steps = (return_unchanged,)
+        job = replace(self.job, concatenator=joiner, together=together, steps=steps)
         return replace(self, job=job).open_files()
+
+    @property
+    def _is_on_cluster(self) -> bool:
+        """Whether workers may have access to files that this process has no access to."""
+        return find_client(self.building.parallel) is not None
+
+    @property
+    def _access_errors(self) -> tuple[type[Exception], ...]:
+        """Errors of reading that only say that this process has no access to files."""
+        return (VirtualdsError, OSError) if self._is_on_cluster else ()
 
     def _join(self, concatenator: Concatenator, outcomes: Sequence[OpenOutcome[Any]]) -> Any:
         """Concatenate files as stored; None if the result might differ from that of xarray."""
@@ -532,7 +550,7 @@ class Build:
             batches = [as_batch(names[o.number], o.opened) for o in outcomes]
         if all(isinstance(batch, FileBatch) for batch in batches):
             numbered = zip(batches, outcomes, strict=True)
-            with suppress(NeedsFullCombineError):
+            with suppress(NeedsFullCombineError, *self._access_errors):
                 return concatenator.join([replace(b, numbers=o.numbers) for b, o in numbered])
         return None
 
@@ -632,7 +650,8 @@ class Build:
             batches: list[Any] = [o.opened for o in opened if isinstance(o.opened, FileBatch)]
             before = [(n, at, b) for b in batches for at, n in enumerate(b.numbers) if n < first]
             for _, place, batch in sorted(before, key=lambda item: item[0]):
-                batch.cut(place).to_dataset()
+                with suppress(*self._access_errors):
+                    batch.cut(place).to_dataset()
             raise error
 
     def _finish(
@@ -650,18 +669,21 @@ class Build:
             opening = self.opening
             check_variables(opening.loadable_variables, names, opening.skip, where)
         if self.attrs_file is not None:
-            file = self._find_dataset(self.attrs_file, outcomes)
+            attributes = self._find_attributes(self.attrs_file, outcomes)
             for path, part in combined.subtree_with_keys if is_tree else [("", combined)]:
-                part.attrs = file[path].attrs if is_tree else file.attrs
+                part.attrs = dict(attributes["" if path == "." else path])
 
-    def _find_dataset(self, number: int, outcomes: Sequence[Any]) -> Any:
-        """Return the dataset or tree of one file."""
+    def _find_attributes(self, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
+        """Return the attributes of the dataset, or of each group by its path, of one file."""
         for outcome in outcomes:
             if number in outcome.numbers:
                 opened = outcome.opened
                 if isinstance(opened, FileBatch):
-                    return opened.cut(outcome.numbers.index(number)).to_dataset()
-                return opened
+                    file = opened.cut(outcome.numbers.index(number))
+                    if file.decoded is None:
+                        return {path: group.attributes_left for path, group in file.walk()}
+                    opened = file.decoded
+                return {path.strip("/"): group.attrs for path, group in list_groups(opened).items()}
         raise ValueError(
             f"attrs_file {self.files.flat[number]}: this file is left out, since it cannot "
             f"be opened; name another"
