@@ -296,8 +296,18 @@ def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
     return _edges_to_lengths(np.unique(np.concatenate([[0], snapped])))
 
 
+class _ChunkLengths(tuple[int, ...]):
+    """The lengths of many chunks, of which `copy.deepcopy` makes no copy, as of one int.
+
+    xarray copies the encoding of a variable with every copy of it.
+    """
+
+    def __deepcopy__(self, memo: object) -> _ChunkLengths:
+        return self
+
+
 def _edges_to_lengths(edges: Ints) -> Lengths:
-    return tuple(np.diff(edges).tolist()) or (0,)
+    return _ChunkLengths(np.diff(edges).tolist() or (0,))
 
 
 def _find_longest(lengths: Ints) -> int:

@@ -253,6 +253,8 @@ def open_virtual_mfdataset(
             # files may be left out or preprocessed, so names to load need not match a variable
             loading = make_optional(build.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
+            # it takes as much memory as what is opened
+            del combined
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
     return combined

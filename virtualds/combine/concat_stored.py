@@ -10,8 +10,9 @@ xarray.
 from __future__ import annotations
 
 import io
+import operator
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -482,16 +483,20 @@ def find_order(values: Array, lengths: Ints, given_order: Ints, is_nested: bool)
         return None
     ends = np.cumsum(lengths)
     firsts, lasts = values[ends - lengths], values[ends - 1]
-    within = np.delete(np.arange(len(values) - 1), ends[:-1] - 1)
-    rises = values[within + 1] > values[within]
-    falls = values[within + 1] < values[within]
     given_firsts = firsts[given_order]
-    if not len(within) and is_nested and (given_firsts[1:] < given_firsts[:-1]).all():
+    if len(values) == len(ends) and is_nested and (given_firsts[1:] < given_firsts[:-1]).all():
         return given_order
-    if rises.all():
+
+    def is_each_file(compare: Callable[[Array, Array], Any]) -> bool:
+        """Return whether a comparison holds for all neighbouring values within a file."""
+        holds = np.asarray(compare(values[1:], values[:-1]))
+        holds[ends[:-1] - 1] = True
+        return bool(holds.all())
+
+    if is_each_file(operator.gt):
         order = np.argsort(firsts, kind="stable")
         follows = firsts[order][1:] > lasts[order][:-1]
-    elif falls.all():
+    elif is_each_file(operator.lt):
         order = np.argsort(firsts, kind="stable")[::-1]
         follows = firsts[order][1:] < lasts[order][:-1]
     else:

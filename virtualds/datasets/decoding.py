@@ -37,6 +37,8 @@ CHARACTER_AXIS = "char_dim_name"
 """The encoding entry that names the axis of characters; None for data that were not decoded."""
 PER_FILE_ENCODING = ("source", "preferred_chunks")
 """Encoding entries that differ between files: the names of the entries."""
+CHECKED_AT_ONCE = 2**20
+"""Number of dates that are checked at a time, to save memory."""
 SHARED_INDEX_BYTES = 2**16
 """Size in bytes up to which the index of a stored coordinate is shared between equal files."""
 
@@ -263,8 +265,9 @@ class VariableDecoding:
         if self.decoded[1].kind not in "mM" or values.dtype.kind in "iu":
             return self.decoded[1].kind in "mM"
         unit, *_ = str(self._declared.get("units", "")).split() or [""]
-        seconds = values * SECONDS.get(unit.lower(), 1.0)
-        return bool((np.rint(seconds) == seconds).all())
+        scale = SECONDS.get(unit.lower(), 1.0)
+        blocks = np.array_split(values, -(-values.size // CHECKED_AT_ONCE) or 1)
+        return all((np.rint(seconds) == seconds).all() for seconds in (b * scale for b in blocks))
 
     def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
         """Return a variable that xarray decodes on its own, and reads on access."""

@@ -10,9 +10,11 @@ extensions; ``docs/reference/formats/zarr-v3.md`` specifies them.
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from functools import partial
+from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,10 +23,11 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import build_fill_pipeline
-from virtualds.chunks.axes import ChunkAxis, RegularAxis
+from virtualds.chunks.axes import MAX_AXIS, ChunkAxis, RegularAxis
 from virtualds.chunks.columns import Ints
 from virtualds.chunks.fragment import Fragment, find_mesh_lengths, find_origin, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.tables import RecordCache
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf import Decoding, Packing, TimePacking
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
@@ -48,6 +51,8 @@ FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines",
 """Names of our extensions: a chunk grid, a codec, and a data type."""
 EVEN_AXIS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS = ("lengths", "stored", "hidden")
+_AXES: RecordCache[ChunkAxis] = RecordCache(8)
+"""Axes by the size of the array and the chunks as in JSON; one of a million chunks has 10 MB."""
 PIPELINE = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
 MAX_EMPTY = 2**20
@@ -177,13 +182,35 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
     if isinstance(axis, RegularAxis):
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.hidden, "last": axis.last}
     slabs = axis.slabs()
-    columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
+    lengths = np.diff(slabs.edges)
+    columns = {"lengths": lengths, "stored": slabs.encoded, "hidden": slabs.inset}
+    if np.array_equal(lengths, slabs.encoded):
+        del columns["stored"]
     return {name: _find_runs(column) for name, column in columns.items()}
 
 
 def _find_runs(values: Ints) -> list[list[int]]:
     """Return runs of equal numbers as pairs of the number and the length of the run."""
-    return [[value, len(list(run))] for value, run in groupby(values.tolist())]
+    starts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
+    counts = np.diff(starts, append=values.size)
+    return np.stack([values[starts], counts], axis=1).tolist()  # type: ignore[no-any-return]
+
+
+def _read_runs(items: Sequence[Any]) -> Ints | None:
+    """Return numbers, and pairs of a number and how often it occurs, as an array of pairs.
+
+    Return None if there is anything else, or a number below 0.
+    """
+    if not set(map(type, items)) <= {int, list, tuple}:
+        return None
+    pairs = [(item, 1) if type(item) is int else item for item in items]
+    if not set(map(len, pairs)) <= {2} or not {type(n) for pair in pairs for n in pair} <= {int}:
+        return None
+    try:
+        flat = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+    except OverflowError:
+        return None
+    return flat.reshape(-1, 2) if (flat >= 0).all() else None
 
 
 def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
@@ -266,7 +293,9 @@ def _build_array(
     for fragment in grid["fragments"]:
         check_extras(fragment, {"start", "axes"})
         axes = zip(fragment["axes"], shape, strict=True)
-        fragment_axes = tuple(_axis_from_json(axis, size) for axis, size in axes)
+        fragment_axes = tuple(
+            _share_axis(axis, size, partial(_axis_from_json, axis, size)) for axis, size in axes
+        )
         described.append((tuple(fragment["start"]), fragment_axes))
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
@@ -303,11 +332,11 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
         if any(type(n) is not int for n in numbers):
             raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
-    runs = [np.array(config[name]).reshape(-1, 2) for name in LISTED_AXIS]
+    config = {"stored": config["lengths"], **config}
+    runs = [run for name in LISTED_AXIS if (run := _read_runs(config[name])) is not None]
     # check before memory is allocated
-    whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
-    if not whole or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
+    if len(runs) < len(LISTED_AXIS) or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
         raise FormatError(
             f"lengths {config['lengths']!r:.80}, stored {config['stored']!r:.80}, hidden "
             f"{config['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
@@ -467,8 +496,15 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
             f"the metadata is damaged"
         )
     make_axis = _make_regular_axis if name == "regular" else _build_axis
-    pairs = zip(shape, lengths_by_axis, strict=True)
-    return tuple(make_axis(size, lengths, axis) for axis, (size, lengths) in enumerate(pairs))
+    return tuple(
+        _share_axis(lengths, size, partial(make_axis, size, lengths, axis))
+        for axis, (size, lengths) in enumerate(zip(shape, lengths_by_axis, strict=True))
+    )
+
+
+def _share_axis(config: Any, size: int, make: Callable[[], ChunkAxis]) -> ChunkAxis:
+    """Return the axis that ``make`` returns, the same object for arrays of the same chunks."""
+    return _AXES.get((size, pickle.dumps(config, 5)), make)
 
 
 def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
@@ -482,21 +518,20 @@ def _build_axis(size: int, lengths: Any, axis: int) -> ChunkAxis:
     """Return an axis with chunks of one length, or of listed lengths."""
     if not isinstance(lengths, list | tuple):
         return _make_regular_axis(size, lengths, axis)
-    values, counts, total = [], [], 0
-    for item in lengths:
-        value, count = item if isinstance(item, list | tuple) and len(item) == 2 else (item, 1)
-        if any(type(n) is not int or n < 1 for n in (value, count)):
-            raise _axis_error(size, lengths, axis)
-        # chunks beyond the end are not counted
-        shown = min(count, max(-(-(size - total) // value), 0))
-        values.append(value)
-        counts.append(shown)
-        total += shown * value
-    if total < size:
+    runs = _read_runs(lengths)
+    if runs is None or (runs < 1).any():
         raise _axis_error(size, lengths, axis)
-    if len({v for v, n in zip(values, counts, strict=True) if n}) == 1:
-        return ChunkAxis.regular(size, next(v for v, n in zip(values, counts, strict=True) if n))
-    stored = np.repeat(np.asarray(values, np.int64), counts)
+    values, counts = runs.T
+    # chunks beyond the end are not counted
+    counts = np.minimum(counts, -(-size // values))
+    # as floats, since the sum of damaged numbers may overflow integers
+    if not size <= (counts * values).sum(dtype=float) < MAX_AXIS:
+        raise _axis_error(size, lengths, axis)
+    starts = np.cumsum(values * counts) - values * counts
+    counts = np.minimum(counts, np.maximum(-((starts - size) // values), 0))
+    if len(distinct := np.unique(values[counts > 0])) == 1:
+        return ChunkAxis.regular(size, int(distinct[0]))
+    stored = np.repeat(values, counts)
     edges = np.minimum(np.concatenate([[0], np.cumsum(stored)]), size)
     return ChunkAxis.from_slabs(np.diff(edges), stored)
 
