@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import xarray as xr
 from builds import assert_same, assert_same_set, parts_of
 from products import few_quick
+from programs import run_code
 
 import virtualds
 from virtualds.combine import batch_job as target_module
@@ -226,3 +229,87 @@ def test_files_that_only_workers_can_open_are_built(
     assert found.virtual.nchunks == expected.virtual.nchunks
     fill_memory(contents)
     xr.testing.assert_identical(found.load(), expected.load())
+
+
+def waits_for_others(dataset: xr.Dataset, marks: Path, at: str, others: int) -> xr.Dataset:
+    """Leave a mark for each file; be stuck at one file until others have left theirs."""
+    (marks / dataset.attrs["title"]).touch()
+    end = time.monotonic() + 60
+    while dataset.attrs["title"] == at and len(list(marks.iterdir())) < others:
+        if time.monotonic() > end:
+            raise RuntimeError("the other files wait for this one")
+        time.sleep(0.01)
+    return dataset
+
+
+@pytest.mark.full
+def test_no_file_waits_for_a_slow_one(archive: str, cluster: Any, tmp_path: Path) -> None:
+    expected = virtualds.open_virtual_mfdataset(archive, **NESTED)
+    prepare = partial(waits_for_others, marks=tmp_path, at="number 2", others=FILES - 4)
+    found = virtualds.open_virtual_mfdataset(
+        archive, **NESTED, parallel=cluster, preprocess=prepare
+    )
+    assert_same(found, expected)
+
+
+BUILD = """
+import os, signal, sys
+from distributed import Client, LocalCluster
+import virtualds
+
+def stop(step):
+    if step.done >= 10 and sys.argv[4] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def unchanged(dataset):
+    return dataset
+
+if __name__ == "__main__":
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options, host="127.0.0.1") as cluster, Client(cluster) as client:
+        found = virtualds.open_virtual_mfdataset(
+            sys.argv[1], combine="nested", concat_dim="time", cache=sys.argv[2], to=sys.argv[3],
+            parallel=client, progress=stop, preprocess=unchanged,
+        )
+        print(found.virtual.report.cached)
+"""
+
+
+@pytest.mark.full
+def test_a_client_that_was_killed_takes_up_what_its_workers_have_opened(
+    archive: str, tmp_path: Path
+) -> None:
+    arguments = [archive, tmp_path / "cache", tmp_path / "all.zarr"]
+    killed = run_code(BUILD, *arguments, "killed")
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(FileNotFoundError):
+        virtualds.open_virtual_dataset(tmp_path / "all.zarr")
+    again = run_code(BUILD, *arguments, "whole")
+    assert again.returncode == 0, again.stderr
+    assert int(again.stdout.split()[-1]) >= 10
+    virtualds.open_virtual_mfdataset(archive, **NESTED).virtual.to_manifest(tmp_path / "one.zarr")
+    assert_same_set(
+        virtualds.open_virtual_dataset(tmp_path / "all.zarr"),
+        virtualds.open_virtual_dataset(tmp_path / "one.zarr"),
+    )
+
+
+@pytest.mark.full
+def test_a_worker_of_another_version_is_an_error(archive: str, tmp_path: Path) -> None:
+    import distributed
+
+    other = tmp_path / "other" / "virtualds-9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: virtualds\nVersion: 9.9\n")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        ) as workers,
+        distributed.Client(workers) as client,
+    ):
+        client.run(lambda: sys.path.insert(0, str(other.parent)))
+        with pytest.raises(RuntimeError, match=r"has virtualds 9\.9, and the process that builds"):
+            virtualds.open_virtual_mfdataset(
+                archive, **NESTED, parallel=client, to=tmp_path / "all.zarr"
+            )
+    assert not (tmp_path / "all.zarr" / "zarr.json").exists()

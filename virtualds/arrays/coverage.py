@@ -217,9 +217,9 @@ def find_coverage(
     rows = [
         np.stack([table.number(files)[codes], start, stop])
         for array, axis in arrays
-        # the tables of sets may list files without chunks
-        if urls is None or any(f.manifest.find_listed(urls) for f in array.fragments)
         for fragment in array.fragments
+        # the tables of sets may list files without chunks
+        if urls is None or fragment.manifest.find_listed(urls)
         for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
     ]
     merged = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
@@ -232,19 +232,33 @@ def find_coverage(
 
 
 def mask_covered(
-    size: int, arrays: Iterable[tuple[ManifestArray, int]], *predicates: Callable[[str], bool]
+    size: int,
+    arrays: Iterable[tuple[ManifestArray, int]],
+    *predicates: Callable[[str], bool],
+    where: npt.NDArray[np.bool_] | None = None,
+    may_cover: Callable[[ChunkManifest], bool] = lambda manifest: True,
 ) -> list[npt.NDArray[np.bool_]]:
     """Return a mask of the positions that the chosen files cover, for each predicate.
 
-    ``arrays`` are as in `find_coverage`; a predicate takes the url of a file.
+    ``arrays`` are as in `find_coverage`; a predicate takes the url of a file. Other positions than
+    those of the mask ``where`` may be missing in the result. Manifests are not read if
+    ``may_cover`` is false.
     """
+    before = None if where is None else np.concatenate([[0], np.cumsum(where)])
     masks = np.zeros((len(predicates), size), bool)
     last_files: tuple[SourceFile, ...] | None = None
     chosen_codes = np.zeros((len(predicates), 0), bool)
     for array, axis in arrays:
         for fragment in array.fragments:
-            edges = fragment.edges(axis)
-            for files, codes, chunk_slabs in _iterate_chunks(fragment.manifest, axis):
+            edges, manifest = fragment.edges(axis), fragment.manifest
+            first = 0
+            if before is not None:
+                slabs = np.flatnonzero(np.diff(before[edges]))
+                first, stop = (slabs[0], slabs[-1] + 1) if slabs.size else (0, 0)
+                manifest = manifest.take(axis, slice(first, stop))
+            if not manifest.size or not may_cover(manifest):
+                continue
+            for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
                 if files is not last_files:
                     # the codes of inline and of missing chunks index from the end
                     urls = [*(file.url for file in files), IN_THE_SET]
@@ -254,7 +268,7 @@ def mask_covered(
                     )
                 for mask, chosen in zip(masks, chosen_codes, strict=True):
                     covered_slabs = np.zeros(edges.size - 1, bool)
-                    covered_slabs[chunk_slabs[chosen[codes]]] = True
+                    covered_slabs[first + chunk_slabs[chosen[codes]]] = True
                     mask[edges[0] : edges[-1]] |= np.repeat(covered_slabs, np.diff(edges))
     return list(masks)
 

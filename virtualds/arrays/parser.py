@@ -336,12 +336,12 @@ class NativeReader:
     def name(self) -> str | None:
         """Name and version of the library, or None if it is not installed."""
         try:
-            return f"{self.package} {_find_version(self.package)}"
+            return f"{self.package} {find_version(self.package)}"
         except PackageNotFoundError:
             return None
 
 
-_find_version = cache(version)
+find_version = cache(version)
 """`importlib.metadata.version`, cached because it takes milliseconds."""
 
 

@@ -12,6 +12,7 @@ import errno
 import math
 import os
 import pickle
+import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
-from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles
+from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles, find_version
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import (
@@ -283,8 +284,8 @@ class BatchJob:
     ``concatenator`` joins stored files, ``together`` opens files of the same structure together,
     and ``target`` is the set to which references are written; each may be None. With ``datasets``,
     prepared datasets are joined as well. ``dims`` are the dimensions along which files are joined,
-    empty if coordinates decide. ``options`` and ``process`` are the settings and the id of the
-    process that created the job.
+    empty if coordinates decide. ``options``, ``process`` and ``version`` are the settings, the id
+    and the version of this library of the process that created the job.
     """
 
     open: Callable[[Any], FileBatch]
@@ -299,6 +300,7 @@ class BatchJob:
     together: SameStructureOpener | None = None
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
+    version: str = field(default_factory=partial(find_version, "virtualds"))
 
     @classmethod
     def of(
@@ -321,8 +323,14 @@ class BatchJob:
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
         """Open and prepare files, and join those of the same structure; called in any process."""
-        if self._is_in_other_process and get_options() != self.options:
-            set_options(**asdict(self.options))
+        if self._is_in_other_process:
+            if (found := find_version("virtualds")) != self.version:
+                raise RuntimeError(
+                    f"the worker {platform.node()!r} has virtualds {found}, and the process that "
+                    f"builds has {self.version}: install the same version on both"
+                )
+            if get_options() != self.options:
+                set_options(**asdict(self.options))
         try:
             outcomes, opened = self.open_together(items)
             remaining = list_unopened(items, outcomes)

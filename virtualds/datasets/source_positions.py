@@ -22,7 +22,7 @@ from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mask_
 from virtualds.bounds import check_joinable
 from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import Ints, drop_repeated_tables
-from virtualds.chunks.manifest import iterate_references
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
@@ -85,10 +85,20 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
     return {*find_coverage_along(dataset, dim, urls).urls}
 
 
-def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
-    """Return the mask of positions along a dimension whose data come from some sources."""
-    arrays = [(a, n) for a, n in _list_arrays(dataset, dim) if _find_listed([a], urls)]
-    [found] = mask_covered(dataset.sizes[dim], arrays, urls.__contains__)
+def find_positions(
+    dataset: xr.Dataset, dim: str, urls: set[str], where: Mask | None = None
+) -> Mask:
+    """Return the mask of positions along a dimension whose data come from some sources.
+
+    Other positions than those of the mask ``where`` may be missing in the result.
+    """
+    [found] = mask_covered(
+        dataset.sizes[dim],
+        _list_arrays(dataset, dim),
+        urls.__contains__,
+        where=where,
+        may_cover=lambda manifest: bool(manifest.find_listed(urls)),
+    )
     return found
 
 
@@ -227,8 +237,20 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     def is_own(url: str) -> bool:
         return url == IN_THE_SET or is_copy(url)
 
-    arrays = _list_arrays(dataset, dim)
-    copied, referred = mask_covered(dataset.sizes[dim], arrays, is_own, lambda url: not is_own(url))
+    has_copies: dict[Hashable, bool] = {}
+
+    def may_have_copies(manifest: ChunkManifest) -> bool:
+        stored = manifest.count_stored()
+        if stored is None or stored.chunks.sum() < manifest.size:
+            # some chunks may be inline
+            return True
+        if stored.name not in has_copies:
+            has_copies[stored.name] = any(map(is_copy, stored.read_files().urls))
+        return has_copies[stored.name]
+
+    size, arrays = dataset.sizes[dim], list(_list_arrays(dataset, dim))
+    [copied] = mask_covered(size, arrays, is_own, may_cover=may_have_copies)
+    [referred] = mask_covered(size, arrays, lambda url: not is_own(url), where=copied)
     return copied & ~referred
 
 

@@ -286,7 +286,7 @@ def remove_sources(
         dim = find_only_dimension(present, removed)
     has_removed = _find_removed(present, dim, removed)
     others = {url for url in listed - removed if not is_stored_in_set(url, root)}
-    is_shared = has_removed & find_positions(present, dim, others)
+    is_shared = has_removed & find_positions(present, dim, others, has_removed)
     dropped_runs = find_runs(np.flatnonzero(has_removed & ~is_shared))
     if dropped_runs == [(0, has_removed.size)]:
         raise CombineError(
