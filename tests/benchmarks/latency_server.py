@@ -1,9 +1,9 @@
 """A web server on loopback whose answers take a while.
 
-``python latency_server.py FOLDER DELAY_MS [MBIT_PER_SECOND]`` prints its port. ``GET /counts``
-answers how many requests and bytes there were since it was asked last, how many requests were open
-at a time, and in how many rounds the file was read that took most: a round begins with a request
-for a file when no other for it is open.
+``python latency_server.py FOLDER DELAY_MS [MBIT_PER_SECOND [PORT]]`` prints its port. ``GET
+/counts`` answers how many requests and bytes there were since it was asked last, how many requests
+were open at a time, and in how many rounds the file was read that took most: a round begins with a
+request for a file when no other for it is open.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Files:
         return web.Response(status=status, body=body, headers=headers)
 
 
-async def serve(folder: Path, delay: float, rate: float) -> None:
+async def serve(folder: Path, delay: float, rate: float, port: int) -> None:
     """Serve until killed."""
     files = Files(folder, delay, rate)
     app = web.Application()
@@ -89,7 +89,7 @@ async def serve(folder: Path, delay: float, rate: float) -> None:
     app.router.add_route("*", "/{path:.*}", files.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     print(runner.addresses[0][1], flush=True)
     await asyncio.Event().wait()
@@ -97,4 +97,5 @@ async def serve(folder: Path, delay: float, rate: float) -> None:
 
 if __name__ == "__main__":
     mbit = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
-    asyncio.run(serve(Path(sys.argv[1]), float(sys.argv[2]) / 1000, mbit * 10**6 / 8))
+    port = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    asyncio.run(serve(Path(sys.argv[1]), float(sys.argv[2]) / 1000, mbit * 10**6 / 8, port))

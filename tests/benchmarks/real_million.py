@@ -11,18 +11,13 @@ say. A million files take 33 GB of disk.
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import os
-import resource
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from calendar import monthrange
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +25,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 import xarray as xr
+from steps import later, print_head, print_row, record, run_apart, run_here
 
 import virtualds
 
@@ -122,7 +118,9 @@ def name_file(folder: Path, month: int) -> Path:
 
 
 def list_files(folder: Path, count: int) -> list[str]:
-    return [str(name_file(folder, month)) for month in range(count)]
+    # as `name_file`, without the parts that paths keep in memory
+    names = (f"{month // PER_FOLDER:04d}/month{month:07d}.nc" for month in range(count))
+    return [f"{folder}/{name}" for name in names]
 
 
 # ---------------------------------------------------------------------- steps
@@ -157,7 +155,7 @@ def sync_more(folder: Path, count: int, more: int) -> Any:
     """Write files behind the last one, and follow them."""
     last = sum(1 for _ in (folder / "data").glob("*/*.nc"))
     write_files(folder / "data", last, last + more, count)
-    return measure(partial(sync, folder, count))
+    return later(sync, folder, count)
 
 
 def verify(folder: Path, count: int) -> Any:
@@ -174,22 +172,22 @@ def diagnose(folder: Path, count: int) -> Any:
 def open_set(folder: Path, count: int) -> Any:
     # the first opening imports what it needs
     virtualds.open_virtual_dataset(folder / "small.zarr")
-    return measure(lambda: xr.open_dataset(folder / "built.zarr", engine="virtual").sizes["time"])
+    return later(lambda: xr.open_dataset(folder / "built.zarr", engine="virtual").sizes["time"])
 
 
 def read_slice(folder: Path, count: int) -> Any:
     opened = xr.open_dataset(folder / "built.zarr", engine="virtual")
-    return measure(lambda: float(opened["v0"].isel(time=opened.sizes["time"] // 3).mean()))
+    return later(lambda: float(opened["v0"].isel(time=opened.sizes["time"] // 3).mean()))
 
 
 def read_point(folder: Path, count: int) -> Any:
     opened = xr.open_dataset(folder / "built.zarr", engine="virtual")
-    return measure(lambda: float(opened["v3"].isel(lat=1, lon=3).mean()))
+    return later(lambda: float(opened["v3"].isel(lat=1, lon=3).mean()))
 
 
 def read_mean(folder: Path, count: int) -> Any:
     opened = xr.open_dataset(folder / "built.zarr", engine="virtual", chunks="auto")
-    return measure(lambda: float(opened["v0"].mean()))
+    return later(lambda: float(opened["v0"].mean()))
 
 
 STEPS: dict[str, Callable[[Path, int], Any]] = {
@@ -209,82 +207,11 @@ STEPS: dict[str, Callable[[Path, int], Any]] = {
 }
 
 
-# ---------------------------------------------------------------------- measuring
-
-
-def measure(work: Callable[[], Any]) -> Any:
-    """Do some work, and keep what it took, in place of what the whole step takes."""
-    gc.collect()
-    begun = take_stock()
-    found = work()
-    measure.taken = subtract(take_stock(), begun)  # type: ignore[attr-defined]
-    return found
-
-
-def take_stock() -> dict[str, float]:
-    """Return seconds, processor seconds and bytes of this process and of those that it started."""
-    mine, others = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    lines = Path("/proc/self/io").read_text().split()
-    return {
-        "seconds": time.perf_counter(),
-        "processor": sum(one.ru_utime + one.ru_stime for one in (mine, others)),
-        "read": float(lines[lines.index("rchar:") + 1]),
-        "from disk": float(lines[lines.index("read_bytes:") + 1]),
-    }
-
-
-def subtract(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    return {name: value - before[name] for name, value in after.items()}
-
-
-def run_step(name: str, folder: Path, count: int) -> None:
-    """Do one step in this process, and print what it took."""
-    result = (
-        measure(partial(STEPS[name], folder, count))
-        if not _is_own(name)
-        else STEPS[name](folder, count)
-    )
-    own, others = (
-        resource.getrusage(who).ru_maxrss * 1024
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    taken = measure.taken  # type: ignore[attr-defined]
-    print(json.dumps({**taken, "memory": max(own, others), "result": result}))
-
-
-def _is_own(name: str) -> bool:
-    """Return whether a step measures a part of itself."""
-    return name.startswith("one") or name in ("open", "sync, one new", "sync, 1 % new")
-
-
-def iterate_steps(folder: Path, count: int, chosen: list[str]) -> Iterator[tuple[str, Any]]:
-    for name in chosen or STEPS:
-        command = [sys.executable, __file__, "--step", name, "--files", str(count)]
-        done = subprocess.run(
-            [*command, "--folder", str(folder)], stdout=subprocess.PIPE, text=True, check=False
-        )
-        if done.returncode:
-            yield name, None
-        else:
-            yield name, json.loads(done.stdout.splitlines()[-1])
-
-
-def record(path: Path | None, name: str, count: int, found: dict[str, Any]) -> None:
-    """Keep the numbers of a step in a JSON file, in place of older ones."""
-    if path is None:
-        return
-    known = json.loads(path.read_text()) if path.exists() else {}
-    numbers = {key: round(value, 4) for key, value in found.items() if key != "result"}
-    known.setdefault(name, {})[str(count)] = numbers
-    path.write_text(json.dumps(known, indent=1) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, action="append", help="how many; may be repeated")
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
+    parser.add_argument("--keep", action="store_true", help="keep the files, and use kept ones")
     parser.add_argument("--calendar", default="standard", help="that of the dates")
     parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
     parser.add_argument("--only", action="append", default=[], choices=STEPS, help="these steps")
@@ -293,39 +220,42 @@ def main() -> None:
     counts = given.files or [1000, 10_000]
     os.environ[CALENDAR] = os.environ.get(CALENDAR, given.calendar)
     if given.step:
-        run_step(given.step, given.folder, counts[0])
+        run_here(partial(STEPS[given.step], given.folder, counts[0]))
         return
     for count in counts:
-        root = Path(tempfile.mkdtemp(dir=given.folder))
+        if given.keep:
+            root = (given.folder or Path()) / f"archive-{count}"
+        else:
+            root = Path(tempfile.mkdtemp(dir=given.folder))
         try:
-            begun = time.perf_counter()
-            write_files(root / "data", 0, count, count)
-            nbytes = sum(entry.stat().st_size for entry in (root / "data").glob("*/*.nc"))
-            print(
-                f"\n{count:,} files, {nbytes / 1e9:.2f} GB, {nbytes / count / 1e3:.1f} kB each, "
-                f"made in {time.perf_counter() - begun:.0f} s",
-                flush=True,
-            )
-            write_files(root / "few", 0, 2, 2)
-            few = list_files(root / "few", 2)
-            virtualds.open_virtual_mfdataset(
-                few, combine="nested", concat_dim="time", to=root / "small.zarr"
-            )
-            names = ("seconds", "processor", "ms a file", "read MB", "disk MB", "peak MB")
-            print(" " * 26 + "".join(f"{name:>10}" for name in names))
-            for name, found in iterate_steps(root, count, given.only):
-                if found is None:
-                    print(f"{name:26}   failed", flush=True)
-                    continue
-                numbers = (
-                    *(found["seconds"], found["processor"], found["processor"] / count * 1e3),
-                    *(found["read"] / 1e6, found["from disk"] / 1e6, found["memory"] / 1e6),
-                )
-                row = "".join(f"{number:10.3f}" for number in numbers)
-                print(f"{name:26}{row}   {found['result']}", flush=True)
-                record(given.record, name, count, found)
+            if not (root / "small.zarr").exists():
+                make_archive(root, count)
+            print_head()
+            chosen = {name: STEPS[name] for name in given.only or STEPS}
+            for name, found in run_apart(chosen, ["--files", str(count), "--folder", str(root)]):
+                print_row(name, found)
+                if found is not None:
+                    record(given.record, name, count, found)
         finally:
-            shutil.rmtree(root)
+            if not given.keep:
+                shutil.rmtree(root)
+
+
+def make_archive(root: Path, count: int) -> None:
+    """Make the files, and a small set beside them, and print their size."""
+    begun = time.perf_counter()
+    write_files(root / "data", 0, count, count)
+    nbytes = sum(entry.stat().st_size for entry in (root / "data").glob("*/*.nc"))
+    print(
+        f"\n{count:,} files, {nbytes / 1e9:.2f} GB, {nbytes / count / 1e3:.1f} kB each, "
+        f"made in {time.perf_counter() - begun:.0f} s",
+        flush=True,
+    )
+    write_files(root / "few", 0, 2, 2)
+    few = list_files(root / "few", 2)
+    virtualds.open_virtual_mfdataset(
+        few, combine="nested", concat_dim="time", to=root / "small.zarr"
+    )
 
 
 if __name__ == "__main__":

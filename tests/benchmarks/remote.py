@@ -41,10 +41,10 @@ def write_files(folder: Path) -> None:
                 field.dims[axis].attach_scale(scale)
 
 
-def served(folder: Path, delay: float = DELAY, mbit: float = math.inf) -> str:
+def served(folder: Path, delay: float = DELAY, mbit: float = math.inf, port: int = 0) -> str:
     """Serve a folder until this process ends, and return the url."""
     program = Path(__file__).parent / "latency_server.py"
-    command = [sys.executable, str(program), str(folder), str(delay), str(mbit)]
+    command = [sys.executable, str(program), str(folder), str(delay), str(mbit), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None

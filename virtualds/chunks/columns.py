@@ -197,12 +197,13 @@ def is_same_column(left: Column, right: Column) -> bool:
     return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(left, right)
 
 
-def renumber_files(numbers: Sequence[int]) -> Column | None:
+def renumber_files(numbers: npt.ArrayLike) -> Column | None:
     """Return a lookup array from old to new file codes, or None if no code changes."""
-    if numbers == list(range(len(numbers))):
+    found = np.asarray(numbers, np.int32)
+    if np.array_equal(found, np.arange(found.size)):
         return None
     # the negative codes index from the end, and do not change
-    return np.array([*numbers, INLINE, MISSING], np.int32)
+    return np.append(found, np.array([INLINE, MISSING], np.int32))
 
 
 def concatenate_columns(
@@ -257,7 +258,7 @@ class JoinedTable(Generic[Item]):
 
     parts: tuple[tuple[Item, ...], ...]
     items: tuple[Item, ...]
-    numbers: tuple[list[int], ...]
+    numbers: tuple[npt.NDArray[np.int32], ...]
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
@@ -271,7 +272,10 @@ class JoinedTable(Generic[Item]):
             ):
                 return cached
         items: dict[Item, int] = {}
-        numbers = tuple([items.setdefault(item, len(items)) for item in part] for part in parts)
+        numbers = tuple(
+            np.array([items.setdefault(item, len(items)) for item in part], np.int32)
+            for part in parts
+        )
         joined = cls(tuple(parts), tuple(items), numbers)
         _joined_tables.append(joined)
         return joined
@@ -283,6 +287,11 @@ def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item,
 
 
 _joined_tables: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
+
+
+def release_joined_tables() -> None:
+    """Forget the tables that were joined, which may have millions of files."""
+    _joined_tables.clear()
 
 
 # ---------------------------------------------------------------------- packing

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from virtualds.chunks.columns import release_joined_tables
 from virtualds.combine.batch_job import (
     BatchJob,
     BuildOptions,
@@ -253,8 +254,9 @@ def open_virtual_mfdataset(
             # files may be left out or preprocessed, so names to load need not match a variable
             loading = make_optional(build.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
-            # it takes as much memory as what is opened
+            # these take as much memory as what is opened
             del combined
+            release_joined_tables()
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
     return combined

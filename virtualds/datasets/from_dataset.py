@@ -17,6 +17,7 @@ from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
+    CHECKED_AT_ONCE,
     IDENTITY_ATTRIBUTES,
     TIME_ATTRIBUTES,
     UNNAMED,
@@ -179,8 +180,10 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             plain = stored.copy(data=_to_plain(stored.data))
             for spelt in _iterate_unit_variants(plain, encoding):
-                decoded = _iterate_decodings(name, spelt, variable)
-                if any(_is_same(again, variable) for again in decoded):
+                if all(
+                    any(_is_same(again, part) for again in _iterate_decodings(name, coded, part))
+                    for coded, part in _iterate_parts(spelt, variable)
+                ):
                     return spelt
         except ENCODE_ERRORS:
             continue
@@ -217,6 +220,18 @@ def _iterate_unit_variants(
             again.attrs.pop("calendar", None)
         yield again
     yield stored
+
+
+def _iterate_parts(
+    stored: xr.Variable, variable: xr.Variable
+) -> Iterator[tuple[xr.Variable, xr.Variable]]:
+    """Yield a stored and a decoded variable in parts, if each date decodes on its own."""
+    if variable.ndim != 1 or variable.dtype.kind not in TIMES:
+        yield stored, variable
+        return
+    for begin in range(0, max(variable.size, 1), CHECKED_AT_ONCE):
+        part = slice(begin, begin + CHECKED_AT_ONCE)
+        yield stored[part], variable[part]
 
 
 def _iterate_decodings(

@@ -191,9 +191,9 @@ class NumberedFiles:
             self._together[key] = files, numbers
         return numbers
 
-    def list_rows(self) -> list[tuple[str, Fingerprint]]:
-        """Return the path to write and the fingerprint of every file, in order of their indexes."""
-        return [(self.name(file.url), file.fingerprint) for file in self.files.values()]
+    def iterate_rows(self) -> Iterator[tuple[str, Fingerprint]]:
+        """Yield the path to write and the fingerprint of every file, in order of their indexes."""
+        return ((self.name(file.url), file.fingerprint) for file in self.files.values())
 
 
 def collect_fingerprints(
@@ -203,7 +203,7 @@ def collect_fingerprints(
     found = NumberedFiles(name)
     for manifest in manifests:
         found.number_all(manifest.sources)
-    return {path: one for path, one in found.list_rows() if every or any(one)}
+    return {path: one for path, one in found.iterate_rows() if every or any(one)}
 
 
 # ---------------------------------------------------------------------- referenced files

@@ -475,7 +475,7 @@ class Hierarchy:
 
         if problems := _plan_nodes(group, found._add_group, add_variable)[1]:
             raise make_unsupported_error(url, format, problems, REMEDY)
-        found.notes["files"] = {name: list(known) for name, known in files.list_rows()}
+        found.notes["files"] = {name: list(known) for name, known in files.iterate_rows()}
         return found
 
     def _add_group(self, path: str, group: ManifestGroup) -> None:

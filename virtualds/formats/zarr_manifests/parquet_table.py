@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -469,17 +469,6 @@ def _read_source_rows(
     return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
 
 
-def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
-    """Return the first and last path of every record of a large table.
-
-    Returns an empty list for a small table, or if a relative path leads out of the set.
-    """
-    if len(paths) < SHARED_TABLES or any(path.startswith(PARENT_PREFIX) for path in paths):
-        return []
-    records = (paths[n : n + RECORD_SIZE] for n in range(0, len(paths), RECORD_SIZE))
-    return [[min(some), max(some)] for some in records]
-
-
 # ---------------------------------------------------------------------- manifest files
 
 MAX_ENTRIES = 2**16
@@ -585,10 +574,8 @@ class TableWriter:
 
     def write_sources(self, folder: str) -> SourceTable:
         """Write the table of files, after all other tables."""
-        rows = self._sources.list_rows()
-        write_source_rows(folder, rows, self._put)
-        ranges = list_path_ranges([path for path, _ in rows])
-        return SourceTable(folder, len(rows), tuple((first, last) for first, last in ranges))
+        ranges = write_source_rows(folder, self._sources.iterate_rows(), self._put)
+        return SourceTable(folder, len(self._sources.files), ranges)
 
 
 def _encode_record(
@@ -615,17 +602,26 @@ def _encode_record(
 
 
 def write_source_rows(
-    folder: str, rows: Sequence[tuple[str, Fingerprint]], put: Callable[[str, bytes], None]
-) -> None:
-    """Write the records of a table of files, given as written paths and fingerprints."""
+    folder: str, rows: Iterable[tuple[str, Fingerprint]], put: Callable[[str, bytes], None]
+) -> tuple[tuple[str, str], ...]:
+    """Write the records of a table of files, given as written paths and fingerprints.
+
+    Return the first and last path of every record of a large table; nothing for a small table, or
+    if a relative path leads out of the set.
+    """
     import pyarrow as pa
 
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
-    for record, first in enumerate(range(0, len(rows), RECORD_SIZE)):
-        some = rows[first : first + RECORD_SIZE]
-        columns = zip(*((path, *known) for path, known in some), strict=True)
+    ranges, count, leads_out = list[tuple[str, str]](), 0, False
+    rows = iter(rows)
+    while record := list(islice(rows, RECORD_SIZE)):
+        columns = list(zip(*((path, *known) for path, known in record), strict=True))
         arrays = {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}
-        put(f"{folder}/{record}.parquet", _encode_parquet(arrays, ()))
+        put(f"{folder}/{len(ranges)}.parquet", _encode_parquet(arrays, ()))
+        paths, count = columns[0], count + len(record)
+        leads_out = leads_out or any(path.startswith(PARENT_PREFIX) for path in paths)
+        ranges.append((min(paths), max(paths)))
+    return () if count < SHARED_TABLES or leads_out else tuple(ranges)
 
 
 def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:

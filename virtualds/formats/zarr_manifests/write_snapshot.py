@@ -384,7 +384,7 @@ class SnapshotWriter:
             return sources.folder
         if sources not in self._moved:
             folder = f"{FOLDER}/{self.name}/sources.{len(self._moved)}"
-            rows = [(self.make_path(file.url), file.fingerprint) for file in table.sources.moved]
+            rows = ((self.make_path(file.url), file.fingerprint) for file in table.sources.moved)
             write_source_rows(folder, rows, self.put)
             self._moved[sources] = folder
         return self._moved[sources]

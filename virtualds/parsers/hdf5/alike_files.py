@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -572,7 +572,7 @@ class HDF5FileBatch:
             if values.count(values[0]) < len(values)
         }
 
-    def _iterate_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
+    def _iterate_encodings(self, name: str) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield the encoding entries of a variable that differ between files."""
         variable, columns = self.known.variables[name], self.columns[name]
         yield "source", self._paths
@@ -585,8 +585,8 @@ class HDF5FileBatch:
             yield "preferred_chunks", [preferred[chunk] for chunk in chunks]
 
     @cached_property
-    def _paths(self) -> list[str]:
-        return [path_or_url(source.url) for source in self.sources]
+    def _paths(self) -> Sequence[str]:
+        return _Paths(self.sources)
 
     def take(self, indexes: Ints) -> HDF5FileBatch:
         """Return some of the files, in the given order."""
@@ -623,6 +623,24 @@ class HDF5FileBatch:
         if not isinstance(data, ManifestArray):
             raise TypeError(f"{name!r} is not a virtual array")
         return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths(Sequence[str]):
+    """The paths of files, made when they are needed, to save memory."""
+
+    sources: Sequence[SourceFile]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> _Paths: ...
+    def __getitem__(self, place: Any) -> Any:
+        found = self.sources[place]
+        return _Paths(found) if isinstance(place, slice) else path_or_url(found.url)
 
 
 def _list_rows(column: Ints) -> list[tuple[int, ...]]:
