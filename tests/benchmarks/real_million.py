@@ -88,14 +88,14 @@ def find_marks(data: bytes, days: int) -> int:
     return place
 
 
-def write_files(folder: Path, first: int, stop: int, count: int) -> None:
-    """Write some months of an archive of ``count`` months."""
+def write_files(folder: Path, first: int, stop: int, count: int, *, even: bool = False) -> None:
+    """Write some months of an archive of ``count`` months, or months that are all alike."""
     folder.mkdir(parents=True, exist_ok=True)
     templates: dict[tuple[int, bool, int], tuple[bytes, int]] = {}
     kind = os.environ.get(CALENDAR, "standard")
-    starts = np.cumsum([0, *(count_days(month) for month in range(stop))])
+    starts = np.cumsum([0, *(30 if even else count_days(month) for month in range(stop))])
     for month in range(first, stop):
-        days, is_late = count_days(month), month >= count // 2
+        days, is_late = int(starts[month + 1] - starts[month]), not even and month >= count // 2
         key = days, is_late, month % VARIANTS
         if key not in templates:
             data = make_template(folder / "template.nc", *key, kind)

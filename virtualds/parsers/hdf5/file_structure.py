@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -582,6 +582,10 @@ class FileReader(Protocol):
         """Release the file."""
 
 
+READ_AHEAD_BYTES = 2**17
+"""Number of bytes that the system is asked to read ahead, as many as Linux does by itself."""
+
+
 class LocalReader:
     """Reads a local file."""
 
@@ -590,11 +594,18 @@ class LocalReader:
         try:
             lock_for_reading(self._handle)
             status = os.fstat(self._handle)
-            self.head = os.pread(self._handle, HEAD_BYTES, 0)
+            if hasattr(os, "posix_fadvise"):
+                # the disk reads the heads of many files at once, while others are opened
+                os.posix_fadvise(self._handle, 0, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         except BaseException:
             self.close()
             raise
         self.source = SourceFile(url, status.st_size, status.st_mtime_ns)
+
+    @cached_property
+    def head(self) -> bytes:
+        """Its first bytes."""
+        return os.pread(self._handle, HEAD_BYTES, 0)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
         """Fill a buffer with the bytes from an address on; return how many there are."""
@@ -768,6 +779,12 @@ def open_many(
         except OPEN_ERRORS:
             return None
 
+    def has_head(reader: FileReader | None) -> bool:
+        try:
+            return reader is not None and len(reader.head) >= 0
+        except OPEN_ERRORS:
+            return False
+
     with _choose_runner(len(urls), is_local) as run:
         fetch = None if is_local else partial(_fetch_ranges, run)
         readers: list[FileReader | None] = []
@@ -775,8 +792,10 @@ def open_many(
             readers += run(open_one, urls if is_local else urls[:MIN_FILES])
             if not is_local and is_alike(_select_open_files(readers, fetch)):
                 readers += run(open_one, urls[MIN_FILES:])
-            numbers = np.flatnonzero([reader is not None for reader in readers])
-            yield _select_open_files(readers, fetch), numbers
+            # all files are open before the first is read
+            are_read = np.array(list(map(has_head, readers)), bool)
+            opened = [r if is_read else None for r, is_read in zip(readers, are_read, strict=True)]
+            yield _select_open_files(opened, fetch), np.flatnonzero(are_read)
         finally:
             for reader in filter(None, readers):
                 reader.close()
