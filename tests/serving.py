@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from virtualds_server import create_app
-from virtualds_server.run import bind, find_url
+from virtualds_server.run import bind_socket, get_socket_url
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def running_command(*arguments: str) -> Iterator[dict[str, Any]]:
 @contextmanager
 def running(app: Any) -> Iterator[str]:
     """Run an application."""
-    listening = bind("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -64,7 +64,7 @@ def running(app: Any) -> Iterator[str]:
         assert thread.is_alive() and time.monotonic() < until, "the server does not start"
         time.sleep(0.01)
     try:
-        yield find_url(listening)
+        yield get_socket_url(listening)
     finally:
         server.should_exit = True
         thread.join(60)

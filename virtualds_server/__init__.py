@@ -1,10 +1,9 @@
-"""A server of sets and files as plain Zarr over HTTP: a client beside the library.
+"""A server of sets and files as plain Zarr over HTTP, outside the library.
 
-It opens and reads what it serves by the public names, as users do. Besides them it uses modules of
-the library that tell whether a set has changed, and leave secrets out; `tests/test_layout.py` lists
-them.
+It opens and reads them with the public functions of the library, as users do. It also uses modules
+that detect changes of a set and that remove secrets from text; `tests/test_layout.py` lists them.
 
-``virtualds serve`` starts it, and any ASGI server runs what `create_app` returns.
+``virtualds serve`` starts it, and any ASGI server runs the application of `create_app`.
 """
 
 from virtualds_server.app import create_app

@@ -1,4 +1,4 @@
-"""The ASGI application: its routes, and errors as answers."""
+"""The ASGI application: its routes, and responses to requests that fail."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from virtualds.errors import without_secrets
-from virtualds_server.answers import EXPOSED, METADATA_NAMES, PREFLIGHT, answer_request
-from virtualds_server.archive import NoSuchVariableError, TooLargeError
-from virtualds_server.bodies import Bodies, Body, OverloadedError
-from virtualds_server.guard import Guard
+from virtualds_server.archive import ChunkTooLargeError, VariableNotFoundError
+from virtualds_server.bodies import Body, BodyCache, OverloadedError
+from virtualds_server.guard import TokenMiddleware
 from virtualds_server.limits import Limits
+from virtualds_server.responses import (
+    CORS_HEADERS,
+    METADATA_NAMES,
+    PREFLIGHT_HEADERS,
+    respond_to_get,
+)
 from virtualds_server.slices import BadRequestError
 from virtualds_server.versions import (
     FORMATS,
-    Follower,
-    NoFormError,
+    NotRepresentableError,
     Served,
     Version,
+    VersionTracker,
     describe_error,
 )
 from virtualds_server.views import (
-    MEDIA,
+    MEDIA_TYPES,
     PAGE_HEADERS,
-    OtherVersionError,
-    find_view,
-    read_page,
+    VersionMismatchError,
+    get_view,
+    read_page_files,
 )
 
 if TYPE_CHECKING:
@@ -39,16 +44,17 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-NEEDED = "pip install starlette uvicorn zarr"
+INSTALL_HINT = "pip install starlette uvicorn zarr"
 log = logging.getLogger("virtualds.server")
 
-NO_CHUNK = "!"
-"""What GDAL gets for a chunk that cannot be read: it takes every status of an error for a missing
-chunk, and fills it. This is too short for any chunk (`virtualds.zarr_store` with
-``readers="any"`` has none of one byte), so that GDAL raises an error."""
+GDAL_ERROR_BODY = "!"
+"""The body of a response to GDAL for a chunk that cannot be read.
+
+GDAL takes every error status for a missing chunk and fills it. It raises an error for this body,
+which is too short: no chunk of `virtualds.zarr_store` with ``readers="any"`` has one byte."""
 LOOPBACK = ["localhost", "127.0.0.1"]
 SOURCE_ERRORS = (OSError, ValueError, RuntimeError)
-"""What reading raises if a source, or the set itself, is broken. Others are mistakes of ours."""
+"""Errors of reading a source or a set that is broken. All others are bugs of this server."""
 
 
 def create_app(
@@ -67,20 +73,20 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves a set or a file as plain Zarr, read only.
 
-    ``/`` is a page that shows it. ``/zarr/`` is the hierarchy as Zarr v3, ``/zarr2/`` the same as
-    Zarr v2. ``/health`` says whether it can be read. Nothing is opened before the first request.
-    When the set changes, its new version is served.
+    ``/`` is a web page that shows it. ``/zarr/`` is the hierarchy as Zarr v3, ``/zarr2/`` the same
+    as Zarr v2. ``/health`` reports whether it can be opened. Nothing is opened before the first
+    request. When the set changes, its new version is served.
 
     Parameters
     ----------
     url : str or path, Dataset or DataTree, or Served
-        What to serve; `Served` says how to open it again.
+        What to serve. A `Served` also defines how it is opened again after a change.
     group, drop_variables, snapshot, storage_options, allow, parser, parser_options, on_error
         How to open it, as in `virtualds.zarr_store`.
     limits : Limits, optional
-        Threads, memory and seconds that it may use.
+        Limits of threads, memory and time.
     token : str, optional
-        Only browsers get in that have brought this token once, as ``/?token=...``.
+        Only browsers that have opened ``/?token=...`` with this token get access.
 
     Returns
     -------
@@ -103,8 +109,8 @@ def create_app(
         from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.routing import Route
     except ImportError as error:
-        raise ImportError(f"serving needs starlette ({error}); {NEEDED}") from error
-    opening = {
+        raise ImportError(f"serving needs starlette ({error}); {INSTALL_HINT}") from error
+    options = {
         "group": group,
         "drop_variables": drop_variables,
         "snapshot": snapshot,
@@ -115,148 +121,147 @@ def create_app(
         "on_error": on_error,
     }
     if on_error == "raise":
-        del opening["on_error"]
-    given = {key: value for key, value in opening.items() if value is not None}
+        del options["on_error"]
+    options = {name: value for name, value in options.items() if value is not None}
     if isinstance(url, Served):
-        if given:
-            raise TypeError(f"{min(given)}= of a Served: give it to the function that opens it")
+        if options:
+            raise TypeError(f"{min(options)}= of a Served: give it to the function that opens it")
         served = url
     else:
-        served = Served.of(url, given)
+        served = Served.of(url, options)
     limits = limits or Limits()
-    server = Server(Follower(served, limits.check_every), Bodies(limits))
+    server = Server(VersionTracker(served, limits.check_every), BodyCache(limits))
     app = Starlette(
         routes=[
-            Route("/", server.show_file),
-            Route("/page/{name}", server.show_file),
-            Route("/view/{name}", server.show_view),
-            Route("/health", server.tell_health),
+            Route("/", server.serve_page_file),
+            Route("/page/{name}", server.serve_page_file),
+            Route("/view/{name}", server.serve_view),
+            Route("/health", server.serve_health),
             *(
-                Route(f"/{name}/{{key:path}}", partial(server.serve_key, kind))
-                for name, kind in ({} if served.is_private else FORMATS).items()
+                Route(f"/{name}/{{key:path}}", partial(server.serve_key, zarr_format))
+                for name, zarr_format in ({} if served.is_private else FORMATS).items()
             ),
         ],
-        # a name of another server that leads here is a trick of a page of that server
+        # a page of another host whose name resolves to this server must not read (DNS rebinding)
         middleware=[
             *([Middleware(TrustedHostMiddleware, LOOPBACK)] if served.is_private else []),
-            *([Middleware(Guard, token)] if token else []),
+            *([Middleware(TokenMiddleware, token)] if token else []),
         ],
-        exception_handlers={404: answer_unknown, 405: answer_method},
-        lifespan=server.live,
+        exception_handlers={404: handle_not_found, 405: handle_wrong_method},
+        lifespan=server.close_after,
     )
     app.state.server = server
     return app
 
 
 class Server:
-    """The functions behind the routes."""
+    """The handlers of the routes."""
 
-    def __init__(self, follower: Follower, bodies: Bodies) -> None:
-        self.follower, self.bodies = follower, bodies
+    def __init__(self, tracker: VersionTracker, bodies: BodyCache) -> None:
+        self.tracker, self.bodies = tracker, bodies
 
     @asynccontextmanager
-    async def live(self, app: Starlette) -> AsyncIterator[None]:
-        """Let the threads end with the application."""
+    async def close_after(self, app: Starlette) -> AsyncIterator[None]:
+        """Shut the threads down when the application ends."""
         yield
         self.bodies.close()
 
     # ------------------------------------------------------------------ Zarr
 
-    async def serve_key(self, kind: int, request: Request) -> Response:
-        """Answer with the value of a key, or a part of it; 404 if Zarr has no such key.
-
-        ``kind`` is the version of Zarr.
-        """
+    async def serve_key(self, zarr_format: int, request: Request) -> Response:
+        """Respond with the value of a Zarr key, or with 404 if there is no such key."""
         key = request.path_params["key"]
         name = key.rpartition("/")[2]
         is_metadata = name in METADATA_NAMES
         is_gdal = request.headers.get("user-agent", "").startswith("GDAL")
         try:
-            # the whole answer comes from this version
-            current = await self._find_version(at_once=is_metadata)
+            version = await self._get_version(check_now=is_metadata)
             body = await self.bodies.get(
-                (current.number, kind, key), lambda: current.open_store(kind).read(key)
+                (version.number, zarr_format, key),
+                lambda: version.open_store(zarr_format).read(key),
             )
             if body is None:
-                return answer_text(404, "no such key\n", request)
+                return make_text_response(404, "no such key\n", request)
             if is_gdal and name == ".zmetadata":
-                body = hide_spaces(body)
-            media = "application/json" if is_metadata else "application/octet-stream"
-            found = answer_request(body, request.headers, media)
-            return make_response(found.status, found.headers, found.content, request)
+                body = drop_names_with_spaces(body)
+            media_type = "application/json" if is_metadata else "application/octet-stream"
+            return make_response(*respond_to_get(body, request.headers, media_type), request)
         except Exception as error:  # noqa: BLE001
-            answer = answer_error(error, request, key)
-            return answer_text(200, NO_CHUNK, request) if is_gdal and not is_metadata else answer
+            response = make_error_response(error, request, key)
+            if is_gdal and not is_metadata:
+                return make_text_response(200, GDAL_ERROR_BODY, request)
+            return response
 
-    async def _find_version(self, at_once: bool = False) -> Version:
-        """Return the newest version, or the one before if finding the newest takes long."""
-        if not at_once and (recent := self.follower.peek()) is not None:
+    async def _get_version(self, check_now: bool = False) -> Version:
+        """Return the newest version, or the previous one while opening the newest takes long."""
+        if not check_now and (recent := self.tracker.peek()) is not None:
             return recent
-        patience = self.follower.find_patience(at_once)
-        if patience is not None and patience <= 0:
-            return self.follower.answer()
+        timeout = self.tracker.find_timeout(check_now)
+        if timeout is not None and timeout <= 0:
+            return self.tracker.get_last()
         try:
-            return await self.bodies.look(lambda: self.follower.get(at_once), patience)
+            return await self.bodies.run_version_check(lambda: self.tracker.get(check_now), timeout)
         except TimeoutError:
-            if patience is None:
+            if timeout is None:
                 raise
-            return self.follower.answer()
+            return self.tracker.get_last()
 
-    # ------------------------------------------------------------------ for people
+    # ------------------------------------------------------------------ health and page
 
-    async def tell_health(self, request: Request) -> Response:
-        """Answer whether what is served can be opened."""
+    async def serve_health(self, request: Request) -> Response:
+        """Respond with 200 if the set or file can be opened, else with 503 and the reason."""
         from starlette.responses import JSONResponse
 
-        said: dict[str, Any] = {"status": "ok", "virtualds": version("virtualds")}
+        health: dict[str, Any] = {"status": "ok", "virtualds": version("virtualds")}
         status = 200
         try:
-            said["version"] = (await self._find_version(at_once=True)).number
+            health["version"] = (await self._get_version(check_now=True)).number
         except Exception as error:  # noqa: BLE001
             log_error(error, request)
-            status, said = 503, said | {"status": "failing", "reason": give_reason(error)}
-        headers = {**(EXPOSED if allows_cross_origin(request) else {}), "cache-control": "no-store"}
-        return JSONResponse(said, status, headers=headers)
+            status = 503
+            health |= {"status": "failing", "reason": format_public_error(error)}
+        cors = CORS_HEADERS if allows_cross_origin(request) else {}
+        return JSONResponse(health, status, headers={**cors, "cache-control": "no-store"})
 
-    async def show_file(self, request: Request) -> Response:
-        """Answer with a file of the page."""
+    async def serve_page_file(self, request: Request) -> Response:
+        """Respond with a file of the page."""
         name = request.path_params.get("name", "index.html")
-        if (body := read_page().get(name)) is None:
-            return answer_text(404, "no such file\n", request)
-        return answer_page(body, name, request)
+        if (body := read_page_files().get(name)) is None:
+            return make_text_response(404, "no such file\n", request)
+        return make_page_response(body, name, request)
 
-    async def show_view(self, request: Request) -> Response:
-        """Answer a question of the page."""
+    async def serve_view(self, request: Request) -> Response:
+        """Respond with a view: JSON or a picture that the page requests."""
         name = request.path_params["name"]
         query = dict(request.query_params)
         try:
-            current = await self._find_version()
-            body = await find_view(self.bodies, current, name, query)
-        except NoSuchVariableError as error:
-            return answer_text(404, f"there is no variable {error.args[0]!r}\n", request)
+            version = await self._get_version()
+            body = await get_view(self.bodies, version, name, query)
+        except VariableNotFoundError as error:
+            return make_text_response(404, f"there is no variable {error.args[0]!r}\n", request)
         except BadRequestError as error:
-            return answer_text(400, f"{error}\n", request)
-        except OtherVersionError:
-            return answer_text(409, "the archive has changed\n", request)
-        except TooLargeError as error:
-            return answer_text(501, f"{error}\n", request)
+            return make_text_response(400, f"{error}\n", request)
+        except VersionMismatchError:
+            return make_text_response(409, "the archive has changed\n", request)
+        except ChunkTooLargeError as error:
+            return make_text_response(501, f"{error}\n", request)
         except Exception as error:  # noqa: BLE001
-            if self.follower.served.is_private and isinstance(error, SOURCE_ERRORS):
+            if self.tracker.served.is_private and isinstance(error, SOURCE_ERRORS):
                 log_error(error, request)
-                return answer_text(502, f"{describe_error(error)}\n", request)
-            return answer_error(error, request, query.get("variable", ""))
+                return make_text_response(502, f"{describe_error(error)}\n", request)
+            return make_error_response(error, request, query.get("variable", ""))
         if body is None:
-            return answer_text(404, "no such question\n", request)
-        return answer_page(body, name, request, {"x-version": current.token})
+            return make_text_response(404, "no such question\n", request)
+        return make_page_response(body, name, request, {"x-version": version.token})
 
 
-# ---------------------------------------------------------------------- answers
+# ---------------------------------------------------------------------- responses
 
 
 def make_response(
     status: int, headers: Mapping[str, str], content: bytes, request: Request
 ) -> Response:
-    """Return a response; to HEAD one without content, with the length that GET has."""
+    """Return a response; to HEAD without content, but with the headers of GET."""
     from starlette.responses import Response
 
     if request.method == "HEAD":
@@ -265,78 +270,80 @@ def make_response(
     return Response(content, status, headers=dict(headers))
 
 
-def answer_text(
-    status: int, text: str, request: Request, more: Mapping[str, str] | None = None
+def make_text_response(
+    status: int, text: str, request: Request, extra_headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a short answer for people."""
+    """Return a response of plain text."""
     headers = {
-        **(EXPOSED if allows_cross_origin(request) else {}),
+        **(CORS_HEADERS if allows_cross_origin(request) else {}),
         "content-type": "text/plain; charset=utf-8",
         "cache-control": "no-cache" if status == 404 else "no-store",
         "x-content-type-options": "nosniff",
-        **(more or {}),
+        **(extra_headers or {}),
     }
     return make_response(status, headers, text.encode(), request)
 
 
-def answer_page(
-    body: Body, name: str, request: Request, more: Mapping[str, str] | None = None
+def make_page_response(
+    body: Body, name: str, request: Request, extra_headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer with something that only the page of this server may read."""
-    media = MEDIA[name.rpartition(".")[2]]
-    found = answer_request(body, request.headers, media, {**PAGE_HEADERS, **(more or {})})
-    return make_response(found.status, found.headers, found.content, request)
+    """Return a response that only the page of this server may read: it has no CORS headers."""
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+    headers = {**PAGE_HEADERS, **(extra_headers or {})}
+    return make_response(*respond_to_get(body, request.headers, media_type, headers), request)
 
 
 def allows_cross_origin(request: Request) -> bool:
     """Return whether pages of other origins may read the response (CORS)."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    is_private = request.app.state.server.follower.served.is_private
+    is_private = request.app.state.server.tracker.served.is_private
     return not is_private and path.lstrip("/").partition("/")[0] in (*FORMATS, "health")
 
 
-def hide_spaces(body: Body) -> Body:
+def drop_names_with_spaces(body: Body) -> Body:
     """Return consolidated metadata of Zarr v2 without arrays and groups whose names have spaces.
 
-    GDAL asks for no url with a space, and would fill all chunks of such an array.
+    GDAL cannot request a url with a space, and would fill all chunks of such an array.
     """
-    said = json.loads(body.data)
-    kept = {key: value for key, value in said["metadata"].items() if " " not in key}
-    return Body.of(json.dumps(said | {"metadata": kept}).encode())
+    document = json.loads(body.data)
+    metadata = {key: value for key, value in document["metadata"].items() if " " not in key}
+    return Body.of(json.dumps(document | {"metadata": metadata}).encode())
 
 
-async def answer_unknown(request: Request, error: Exception) -> Response:
-    """Answer a path that no route has."""
-    return answer_text(404, "nothing is here; see / and /zarr/zarr.json\n", request)
+async def handle_not_found(request: Request, error: Exception) -> Response:
+    """Respond to a path that has no route."""
+    return make_text_response(404, "nothing is here; see / and /zarr/zarr.json\n", request)
 
 
-async def answer_method(request: Request, error: Exception) -> Response:
-    """Answer a browser that asks whether it may ask, and refuse other methods."""
+async def handle_wrong_method(request: Request, error: Exception) -> Response:
+    """Respond to a CORS preflight request, and refuse other methods."""
     if request.method == "OPTIONS":
-        return make_response(204, PREFLIGHT, b"", request)
-    return answer_text(405, "read only: GET or HEAD\n", request, {"allow": "GET, HEAD, OPTIONS"})
+        return make_response(204, PREFLIGHT_HEADERS, b"", request)
+    return make_text_response(
+        405, "read only: GET or HEAD\n", request, {"allow": "GET, HEAD, OPTIONS"}
+    )
 
 
-def answer_error(error: Exception, request: Request, key: str) -> Response:
-    """Answer a request that failed; never with 404, which readers take for missing values."""
+def make_error_response(error: Exception, request: Request, key: str) -> Response:
+    """Return the response to a failed request; never 404, which readers take for missing chunks."""
     log_error(error, request)
     if isinstance(error, TimeoutError):
-        return answer_text(504, "the source did not answer in time\n", request)
+        return make_text_response(504, "the source did not answer in time\n", request)
     if isinstance(error, OverloadedError):
-        return answer_text(
+        return make_text_response(
             503, "too many requests wait; try again\n", request, {"retry-after": "1"}
         )
     if isinstance(error, SOURCE_ERRORS):
         status = 501 if isinstance(error, NotImplementedError) else 502
     else:
         status = 500
-    return answer_text(status, f"{give_reason(error, key)}\n", request)
+    return make_text_response(status, f"{format_public_error(error, key)}\n", request)
 
 
 def log_error(error: Exception, request: Request) -> None:
-    """Log all that an error says but secrets; of a mistake of ours also where it happened."""
+    """Log an error without secrets, with its traceback if it is a bug of this server."""
     if isinstance(error, OverloadedError):
-        # requests are logged already, and there are too many
+        # an overloaded server would log too much; uvicorn logs the request
         return
     if isinstance(error, SOURCE_ERRORS):
         log.warning("%s: %s", request.url.path, describe_error(error))
@@ -345,17 +352,17 @@ def log_error(error: Exception, request: Request) -> None:
         log.error("%s: %s", request.url.path, text)
 
 
-def give_reason(error: BaseException, key: str = "") -> str:
-    """Return the kind of an error, and the key that was asked for; the log has its message.
+def format_public_error(error: BaseException, key: str = "") -> str:
+    """Return the type of an error, and the requested key, without the message of the error.
 
-    Messages are for those who run the server: they name folders and urls, in any form.
+    Messages may name folders and urls, so only the log of the server has them.
 
     Examples
     --------
-    >>> give_reason(OSError("https://me:pw@example.org/a.nc?token=abc: it is gone"), "t/c/0/0")
+    >>> format_public_error(OSError("https://me:pw@example.org/a.nc: it is gone"), "t/c/0/0")
     'OSError: t/c/0/0 cannot be read; the log of the server says why'
     """
-    if isinstance(error, NoFormError):
+    if isinstance(error, NotRepresentableError):
         return error.reason
-    what = f"{key} cannot be read" if key else "it cannot be opened"
-    return f"{type(error).__name__}: {what}; the log of the server says why"
+    problem = f"{key} cannot be read" if key else "it cannot be opened"
+    return f"{type(error).__name__}: {problem}; the log of the server says why"

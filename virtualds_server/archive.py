@@ -1,4 +1,4 @@
-"""What the page tells about what is served: its variables, and where each value comes from."""
+"""The variables of a set for the page: descriptions, values, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -21,93 +21,92 @@ from virtualds.errors import without_secrets
 from virtualds.urls import host_of
 from virtualds_server.labels import format_value
 
-MAX_TEXT = 2000
-"""Characters of an attribute that the page shows."""
+MAX_TEXT_LENGTH = 2000
+"""Characters of an attribute that the page shows at most."""
 MAX_VARIABLES = 5000
-"""Variables that the page lists."""
-HIDDEN_FOLDER = "file:///"
-"""The folder of all files for readers who may not know it."""
-KEPT_CHUNK, KEPT_CHUNKS = 2**22, 16
-"""Bytes of a decoded chunk that is kept for the next values, and how many are."""
-LARGE_CHUNK, MAX_CHUNK = 2**27, 2**29
-"""Bytes of a decoded chunk of which only one is read at a time, and of which none is."""
+"""Variables that the page lists at most."""
+PLACEHOLDER_FOLDER = "file:///"
+"""The folder of all files for readers who may not see the real ones."""
+MAX_CACHED_CHUNK_BYTES, MAX_CACHED_CHUNKS = 2**22, 16
+LARGE_CHUNK_BYTES, MAX_CHUNK_BYTES = 2**27, 2**29
+"""Decoded bytes above which chunks are read one at a time, and above which they are refused."""
 
 
-class TooLargeError(OSError):
-    """A chunk is larger than what the page reads."""
+class ChunkTooLargeError(OSError):
+    """A chunk is too large for the page to read."""
 
 
-class NoSuchVariableError(KeyError):
-    """What is served has no such variable."""
+class VariableNotFoundError(KeyError):
+    """There is no such variable."""
 
 
 @dataclass(frozen=True, eq=False)
 class Archive:
-    """The tree of virtual arrays, which has the references, and that tree with lazy arrays.
+    """A tree of virtual arrays, and the same tree with lazy arrays.
 
     Parameters
     ----------
     virtual : xarray.DataTree
         The tree of virtual arrays.
     shows_paths : bool
-        Whether the page names the folders and hosts of files; otherwise only what follows the
-        folder that all files share.
+        Whether the page shows the folders and hosts of files. Otherwise it shows only paths
+        below the folder that all files share.
     """
 
     virtual: xr.DataTree
     shows_paths: bool = False
-    _kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
-    _chunks: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+    _cache: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False)
+    _chunk_cache: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
     _chunk_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _large: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _large_chunk_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
-    def open(cls, opened: Any, opening: Mapping[str, Any], shows_paths: bool) -> Archive:
-        """Open what `virtualds.zarr_store` takes."""
-        if isinstance(opened, xr.Dataset):
-            tree = xr.DataTree(opened)
-        elif isinstance(opened, xr.DataTree):
-            tree = opened
+    def open(cls, source: Any, options: Mapping[str, Any], shows_paths: bool) -> Archive:
+        """Open a url with the options of `virtualds.zarr_store`, or take a dataset or tree."""
+        if isinstance(source, xr.Dataset):
+            tree = xr.DataTree(source)
+        elif isinstance(source, xr.DataTree):
+            tree = source
         else:
-            tree = virtualds.open_virtual_datatree(opened, **opening)
+            tree = virtualds.open_virtual_datatree(source, **options)
         return cls(tree, shows_paths)
 
     @cached_property
     def lazy(self) -> xr.DataTree:
         """The tree with lazy arrays."""
-        found: xr.DataTree = self.virtual.virtual.to_lazy()
-        return found
+        tree: xr.DataTree = self.virtual.virtual.to_lazy()
+        return tree
 
-    def find(self, path: str) -> xr.DataArray:
-        """Return a variable to be read, with its coordinates.
+    def get_variable(self, path: str) -> xr.DataArray:
+        """Return a lazy variable with its coordinates.
 
         Raises
         ------
-        NoSuchVariableError
+        VariableNotFoundError
             There is no such variable.
         """
         group, name = self._locate(path)
-        found: xr.DataArray = self._keep(
-            "lazy", path, lambda: self._dataset(group, self.lazy)[name]
+        array: xr.DataArray = self._get_cached(
+            "lazy", path, lambda: self.lazy[group].to_dataset()[name]
         )
-        return found
+        return array
 
-    def find_array(self, path: str) -> virtualds.ManifestArray | None:
+    def get_array(self, path: str) -> virtualds.ManifestArray | None:
         """Return the virtual array of a variable, or None if its values are in memory."""
         group, name = self._locate(path)
-        found: virtualds.ManifestArray | None = self._keep(
-            "array", path, lambda: self._dataset(group).virtual.arrays.get(name)
+        array: virtualds.ManifestArray | None = self._get_cached(
+            "virtual", path, lambda: self.virtual[group].to_dataset().virtual.arrays.get(name)
         )
-        return found
+        return array
 
-    def _keep(self, kind: str, path: str, make: Callable[[], Any]) -> Any:
-        """Return what was made for a variable before."""
-        if (kind, path) not in self._kept:
-            self._kept[kind, path] = make()
-        return self._kept[kind, path]
+    def _get_cached(self, kind: str, path: str, make: Callable[[], Any]) -> Any:
+        """Return the cached object of a variable, made at the first call."""
+        if (kind, path) not in self._cache:
+            self._cache[kind, path] = make()
+        return self._cache[kind, path]
 
     @cached_property
-    def _places(self) -> dict[str, tuple[str, str]]:
+    def _names_by_path(self) -> dict[str, tuple[str, str]]:
         """The group and the name of each variable, by its path."""
         return {
             f"{node.path.rstrip('/')}/{name}": (node.path, str(name))
@@ -116,38 +115,35 @@ class Archive:
         }
 
     def _locate(self, path: str) -> tuple[str, str]:
-        """Return the group and the name of a variable, or raise an error if there is none."""
-        if path not in self._places:
-            raise NoSuchVariableError(path)
-        return self._places[path]
-
-    def _dataset(self, group: str, tree: xr.DataTree | None = None) -> xr.Dataset:
-        found: xr.Dataset = (self.virtual if tree is None else tree)[group].to_dataset()
-        return found
+        """Return the group and the name of a variable."""
+        if path not in self._names_by_path:
+            raise VariableNotFoundError(path)
+        return self._names_by_path[path]
 
     # ------------------------------------------------------------------ contents
 
     def describe(self) -> dict[str, Any]:
-        """Return the groups and their variables, and the variable to show first."""
+        """Return the groups, their variables, and the path of the variable to show first."""
         groups: list[dict[str, Any]] = []
-        left, total = MAX_VARIABLES, 0
+        remaining, total = MAX_VARIABLES, 0
         for node in self.virtual.subtree:
             dataset = node.to_dataset(inherit=False)
             names = sorted(
                 dataset.variables,
                 key=lambda name: (name in dataset.coords, dataset.variables[name].ndim < 2),
             )
-            shown = [self._describe_variable(node.path, str(n), dataset) for n in names[:left]]
-            left, total = left - len(shown), total + len(names)
-            groups.append(
-                {"path": node.path, "attrs": describe_attributes(dataset.attrs), "variables": shown}
-            )
-        everything = [one for group in groups for one in group["variables"]]
-        drawn = [one for one in everything if one["drawn"] and not one["coordinate"]] or everything
-        first = max(drawn, key=_rank, default=None)
+            listed = [
+                self._describe_variable(node.path, str(name), dataset) for name in names[:remaining]
+            ]
+            remaining, total = remaining - len(listed), total + len(names)
+            attrs = describe_attributes(dataset.attrs)
+            groups.append({"path": node.path, "attrs": attrs, "variables": listed})
+        variables = [variable for group in groups for variable in group["variables"]]
+        candidates = [v for v in variables if v["drawn"] and not v["coordinate"]] or variables
+        first = max(candidates, key=_rank_variable, default=None)
         return {
             "groups": groups,
-            "more": total - len(everything),
+            "more": total - len(variables),
             "first": first["path"] if first else None,
         }
 
@@ -165,155 +161,164 @@ class Archive:
             "shape": list(variable.shape),
             "dtype": str(variable.dtype),
             "coordinate": name in dataset.coords,
-            "drawn": is_drawn(variable.dtype) and variable.size > 0,
+            "drawn": can_be_drawn(variable.dtype) and variable.size > 0,
         }
 
     def describe_variable(self, path: str) -> dict[str, Any]:
         """Return attributes, chunks and files of a variable, partly as HTML."""
         group, name = self._locate(path)
-        dataset = self._dataset(group)
-        alone = dataset[[name]]
-        array = alone.virtual.arrays.get(name)
-        if array is not None and not self.shows_paths:
-            names = self._name_files(path)
-            alone = alone.virtual.rename_paths(lambda url: HIDDEN_FOLDER + names.get(url, ""))
-        own = alone.virtual.arrays
+        dataset = self.virtual[group].to_dataset()
+        subset = dataset[[name]]
+        if not self.shows_paths and name in subset.virtual.arrays:
+            paths = self._shorten_urls(path)
+            subset = subset.virtual.rename_paths(
+                lambda url: PLACEHOLDER_FOLDER + paths.get(url, "")
+            )
+        arrays = subset.virtual.arrays
         return {
             "attrs": describe_attributes(dataset.variables[name].attrs),
             "group": describe_attributes(dataset.attrs),
-            "strips": [str(strip) for strip in draw_strips(alone, own)] if own else [],
-            "chunks": str(alone.virtual._repr_html_()) if own else "",
+            "strips": [str(strip) for strip in draw_strips(subset, arrays)] if arrays else [],
+            "chunks": str(subset.virtual._repr_html_()) if arrays else "",
         }
 
     # ------------------------------------------------------------------ values
 
     @contextmanager
-    def reserve(self, nbytes: float) -> Iterator[None]:
-        """Let at most one request at a time decode chunks of more than `LARGE_CHUNK` bytes.
+    def reserve_memory(self, nbytes: float) -> Iterator[None]:
+        """Wait until a chunk may be decoded: of the large ones, only one is at a time.
 
         Raises
         ------
-        TooLargeError
-            The chunk is larger than what a server may hold.
+        ChunkTooLargeError
+            The chunk has more than `MAX_CHUNK_BYTES`.
         """
-        if nbytes > MAX_CHUNK:
-            raise TooLargeError(
+        if nbytes > MAX_CHUNK_BYTES:
+            raise ChunkTooLargeError(
                 f"a chunk of {nbytes / 2**20:,.0f} MiB is more than the page reads; "
                 f"read it in Python"
             )
-        if nbytes <= LARGE_CHUNK:
+        if nbytes <= LARGE_CHUNK_BYTES:
             yield
             return
-        with self._large:
+        with self._large_chunk_lock:
             yield
 
     def read_value(self, path: str, index: Mapping[str, int]) -> Any:
         """Return one element. Its chunk is cached if it is small."""
-        variable = self.find(path).variable
+        variable = self.get_variable(path).variable
         box = self._find_chunk(path, index)
-        if box is None or (nbytes := box.size * variable.dtype.itemsize) > KEPT_CHUNK:
-            with self.reserve(0 if box is None else nbytes):
+        if box is None or (nbytes := box.size * variable.dtype.itemsize) > MAX_CACHED_CHUNK_BYTES:
+            with self.reserve_memory(0 if box is None else nbytes):
                 return variable.isel({dim: index[str(dim)] for dim in variable.dims}).values[()]
         key = (path, *box.start)
         with self._chunk_lock:
-            chunk = self._chunks.get(key)
+            chunk = self._chunk_cache.get(key)
         if chunk is None:
             ends = zip(box.start, box.stop, strict=True)
-            slices = {dim: slice(*two) for dim, two in zip(variable.dims, ends, strict=True)}
+            slices = {dim: slice(*pair) for dim, pair in zip(variable.dims, ends, strict=True)}
             chunk = variable.isel(slices).values
             with self._chunk_lock:
-                self._chunks[key] = chunk
-                while len(self._chunks) > KEPT_CHUNKS:
-                    self._chunks.pop(next(iter(self._chunks)))
-        return chunk[
-            tuple(index[str(d)] - a for d, a in zip(variable.dims, box.start, strict=True))
-        ]
+                self._chunk_cache[key] = chunk
+                while len(self._chunk_cache) > MAX_CACHED_CHUNKS:
+                    self._chunk_cache.pop(next(iter(self._chunk_cache)))
+        starts = zip(variable.dims, box.start, strict=True)
+        return chunk[tuple(index[str(dim)] - start for dim, start in starts)]
 
     def read_coordinate(self, path: str, name: str, index: Mapping[str, int]) -> Any:
-        """Return the element of a coordinate that belongs to an element of a variable."""
-        coordinate = self.find(path).coords[name].variable
-        own = {str(dim): index[str(dim)] for dim in coordinate.dims}
-        # a group has the coordinates that it inherits, too
-        return self.read_value(f"{path.rpartition('/')[0]}/{name}", own)
+        """Return the value of a coordinate of a variable at one index."""
+        coordinate = self.get_variable(path).coords[name].variable
+        coordinate_index = {str(dim): index[str(dim)] for dim in coordinate.dims}
+        # inherited coordinates also have a path in the group
+        return self.read_value(f"{path.rpartition('/')[0]}/{name}", coordinate_index)
 
     def _find_chunk(self, path: str, index: Mapping[str, int]) -> ChunkBox | None:
-        """Return the chunk of an element, or None if no chunk has it."""
-        array = self.find_array(path)
+        """Return the chunk that holds an element, or None if no chunk does."""
+        array = self.get_array(path)
         if array is None:
             return None
-        place = tuple(index[str(dim)] for dim in self.find(path).dims)
+        position = tuple(index[str(dim)] for dim in self.get_variable(path).dims)
         for fragment in array.fragments:
-            bounds = zip(fragment.start, place, fragment.stop, strict=True)
+            bounds = zip(fragment.start, position, fragment.stop, strict=True)
             if not all(low <= i < high for low, i, high in bounds):
                 continue
-            pairs = list(zip(fragment.axes, fragment.start, place, strict=True))
-            chunk = tuple(int(axis.locate(np.array([i - low]))[0]) for axis, low, i in pairs)
+            offsets = zip(position, fragment.start, strict=True)
+            chunk = tuple(
+                int(axis.locate(np.array([i - low]))[0])
+                for axis, (i, low) in zip(fragment.axes, offsets, strict=True)
+            )
             edges = [
                 (axis.edges_at(np.array([n, n + 1])) + low).tolist()
-                for (axis, low, _), n in zip(pairs, chunk, strict=True)
+                for axis, low, n in zip(fragment.axes, fragment.start, chunk, strict=True)
             ]
-            return ChunkBox(
-                fragment.manifest, chunk, tuple(a for a, _ in edges), tuple(b for _, b in edges)
-            )
+            starts, stops = tuple(a for a, _ in edges), tuple(b for _, b in edges)
+            return ChunkBox(fragment.manifest, chunk, starts, stops)
         return None
 
     def find_origin(self, path: str, index: Mapping[str, int]) -> dict[str, Any]:
-        """Return where an element comes from: its file, chunk, bytes and encoding.
+        """Return the file, chunk, byte range and encoding of an element.
 
         Examples
         --------
         >>> archive = Archive.open("2001.nc", {}, shows_paths=False)
-        >>> found = archive.find_origin("/t", {"time": 3, "lat": 0, "lon": 0})
-        >>> found["file"], found["chunk"], found["chunk_shape"]
+        >>> origin = archive.find_origin("/t", {"time": 3, "lat": 0, "lon": 0})
+        >>> origin["file"], origin["chunk"], origin["chunk_shape"]
         ('2001.nc', [3, 0, 0], [1, 6, 8])
         """
-        array = self.find_array(path)
+        array = self.get_array(path)
         if array is None:
             return {"file": None, "reason": "its values were loaded when the set was opened"}
         box = self._find_chunk(path, index)
         if box is None:
             return {"file": None, "reason": "no file has this element; it is read as fill value"}
-        place = [index[str(dim)] for dim in self.find(path).dims]
-        found = box.manifest.at(np.array([_flatten(box.chunk, box.manifest.shape)]))
-        reference = found.lookup((0,))
-        said: dict[str, Any] = {
+        position = [index[str(dim)] for dim in self.get_variable(path).dims]
+        # ravel_multi_index takes no empty index
+        shape = box.manifest.shape
+        chunk_id = int(np.ravel_multi_index(box.chunk, shape)) if shape else 0
+        manifest = box.manifest.at(np.array([chunk_id]))
+        reference = manifest.lookup((0,))
+        origin: dict[str, Any] = {
             "chunk": [*box.chunk],
             "chunk_shape": [b - a for a, b in zip(box.start, box.stop, strict=True)],
-            "position": [i - a for i, a in zip(place, box.start, strict=True)],
+            "position": [i - a for i, a in zip(position, box.start, strict=True)],
         }
         if reference.file >= 0:
-            url = without_secrets(found.files[reference.file].url)
-            return said | {
+            url = without_secrets(manifest.files[reference.file].url)
+            return origin | {
                 "file": url if self.shows_paths else format_source_name(url),
                 "offset": reference.offset,
                 "length": reference.length,
                 "encoding": str(array.pipelines[reference.pipeline]),
             }
         if reference.file == INLINE:
-            return said | {"file": None, "reason": "its bytes are in the set"}
-        return said | {"file": None, "reason": "the chunk is missing; it is read as fill value"}
+            return origin | {"file": None, "reason": "its bytes are in the set"}
+        return origin | {"file": None, "reason": "the chunk is missing; it is read as fill value"}
 
     # ------------------------------------------------------------------ names of files
 
-    def _name_files(self, path: str) -> dict[str, str]:
-        """Return the name of each file of a variable below the folder that all share."""
-        array = self.find_array(path)
-        listed = array.listed_sources if array is not None else ()
-        urls = {file.url: find_file_url(file.url) for file in listed if file.url}
-        hosts = dict.fromkeys(map(host_of, urls.values()))
-        names: dict[str, str] = {}
+    def _shorten_urls(self, path: str) -> dict[str, str]:
+        """Return the path of each file of a variable below the folder that all files share."""
+        array = self.get_array(path)
+        sources = array.listed_sources if array is not None else ()
+        file_urls = {file.url: find_file_url(file.url) for file in sources if file.url}
+        hosts = dict.fromkeys(map(host_of, file_urls.values()))
+        paths: dict[str, str] = {}
         for number, host in enumerate(hosts, 1):
-            parts = {url: of.split("/") for url, of in urls.items() if host_of(of) == host}
-            columns = zip(*(folder[:-1] for folder in parts.values()), strict=False)
-            shared = len(list(takewhile(lambda column: len({*column}) == 1, columns)))
-            # files of several hosts may have the same names
-            before = f"{number}/" if len(hosts) > 1 else ""
-            names |= {url: before + "/".join(own[shared:]) for url, own in parts.items()}
-        return names
+            parts = {
+                url: file_url.split("/")
+                for url, file_url in file_urls.items()
+                if host_of(file_url) == host
+            }
+            levels = zip(*(names[:-1] for names in parts.values()), strict=False)
+            shared = len(list(takewhile(lambda level: len({*level}) == 1, levels)))
+            # files of two hosts may have the same path
+            prefix = f"{number}/" if len(hosts) > 1 else ""
+            paths |= {url: prefix + "/".join(names[shared:]) for url, names in parts.items()}
+        return paths
 
 
 class ChunkBox(NamedTuple):
-    """A chunk: its manifest, its index there, and where it begins and ends in the array."""
+    """A chunk: its manifest, its index in the manifest, and its bounds in the array."""
 
     manifest: virtualds.ChunkManifest
     chunk: tuple[int, ...]
@@ -322,17 +327,17 @@ class ChunkBox(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of elements."""
         return prod(b - a for a, b in zip(self.start, self.stop, strict=True))
 
 
 def format_source_name(url: str) -> str:
-    """Return the name of a file without its folder, or of a chunk in its store.
+    """Return the name of a file without its folder; of a chunk of a store, with its key.
 
     Examples
     --------
-    >>> names = ("a/2001.nc", "x.zarr/t/c/0/1", "a.b/day5")
-    >>> [format_source_name(f"s3://secret/{one}") for one in names]
+    >>> paths = ("a/2001.nc", "x.zarr/t/c/0/1", "a.b/day5")
+    >>> [format_source_name(f"s3://secret/{path}") for path in paths]
     ['2001.nc', 'x.zarr/t/c/0/1', 'day5']
     """
     parts = find_file_url(url).rstrip("/").split("/")[3:]
@@ -341,7 +346,7 @@ def format_source_name(url: str) -> str:
 
 
 def find_file_url(url: str) -> str:
-    """Return the url of a file, or of the archive that it is a member of, without a query.
+    """Return the url of a file without its query; of a member of an archive, that of the archive.
 
     Examples
     --------
@@ -351,33 +356,29 @@ def find_file_url(url: str) -> str:
     return url.rpartition("::")[2].partition("?")[0]
 
 
-def _flatten(chunk: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    return int(np.ravel_multi_index(chunk, shape)) if shape else 0
+def _rank_variable(variable: Mapping[str, Any]) -> tuple[bool, int]:
+    """Return a sort key: large variables of several dimensions are the best to show first."""
+    return len(variable["dims"]) > 1, prod(variable["shape"])
 
 
-def _rank(shown: Mapping[str, Any]) -> tuple[bool, int]:
-    """Order variables by how much there is to see."""
-    return len(shown["dims"]) > 1, prod(shown["shape"])
-
-
-def is_drawn(dtype: np.dtype[Any]) -> bool:
+def can_be_drawn(dtype: np.dtype[Any]) -> bool:
     """Return whether values of a data type can be drawn.
 
     Examples
     --------
-    >>> [is_drawn(np.dtype(one)) for one in ("f4", "?", "M8[s]", "S3", "c8")]
+    >>> [can_be_drawn(np.dtype(name)) for name in ("f4", "?", "M8[s]", "S3", "c8")]
     [True, True, True, False, False]
     """
     return dtype.kind in "biufmM"
 
 
 def describe_attributes(attrs: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    """Return names and values of attributes as text, long ones shortened."""
+    """Return the names and values of attributes as text, shortened if long."""
     return [(format_text(name), format_text(value)) for name, value in attrs.items()]
 
 
 def format_text(value: Any) -> str:
-    """Return a value as text without secrets, long ones shortened.
+    """Return a value as text without secrets, shortened if long.
 
     Examples
     --------
@@ -389,9 +390,9 @@ def format_text(value: Any) -> str:
     elif isinstance(value, np.generic):
         value = format_value(value)
     text = without_secrets(str(value))
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]} …"
 
 
 def _iterate_texts(values: Any) -> Iterator[str]:
-    for value in np.asarray(values).ravel()[:MAX_TEXT]:
+    for value in np.asarray(values).ravel()[:MAX_TEXT_LENGTH]:
         yield format_value(value)

@@ -1,4 +1,4 @@
-"""What answers consist of: bytes that are read once, in few threads, and kept for a while."""
+"""Response bodies: their entity tags, and a cache that fills in a few threads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from virtualds_server.limits import Limits
 
 Result = TypeVar("Result")
 
-OVERHEAD = 512
-"""Bytes that an entry of the cache takes besides its data."""
-LARGEST_PART = 4
-"""No body takes more than this part of the cache."""
+ENTRY_OVERHEAD = 512
+"""Bytes that a cache entry takes besides its data."""
+MIN_ENTRIES = 4
+"""The cache has room for at least so many entries: larger bodies are not cached."""
 
 
 class OverloadedError(Exception):
@@ -32,103 +32,105 @@ class Body(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> Body:
-        """Make the tag from the bytes: what is equal has an equal tag, in every process."""
+        """Return a body whose tag is a hash of its bytes, and so the same in every process."""
         return cls(data, f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"')
 
 
-class Bodies:
-    """A bounded cache of bodies, which are made in a bounded number of threads.
+class BodyCache:
+    """A cache of bodies of limited size, which reads them in a limited number of threads.
 
-    Requests for what another request is already reading wait for it. Failures are not kept.
+    Concurrent requests for the same body share one read. Errors are not cached.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="virtualds-server")
-        # to open a new version may take minutes, in which chunks are read
-        self._looking = ThreadPoolExecutor(1, thread_name_prefix="virtualds-server-look")
-        self._kept: OrderedDict[Hashable, Body | None] = OrderedDict()
+        # opening a new version may take minutes: meanwhile chunks are read in the other threads
+        self._version_pool = ThreadPoolExecutor(1, thread_name_prefix="virtualds-server-version")
+        self._cache: OrderedDict[Hashable, Body | None] = OrderedDict()
         self._nbytes = 0
         self._tasks: dict[Hashable, asyncio.Task[Body | None]] = {}
-        self._waiting = 0
+        self._pending = 0
 
     async def get(self, key: Hashable, read: Callable[[], bytes | None]) -> Body | None:
-        """Return the body of a key, or None if ``read`` does.
+        """Return the body of a key, or None if ``read`` returns None.
 
-        Raises what ``read`` raises, `TimeoutError` if it takes too long (it is then still read, for
-        those who ask again), and `OverloadedError` if too many requests wait.
+        Raises the errors of ``read``, `OverloadedError` if too many requests wait, and
+        `TimeoutError` if the time limit of a request is over. The read then goes on, and its body
+        is cached for later requests.
         """
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
         task = self._tasks.get(key)
         if task is None:
-            task = asyncio.create_task(self._make(key, read))
+            task = asyncio.create_task(self._read(key, read))
             self._tasks[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
-        # a request that is cancelled does not cancel the read that others wait for
+            task.add_done_callback(lambda done: self._remove_task(key, done))
+        # cancelling one request does not cancel the read that others wait for
         return await asyncio.wait_for(asyncio.shield(task), self._limits.timeout)
 
-    async def look(self, work: Callable[[], Result], seconds: float | None) -> Result:
-        """Run ``work`` in the thread for everything but chunks, within some seconds.
+    async def run_version_check(self, check: Callable[[], Result], timeout: float | None) -> Result:
+        """Run ``check`` in the thread that opens new versions, and return its result.
 
-        At most within the time limit of a request. After a `TimeoutError`, work that has started
-        goes on, and work that waits is cancelled.
+        It waits at most ``timeout`` seconds, and never longer than the time limit of a request.
+        After a `TimeoutError`, a check that runs goes on, and one that has not started is
+        cancelled.
         """
-        most = self._limits.timeout
-        within = most if seconds is None else min(seconds, most)
-        return await asyncio.wait_for(self._submit(work, self._looking), within)
+        limit = self._limits.timeout
+        shorter = limit if timeout is None else min(timeout, limit)
+        return await asyncio.wait_for(self._submit(check, self._version_pool), shorter)
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Run ``work`` in a thread, within the time limit of a request; nothing is cached."""
-        return await asyncio.wait_for(self._submit(work, self._pool), self._limits.timeout)
+    async def run(self, function: Callable[[], Result]) -> Result:
+        """Run ``function`` in a thread, within the time limit of a request; cache nothing."""
+        return await asyncio.wait_for(self._submit(function, self._pool), self._limits.timeout)
 
     def close(self) -> None:
-        """Let threads end when they have finished; nothing waits for them."""
-        for pool in (self._pool, self._looking):
+        """Shut the threads down without waiting for those that still run."""
+        for pool in (self._pool, self._version_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _make(self, key: Hashable, read: Callable[[], bytes | None]) -> Body | None:
-        def make() -> Body | None:
+    async def _read(self, key: Hashable, read: Callable[[], bytes | None]) -> Body | None:
+        def make_body() -> Body | None:
             data = read()
             return None if data is None else Body.of(data)
 
-        found = await self._submit(make, self._pool)
-        self._keep(key, found)
-        return found
+        body = await self._submit(make_body, self._pool)
+        self._add(key, body)
+        return body
 
     def _submit(
-        self, work: Callable[[], Result], pool: ThreadPoolExecutor
+        self, function: Callable[[], Result], pool: ThreadPoolExecutor
     ) -> asyncio.Future[Result]:
-        if self._waiting >= self._limits.waiting + self._limits.threads:
+        if self._pending >= self._limits.waiting + self._limits.threads:
             raise OverloadedError
-        self._waiting += 1
-        found = asyncio.get_running_loop().run_in_executor(pool, work)
-        found.add_done_callback(self._count_down)
-        return found
+        self._pending += 1
+        future = asyncio.get_running_loop().run_in_executor(pool, function)
+        future.add_done_callback(self._finish)
+        return future
 
-    def _count_down(self, done: asyncio.Future[Result]) -> None:
-        self._waiting -= 1
+    def _finish(self, done: asyncio.Future[Result]) -> None:
+        self._pending -= 1
         if not done.cancelled():
-            # an error that nobody waits for any more is no news
+            # asyncio logs errors that nobody retrieves, as after a timeout
             done.exception()
 
-    def _forget(self, key: Hashable, done: asyncio.Task[Body | None]) -> None:
+    def _remove_task(self, key: Hashable, done: asyncio.Task[Body | None]) -> None:
         self._tasks.pop(key, None)
         if not done.cancelled():
             done.exception()
 
-    def _keep(self, key: Hashable, body: Body | None) -> None:
-        size = _measure(key, body)
-        if size > self._limits.cache_bytes // LARGEST_PART:
+    def _add(self, key: Hashable, body: Body | None) -> None:
+        nbytes = _measure_entry(key, body)
+        if nbytes > self._limits.cache_bytes // MIN_ENTRIES:
             return
-        self._kept[key] = body
-        self._nbytes += size
+        self._cache[key] = body
+        self._nbytes += nbytes
         while self._nbytes > self._limits.cache_bytes:
-            self._nbytes -= _measure(*self._kept.popitem(last=False))
+            self._nbytes -= _measure_entry(*self._cache.popitem(last=False))
 
 
-def _measure(key: Hashable, body: Body | None) -> int:
-    """Return the bytes that an entry takes; clients choose how long keys are."""
+def _measure_entry(key: Hashable, body: Body | None) -> int:
+    """Return the bytes that a cache entry takes, with its key, whose length clients choose."""
     texts = [part for part in key if isinstance(part, str)] if isinstance(key, tuple) else []
-    return OVERHEAD + sum(map(sys.getsizeof, texts)) + (0 if body is None else len(body.data))
+    return ENTRY_OVERHEAD + sum(map(sys.getsizeof, texts)) + (0 if body is None else len(body.data))

@@ -1,4 +1,4 @@
-"""Colour maps, and pictures of values as PNG."""
+"""Colormaps, and PNG pictures of values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 LEVELS = 255
-"""Colours of a map. The first entry of a palette is for missing values."""
+"""Colours of a colormap. A palette of PNG has one more, for missing values."""
 
 Lch = tuple[float, float, float]
-"""Lightness (0 to 1), chroma, and hue in degrees, of OKLab."""
+"""A colour in OKLab: lightness (0 to 1), chroma, and hue in degrees."""
 
-MAPS: dict[str, tuple[Lch, ...]] = {
-    # lightness rises evenly, and blue and yellow differ for all kinds of colour blindness
+COLORMAPS: dict[str, tuple[Lch, ...]] = {
+    # lightness increases linearly, and blue and yellow differ for all kinds of colour blindness
     "blue-yellow": ((0.22, 0.08, 285), (0.45, 0.11, 245), (0.68, 0.10, 185), (0.95, 0.14, 105)),
     "fire": ((0.16, 0.04, 300), (0.42, 0.15, 370), (0.68, 0.18, 405), (0.96, 0.09, 465)),
     "ice": ((0.98, 0.02, 200), (0.80, 0.08, 215), (0.55, 0.13, 245), (0.25, 0.09, 275)),
@@ -41,7 +41,7 @@ MAPS: dict[str, tuple[Lch, ...]] = {
         (0.35, 0.10, -75),
     ),
 }
-"""Colours at equal distances of each map, from low values to high ones."""
+"""Equidistant colours of each colormap, from low values to high values."""
 
 FROM_LAB = np.array(
     [
@@ -62,51 +62,52 @@ TO_RGB = np.array(
 
 @cache
 def make_palette(name: str) -> bytes:
-    """Return the colours of a map as bytes of red, green and blue, from low to high.
+    """Return the colours of a colormap as bytes of red, green and blue, from low to high.
 
     Examples
     --------
     >>> make_palette("grey")[:3].hex(), make_palette("grey")[-3:].hex()
     ('060606', 'f5f5f5')
     """
-    points = np.array(MAPS[name])
-    at = np.linspace(0, len(points) - 1, LEVELS)
-    lightness, chroma, hue = (np.interp(at, np.arange(len(points)), c) for c in points.T)
+    points = np.array(COLORMAPS[name])
+    positions = np.linspace(0, len(points) - 1, LEVELS)
+    lightness, chroma, hue = (np.interp(positions, np.arange(len(points)), c) for c in points.T)
     angle = np.deg2rad(hue)
     lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)])
     linear = np.clip(TO_RGB @ (FROM_LAB @ lab) ** 3, 0, 1)
     # the transfer function of sRGB (IEC 61966-2-1)
-    shown = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return bytes(np.round(shown.T * 255).astype(np.uint8))
+    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return bytes(np.round(srgb.T * 255).astype(np.uint8))
 
 
-def list_maps(count: int = 16) -> dict[str, list[str]]:
-    """Return some colours of each map for the style of a page.
+def list_css_colours(count: int = 16) -> dict[str, list[str]]:
+    """Return ``count`` colours of each colormap in the notation of CSS.
 
     Examples
     --------
-    >>> list_maps(2)["grey"]
+    >>> list_css_colours(2)["grey"]
     ['#060606', '#f5f5f5']
     """
     chosen = np.linspace(0, LEVELS - 1, count).astype(int)
     return {
-        name: [f"#{make_palette(name)[3 * n : 3 * n + 3].hex()}" for n in chosen] for name in MAPS
+        name: [f"#{make_palette(name)[3 * n : 3 * n + 3].hex()}" for n in chosen]
+        for name in COLORMAPS
     }
 
 
-def choose_map(low: float, high: float) -> str:
-    """Return the colormap for a range: a diverging one if zero is about in its middle.
+def choose_colormap(low: float, high: float) -> str:
+    """Return the name of a colormap for a range: diverging if zero is roughly in the middle.
 
     Examples
     --------
-    >>> choose_map(-20, 30), choose_map(250, 300)
+    >>> choose_colormap(-20, 30), choose_colormap(250, 300)
     ('blue-red', 'blue-yellow')
     """
     return "blue-red" if low < 0 < high and 0.2 < -low / high < 5 else "blue-yellow"
 
 
 def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """Return the range of values to colour, without the outermost 0.5 % at each end.
+    """Return the range of values for a colormap, without the outermost 0.5 % at each end.
 
     Categorical data (few distinct integers) keep their full range. For a diverging colormap, the
     range is symmetric around zero.
@@ -116,39 +117,38 @@ def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     >>> find_range(np.array([1.0, 2.0, np.nan])), find_range(np.array([-1.0, 2.0]))
     ((1.0, 2.0), (-2.0, 2.0))
     """
-    there = values[np.isfinite(values)]
-    if not there.size:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
         return 0.0, 1.0
-    if there.size > 1000 and not _are_classes(there):
-        # no sort, no percentile: a picture may have millions of values
-        edge = max(there.size // 200, 1)
-        parts = np.partition(there, [edge, there.size - 1 - edge])
-        low, high = float(parts[edge]), float(parts[there.size - 1 - edge])
-    else:
-        low, high = float(there.min()), float(there.max())
-    if low == high:
-        low, high = float(there.min()), float(there.max())
-    if choose_map(low, high) == "blue-red":
+    low, high = float(finite.min()), float(finite.max())
+    if finite.size > 1000 and not _is_categorical(finite):
+        # np.partition is faster than np.percentile: a picture may have millions of values
+        first = max(finite.size // 200, 1)
+        last = finite.size - 1 - first
+        ordered = np.partition(finite, [first, last])
+        if ordered[first] != ordered[last]:
+            low, high = float(ordered[first]), float(ordered[last])
+    if choose_colormap(low, high) == "blue-red":
         high = max(-low, high)
         low = -high
     return low, high
 
 
-def _are_classes(numbers: npt.NDArray[Any]) -> bool:
-    return float(np.ptp(numbers)) < LEVELS and bool((np.rint(numbers) == numbers).all())
+def _is_categorical(values: npt.NDArray[Any]) -> bool:
+    return float(np.ptp(values)) < LEVELS and bool((np.rint(values) == values).all())
 
 
-def _scale(numbers: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.float64]:
-    """Return numbers as parts of a range, 0 at its beginning and 1 at its end."""
-    # the distance of numbers may be more than a number holds, and the half of one less
-    unit = 2.0**-600 if max(abs(low), abs(high)) > 1 else 2.0**600
-    values, start, stop = (np.asarray(one, np.float64) * unit for one in (numbers, low, high))
-    found: npt.NDArray[np.float64] = (values - start) / (stop - start)
-    return found
+def _normalise(values: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.float64]:
+    """Scale values linearly so that ``low`` becomes 0 and ``high`` becomes 1."""
+    # a power of two, so that high - low neither overflows nor underflows
+    factor = 2.0**-600 if max(abs(low), abs(high)) > 1 else 2.0**600
+    scaled, start, stop = (np.asarray(x, np.float64) * factor for x in (values, low, high))
+    normalised: npt.NDArray[np.float64] = (scaled - start) / (stop - start)
+    return normalised
 
 
-def draw_png(values: npt.NDArray[Any], low: float, high: float, name: str) -> bytes:
-    """Return a picture, one pixel for each value; missing values are transparent.
+def draw_png(values: npt.NDArray[Any], low: float, high: float, colormap: str) -> bytes:
+    """Return a PNG picture with one pixel for each value. Missing values are transparent.
 
     Source: Portable Network Graphics (third edition), sections 5 and 11, indexed colour.
 
@@ -160,19 +160,20 @@ def draw_png(values: npt.NDArray[Any], low: float, high: float, name: str) -> by
     rows, columns = values.shape
     missing = np.isnan(values)
     # infinite values have the colours of the ends
-    cut = np.clip(np.where(missing, low, values), low, high)
-    parts_of_range = _scale(cut, low, high) if high > low else np.zeros(values.shape)
+    clipped = np.clip(np.where(missing, low, values), low, high)
+    normalised = _normalise(clipped, low, high) if high > low else np.zeros(values.shape)
+    # each line begins with the byte of its filter: 0, none
     lines = np.zeros((rows, columns + 1), np.uint8)
-    lines[:, 1:] = np.where(missing, 0, np.rint(parts_of_range * (LEVELS - 1)) + 1)
+    lines[:, 1:] = np.where(missing, 0, np.rint(normalised * (LEVELS - 1)) + 1)
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
-    parts = (
+    chunks = (
         (b"IHDR", header),
-        (b"PLTE", b"\0\0\0" + make_palette(name)),
+        (b"PLTE", b"\0\0\0" + make_palette(colormap)),
         (b"tRNS", b"\0"),
         (b"IDAT", zlib.compress(lines.tobytes(), 3)),
         (b"IEND", b""),
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
+        for kind, data in chunks
     )

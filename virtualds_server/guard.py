@@ -1,4 +1,4 @@
-"""The guard of a private page: other users of the machine, and other pages, do not get in."""
+"""Access control of a private page, against other users of the machine and other web pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 REFUSAL = "open the address that virtualds view has printed, with its token\n"
 
 
-class Guard:
-    """Middleware that answers only a browser that has brought the token once.
+class TokenMiddleware:
+    """Middleware that refuses requests without the token.
 
-    The token is in the address that is printed. The browser gets it as a cookie, and goes on to the
-    same address without it, so that it is in no link that is shared.
+    The url that is printed has the token as a parameter. It is stored as a cookie, and the browser
+    is redirected to the url without it, so that links which users share do not have it.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -25,7 +25,7 @@ class Guard:
         self._cookie = f"virtualds-{secrets.token_hex(4)}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the application answer."""
+        """Redirect or refuse the request, or pass it on to the application."""
         from starlette.requests import Request
         from starlette.responses import PlainTextResponse, RedirectResponse
 
@@ -34,13 +34,13 @@ class Guard:
             return
         request = Request(scope)
         if self._is_token(request.query_params.get("token")):
-            answer: Any = RedirectResponse(request.url.path, 303)
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            handler: Any = RedirectResponse(request.url.path, 303)
+            handler.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
         elif self._is_token(request.cookies.get(self._cookie)):
-            answer = self._app
+            handler = self._app
         else:
-            answer = PlainTextResponse(REFUSAL, 403, {"cache-control": "no-store"})
-        await answer(scope, receive, send)
+            handler = PlainTextResponse(REFUSAL, 403, {"cache-control": "no-store"})
+        await handler(scope, receive, send)
 
     def _is_token(self, text: str | None) -> bool:
         return text is not None and hmac.compare_digest(text.encode(), self._token.encode())

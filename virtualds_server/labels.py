@@ -1,4 +1,4 @@
-"""The labels of axes: coordinate values as text, and the positions at which an axis has ticks."""
+"""Axes of pictures: coordinate values as text, and the choice of ticks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-STEPS = (1.0, 2.0, 5.0)
-"""The distances of ticks, times a power of ten."""
-STEPS_OF_DEGREES = (1, 2, 5, 10, 15, 30, 45, 60, 90)
-STEPS_OF_TIME = (
+TICK_STEPS = (1.0, 2.0, 5.0)
+"""Distances between ticks, to be multiplied by a power of ten."""
+DEGREE_TICK_STEPS = (1, 2, 5, 10, 15, 30, 45, 60, 90)
+TIME_TICK_STEPS = (
     *(("s", n) for n in (1, 5, 15, 30)),
     *(("m", n) for n in (1, 5, 15, 30)),
     *(("h", n) for n in (1, 3, 6, 12)),
@@ -20,32 +20,33 @@ STEPS_OF_TIME = (
     *(("M", n) for n in (1, 3, 6)),
     *(("Y", n) for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
 )
-"""The distances of ticks of dates, in units of numpy."""
+"""Distances between ticks of dates, as numpy's units and counts."""
 HEMISPHERES = {"degrees_north": "SN", "degrees_east": "WE"}
-"""The letters of negative and positive degrees, by the units of CF (sections 4.1 and 4.2)."""
-SPELLINGS = {
-    f"degree{s}{under}{side}": f"degrees_{side_long}"
-    for side, side_long in (("north", "north"), ("N", "north"), ("east", "east"), ("E", "east"))
-    for s in ("s", "")
-    for under in ("_", "")
+"""The letters of negative and positive degrees by CF units (sections 4.1 and 4.2)."""
+CF_DEGREE_UNITS = {
+    f"degree{plural}{separator}{suffix}": f"degrees_{direction}"
+    for suffix, direction in (("north", "north"), ("N", "north"), ("east", "east"), ("E", "east"))
+    for plural in ("s", "")
+    for separator in ("_", "")
 }
+"""The keys of `HEMISPHERES` by all spellings of CF."""
 
 
 class Tick(NamedTuple):
-    """A label, and where it is: the middle of the first cell is 0, that of the second 1."""
+    """A tick of an axis; ``at`` is a cell index, n in the middle of the n-th cell."""
 
     at: float
     label: str
 
 
 class Axis(NamedTuple):
-    """The coordinate of a dimension, or None if it has none; all values are in memory."""
+    """A dimension and the values of its coordinate in memory, or None if it has no coordinate."""
 
     dim: str
     values: npt.NDArray[Any] | None
     units: str = ""
     title: str = ""
-    points_down: bool = False
+    is_positive_down: bool = False
 
     @classmethod
     def of(cls, array: xr.DataArray, dim: str) -> Axis:
@@ -55,23 +56,22 @@ class Axis(NamedTuple):
         coordinate = array.coords[dim].variable
         units = str(coordinate.attrs.get("units", ""))
         title = str(coordinate.attrs.get("long_name", "") or dim)
-        down = str(coordinate.attrs.get("positive", "")).lower() == "down"
-        return cls(
-            dim, coordinate.to_index_variable().values, SPELLINGS.get(units, units), title, down
-        )
+        values = coordinate.to_index_variable().values
+        is_positive_down = str(coordinate.attrs.get("positive", "")).lower() == "down"
+        return cls(dim, values, CF_DEGREE_UNITS.get(units, units), title, is_positive_down)
 
     @property
-    def rises(self) -> bool | None:
-        """Whether numbers or dates rise along the axis; None if they do neither."""
+    def is_increasing(self) -> bool | None:
+        """Whether the last value is greater than the first; None if they cannot be ordered."""
         if self.values is None or self.values.dtype.kind not in "iufmM" or self.values.size < 2:
             return None
         first, last = self.values[0], self.values[-1]
-        # neither holds where an end is missing
+        # both comparisons are false if an end is NaN or NaT
         return bool(first < last) if first < last or first > last else None
 
     @property
-    def is_dated(self) -> bool:
-        """Whether the coordinate are dates."""
+    def has_dates(self) -> bool:
+        """Whether the values of the coordinate are dates."""
         return self.values is not None and self.values.dtype.kind == "M"
 
     def format(self, index: int) -> str:
@@ -80,7 +80,7 @@ class Axis(NamedTuple):
             return str(index)
         return format_coordinate(self.values[index], self.units)
 
-    def format_fully(self, index: int) -> str:
+    def format_with_units(self, index: int) -> str:
         """Return the label of a position with its units."""
         label = self.format(index)
         is_plain = self.values is not None and self.values.dtype.kind in "iuf"
@@ -88,63 +88,71 @@ class Axis(NamedTuple):
             f"{label} {self.units}" if is_plain and self.units not in ("", *HEMISPHERES) else label
         )
 
-    def find_places(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64] | None:
-        """Return where positions lie along the coordinate, from 0 to 1; None if it does not rise.
+    def find_relative_positions(
+        self, positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64] | None:
+        """Return positions scaled by the coordinate, from 0 to 1; None if it is not increasing.
 
         Examples
         --------
-        >>> Axis("x", np.array([0.0, 1.0, 4.0])).find_places(np.arange(3)).tolist()
+        >>> Axis("x", np.array([0.0, 1.0, 4.0])).find_relative_positions(np.arange(3)).tolist()
         [0.0, 0.25, 1.0]
         """
-        if self.values is None or positions.size < 2 or not self.rises:
+        if self.values is None or positions.size < 2 or not self.is_increasing:
             return None
-        shown = self.values[positions]
-        if not _is_monotonic(shown):
+        values = self.values[positions]
+        if not _is_monotonic(values):
             return None
-        if shown.dtype.kind in "mM":
-            # nanoseconds of three centuries are more than an integer holds
-            shown = shown.astype(f"{shown.dtype.kind}8[us]").astype(np.int64)
-        passed = shown.astype(np.float64) - float(shown[0])
-        found: npt.NDArray[np.float64] = passed / passed[-1]
-        return found if np.isfinite(found).all() and (np.diff(found) >= 0).all() else None
+        if values.dtype.kind in "mM":
+            # differences of nanoseconds overflow after three centuries
+            values = values.astype(f"{values.dtype.kind}8[us]").astype(np.int64)
+        distances = values.astype(np.float64) - float(values[0])
+        scaled: npt.NDArray[np.float64] = distances / distances[-1]
+        return scaled if np.isfinite(scaled).all() and (np.diff(scaled) >= 0).all() else None
 
-    def list_ticks(self, positions: npt.NDArray[np.int64], most: int) -> list[Tick]:
-        """Return ticks for cells that show some positions.
+    def choose_ticks(self, positions: npt.NDArray[np.int64], max_count: int) -> list[Tick]:
+        """Return at most about ``max_count`` ticks for cells that show some positions.
 
         Examples
         --------
         >>> axis = Axis("lat", np.linspace(-90, 90, 181), "degrees_north")
-        >>> [(tick.at, tick.label) for tick in axis.list_ticks(np.arange(181), 4)]
+        >>> [(tick.at, tick.label) for tick in axis.choose_ticks(np.arange(181), 4)]
         [(30.0, '60°S'), (90.0, '0°'), (150.0, '60°N')]
         """
         if (
-            positions.size <= most
+            positions.size <= max_count
             or self.values is None
             or not _is_monotonic(self.values[positions])
         ):
-            return self._list_positions(positions, most)
-        shown = self.values[positions]
-        numbers = shown.astype("M8[s]" if shown.dtype.kind == "M" else np.float64)
-        if shown.dtype.kind == "M":
-            chosen = _choose_dates(numbers, most)
-        elif shown.dtype.kind == "m":
-            return self._list_positions(positions, most)
+            return self._choose_position_ticks(positions, max_count)
+        values = self.values[positions]
+        kind = values.dtype.kind
+        numbers = values.astype("M8[s]" if kind == "M" else np.float64)
+        if kind == "M":
+            chosen = _choose_date_ticks(numbers, max_count)
+        elif kind == "m":
+            chosen = None
         else:
-            chosen = _choose_numbers(numbers, most, self.units in HEMISPHERES)
+            chosen = _choose_number_ticks(numbers, max_count, self.units in HEMISPHERES)
         if chosen is None or chosen.size < 2:
-            return self._list_positions(positions, most)
-        places = np.arange(positions.size, dtype=np.float64)
+            return self._choose_position_ticks(positions, max_count)
+        cells = np.arange(positions.size, dtype=np.float64)
         order = slice(None, None, 1 if numbers[0] <= numbers[-1] else -1)
-        at = np.interp(chosen.astype(np.float64), numbers[order].astype(np.float64), places[order])
-        # enough digits to tell ticks from each other
-        digits = count_digits(chosen) if shown.dtype.kind != "M" else DIGITS
-        labels = [format_coordinate(one, self.units, digits) for one in chosen]
+        at = np.interp(chosen.astype(np.float64), numbers[order].astype(np.float64), cells[order])
+        # enough digits to distinguish the ticks
+        digits = count_digits(chosen) if kind != "M" else MIN_DIGITS
+        labels = [format_coordinate(value, self.units, digits) for value in chosen]
         return [Tick(float(a), label) for a, label in zip(at, labels, strict=True)]
 
-    def _list_positions(self, positions: npt.NDArray[np.int64], most: int) -> list[Tick]:
-        step = _round_up(positions.size / most, STEPS) if positions.size > most else 1
-        places = range(0, positions.size, max(int(step), 1))
-        return [Tick(float(place), self.format(int(positions[place]))) for place in places]
+    def _choose_position_ticks(
+        self, positions: npt.NDArray[np.int64], max_count: int
+    ) -> list[Tick]:
+        """Return ticks at every n-th cell, with the labels of their positions."""
+        step = 1.0
+        if positions.size > max_count:
+            step = _round_up_to_step(positions.size / max_count, TICK_STEPS)
+        cells = range(0, positions.size, max(int(step), 1))
+        return [Tick(float(cell), self.format(int(positions[cell]))) for cell in cells]
 
 
 def _is_monotonic(values: npt.NDArray[Any]) -> bool:
@@ -155,58 +163,60 @@ def _is_monotonic(values: npt.NDArray[Any]) -> bool:
     return bool((later > earlier).all() or (later < earlier).all())
 
 
-def _round_up(number: float, steps: tuple[float, ...]) -> float:
+def _round_up_to_step(number: float, steps: tuple[float, ...]) -> float:
     power = 10.0 ** np.floor(np.log10(number))
     return float(next((s * power for s in steps if s * power >= number * (1 - 1e-9)), 10 * power))
 
 
-def _choose_numbers(
-    numbers: npt.NDArray[Any], most: int, are_degrees: bool
+def _choose_number_ticks(
+    numbers: npt.NDArray[Any], max_count: int, are_degrees: bool
 ) -> npt.NDArray[np.float64] | None:
     low, high = float(np.min(numbers)), float(np.max(numbers))
-    least = (high - low) / max(most - 1, 1)
-    if not np.isfinite(least) or least <= 0:
+    min_step = (high - low) / max(max_count - 1, 1)
+    if not np.isfinite(min_step) or min_step <= 0:
         return None
-    step = float(next((s for s in STEPS_OF_DEGREES if s >= least), 90)) if are_degrees else 0.0
-    if not are_degrees or least < 0.5:
-        step = _round_up(least, STEPS)
+    if are_degrees and min_step >= 0.5:
+        step = float(next((s for s in DEGREE_TICK_STEPS if s >= min_step), 90))
+    else:
+        step = _round_up_to_step(min_step, TICK_STEPS)
     first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
-    found: npt.NDArray[np.float64] = np.arange(first, last + 1) * step
-    return found
+    ticks: npt.NDArray[np.float64] = np.arange(first, last + 1) * step
+    return ticks
 
 
-def _choose_dates(dates: npt.NDArray[Any], most: int) -> npt.NDArray[Any] | None:
+def _choose_date_ticks(dates: npt.NDArray[Any], max_count: int) -> npt.NDArray[Any] | None:
     low, high = dates.min(), dates.max()
-    for unit, step in STEPS_OF_TIME:
-        first, last = (int(one.astype(f"M8[{unit}]").astype(np.int64)) for one in (low, high))
-        # numpy counts from 1970
+    for unit, step in TIME_TICK_STEPS:
+        first, last = (int(date.astype(f"M8[{unit}]").astype(np.int64)) for date in (low, high))
+        # numpy counts years from 1970; ticks are at multiples of the step from year 0
         origin = 1970 if unit == "Y" else 0
         starts = range(-(-(first + origin) // step) * step - origin, last + 1, step)
-        if len(starts) > 4 * most:
+        if len(starts) > 4 * max_count:
             continue
         if unit == "D" and step > 1:
-            # days of a month, not of an epoch
-            found = np.array([*_iterate_days(low, high, step)], dtype="M8[s]")
+            # count days within each month, not from 1970
+            ticks = np.array([*_iterate_days(low, high, step)], dtype="M8[s]")
         else:
-            found = np.array(starts, dtype=np.int64).astype(f"M8[{unit}]").astype("M8[s]")
-        inside: npt.NDArray[Any] = found[(found >= low) & (found <= high)]
-        if inside.size <= most:
+            ticks = np.array(starts, dtype=np.int64).astype(f"M8[{unit}]").astype("M8[s]")
+        inside: npt.NDArray[Any] = ticks[(ticks >= low) & (ticks <= high)]
+        if inside.size <= max_count:
             return inside
     return None
 
 
 def _iterate_days(low: Any, high: Any, step: int) -> Iterator[Any]:
+    """Yield every n-th day of each month between two dates."""
     for month in np.arange(low.astype("M8[M]"), high.astype("M8[M]") + 1):
         days = month.astype("M8[D]") + np.arange(0, 30 - step / 2, step, dtype=np.int64)
         yield from days[days.astype("M8[M]") == month].astype("M8[s]")
 
 
-DIGITS = 6
-"""Digits of a number whose others do not matter."""
+MIN_DIGITS = 6
+"""Significant digits of a label, unless neighbouring ticks need more."""
 
 
 def count_digits(numbers: npt.NDArray[Any]) -> int:
-    """Return how many digits tell numbers at equal distances from each other.
+    """Return how many significant digits distinguish equidistant numbers.
 
     Examples
     --------
@@ -214,12 +224,14 @@ def count_digits(numbers: npt.NDArray[Any]) -> int:
     (6, 15)
     """
     step = float(np.abs(np.diff(numbers)).min())
-    most = float(np.abs(numbers).max())
-    return max(DIGITS, min(int(np.ceil(np.log10(most / step))) + 2, 17)) if most > step else DIGITS
+    largest = float(np.abs(numbers).max())
+    if largest <= step:
+        return MIN_DIGITS
+    return max(MIN_DIGITS, min(int(np.ceil(np.log10(largest / step))) + 2, 17))
 
 
-def format_coordinate(value: Any, units: str = "", digits: int = DIGITS) -> str:
-    """Return a coordinate value as a label, degrees with their hemisphere.
+def format_coordinate(value: Any, units: str = "", digits: int = MIN_DIGITS) -> str:
+    """Return a coordinate value as a label. Degrees north and east end with a hemisphere.
 
     Examples
     --------
@@ -239,12 +251,12 @@ def format_coordinate(value: Any, units: str = "", digits: int = DIGITS) -> str:
     return format_value(value)
 
 
-def format_short(number: float, digits: int = DIGITS) -> str:
-    """Return a number with some digits, or all of a whole number.
+def format_short(number: float, digits: int = MIN_DIGITS) -> str:
+    """Return a number with ``digits`` significant digits, or all digits of a whole number.
 
     Examples
     --------
-    >>> [format_short(one) for one in (-0.0, 0.1 + 0.2, 2_650_000.0, 1e20, float("nan"))]
+    >>> [format_short(x) for x in (-0.0, 0.1 + 0.2, 2_650_000.0, 1e20, float("nan"))]
     ['0', '0.3', '2650000', '1e+20', 'missing']
     """
     if np.isnan(number):
@@ -254,12 +266,12 @@ def format_short(number: float, digits: int = DIGITS) -> str:
     return f"{number:.{digits}g}"
 
 
-def format_tip(value: Any) -> str:
-    """Return a value as text for a quick look: 64-bit numbers with twelve digits.
+def format_rounded(value: Any) -> str:
+    """Return a value as text, 64-bit floats with twelve significant digits.
 
     Examples
     --------
-    >>> [format_tip(one) for one in (np.float32(0.1), 0.1 + 0.2, np.int64(2**53 + 1))]
+    >>> [format_rounded(x) for x in (np.float32(0.1), 0.1 + 0.2, np.int64(2**53 + 1))]
     ['0.1', '0.3', '9007199254740993']
     """
     if isinstance(value, float | np.float64):
@@ -268,11 +280,11 @@ def format_tip(value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return one value as text: numbers with all their digits, dates without empty parts.
+    """Return a value as text: numbers with all digits, dates without a zero time of day.
 
     Examples
     --------
-    >>> [format_value(one) for one in (np.float32(0.1), np.True_, b"ab", np.datetime64("NaT"))]
+    >>> [format_value(x) for x in (np.float32(0.1), np.True_, b"ab", np.datetime64("NaT"))]
     ['0.1', 'True', 'ab', 'missing']
     """
     if isinstance(value, np.datetime64):
@@ -294,20 +306,21 @@ def _format_date(text: str) -> str:
 
 
 def _format_duration(value: np.timedelta64) -> str:
-    """Return all of a duration: days, and what is left as hours or as a clock says it.
+    """Return a duration in days, in hours, or in days and ``hh:mm:ss``.
 
     >>> [_format_duration(np.timedelta64(n, "s")) for n in (7 * 3600, 86400, 100_001, -1)]
     ['7 hours', '1 day', '1 day 03:46:41', '-00:00:01']
     """
     total = int(value.astype("m8[us]").astype(np.int64))
-    days, left = divmod(abs(total), 86_400_000_000)
+    days, microseconds = divmod(abs(total), 86_400_000_000)
     sign = "-" if total < 0 else ""
-    hours, rest = divmod(left, 3_600_000_000)
-    count_of_days = f"{days} day{'s' if days != 1 else ''}"
-    if not left and days:
-        return f"{sign}{count_of_days}"
-    if not rest and not days:
+    days_text = f"{days} day{'s' if days != 1 else ''}"
+    if not microseconds and days:
+        return f"{sign}{days_text}"
+    hours, microseconds = divmod(microseconds, 3_600_000_000)
+    if not microseconds and not days:
         return f"{sign}{hours} hour{'s' if hours != 1 else ''}"
-    seconds = f"{rest % 60_000_000 / 1e6:09.6f}".rstrip("0").rstrip(".")
-    clock = f"{hours:02}:{rest // 60_000_000:02}:{seconds}"
-    return f"{sign}{count_of_days} {clock}" if days else f"{sign}{clock}"
+    minutes, microseconds = divmod(microseconds, 60_000_000)
+    seconds = f"{microseconds / 1e6:09.6f}".rstrip("0").rstrip(".")
+    clock = f"{hours:02}:{minutes:02}:{seconds}"
+    return f"{sign}{days_text} {clock}" if days else f"{sign}{clock}"

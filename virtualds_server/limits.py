@@ -1,4 +1,4 @@
-"""What one server may use."""
+"""Limits of threads, memory and time of a server."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server may use: threads, memory and time.
+    """Limits of threads, memory and time of a server.
 
     Parameters
     ----------
     threads : int
         How many chunks are fetched and decoded at once.
     waiting : int
-        How many requests may wait for a thread; the server answers others with 503.
+        How many requests may wait for a thread. The response to further requests is 503.
     cache_bytes : int
-        Bytes of chunks, as they are sent, that are kept for the next request.
+        Size of the cache of response bodies.
     timeout : float
-        Seconds after which a request for what is not yet read is answered with 504.
+        Seconds that a request waits for the source before the response is 504.
     check_every : float
-        Seconds for which chunks are served without looking whether the set has changed; 30 times
-        as many where many files are looked at.
+        Seconds between two checks whether the set has changed. Checks of files that match
+        patterns are 30 times less frequent.
 
     Examples
     --------

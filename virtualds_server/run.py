@@ -7,48 +7,49 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from virtualds_server.app import NEEDED
+from virtualds_server.app import INSTALL_HINT
 
-MOST_CONNECTIONS = 2000
-"""Requests and connections at once; the server answers more with 503."""
+MAX_CONNECTIONS = 2000
+"""Connections at once. The response to requests of further ones is 503."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is any free one.
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Port 0 means any free port.
 
     Raises
     ------
     OSError
-        The address is not of this machine, or the port is taken.
+        This machine does not have the address, or the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio lets Nagle's algorithm delay every answer by 40 ms if the protocol is not named
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # asyncio turns Nagle's algorithm off, which delays responses by 40 ms, only if the protocol
+    # is given
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(MOST_CONNECTIONS)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(MAX_CONNECTIONS)
     except OSError as error:
-        found.close()
+        listener.close()
         raise OSError(
             f"host={host!r} port={port}: {error.strerror or error}; give another port or host"
         ) from error
-    return found
+    return listener
 
 
-def find_url(listening: socket.socket) -> str:
+def get_socket_url(listener: socket.socket) -> str:
     """Return the url at which a socket listens."""
-    host, port = listening.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def make_server(app: Any, logs_requests: bool = True) -> Any:
-    """Return a server of uvicorn, which logs on standard error."""
+def make_uvicorn_server(app: Any, logs_requests: bool = True) -> Any:
+    """Return a uvicorn server that logs to standard error."""
     try:
         import uvicorn
     except ImportError as error:
-        raise ImportError(f"serving needs uvicorn ({error}); {NEEDED}") from error
-    # standard output is for the report
+        raise ImportError(f"serving needs uvicorn ({error}); {INSTALL_HINT}") from error
+    # the command prints its result to standard output
     logging = deepcopy(uvicorn.config.LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
     logging["loggers"]["virtualds.server"] = {
@@ -61,13 +62,13 @@ def make_server(app: Any, logs_requests: bool = True) -> Any:
             app,
             log_config=logging,
             log_level="info" if logs_requests else "warning",
-            limit_concurrency=MOST_CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS,
             server_header=False,
         )
     )
 
 
-def run(server: Any, listening: socket.socket) -> None:
-    """Serve until Ctrl-C, or until the process is told to end."""
+def run(server: Any, listener: socket.socket) -> None:
+    """Serve until Ctrl-C or a signal stops the process."""
     with suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+        server.run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""What is served, and its versions: a set that changes is opened again."""
+"""The versions of a set or of files that are served: after each change they are opened again."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ if TYPE_CHECKING:
     from virtualds.datasets.zarr_adapter import VirtualStore
 
 FORMATS = {"zarr": 3, "zarr2": 2}
-"""The versions of Zarr that are served, by the first part of their paths."""
-SELDOM = 30
-"""How many times as seldom a state is looked for that takes long to find."""
-# most sets are of Zarr v3
+"""Zarr formats by the first part of their url paths."""
+SLOW_CHECK_FACTOR = 30
+"""How many times longer the interval between slow checks is."""
+# Zarr v3 first: most sets have it
 ROOT_FILES = (*dict.fromkeys(("zarr.json", *(m for one in FOLDER_READERS for m in one.markers))),)
-"""Files in the folder of a set or a store that change with it."""
+"""Files at the root of a set or store that change whenever it changes."""
 
-SET_FOLDERS = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
-"""Suffixes of sets that are folders."""
-PATIENCE = 2.0
-"""Seconds for which a request for metadata waits for a new version that is being opened. Then it
-gets the version before."""
+SET_FOLDER_SUFFIXES = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
+VERSION_TIMEOUT = 2.0
+"""Seconds that a request for metadata waits for a new version before it gets the previous one."""
 
 
-class NoFormError(virtualds.UnsupportedError):
-    """Zarr has no form for some arrays; ``reason`` says so without what names their files."""
+class NotRepresentableError(virtualds.UnsupportedError):
+    """Zarr cannot represent some arrays; ``reason`` names them, but not their files."""
 
     def __init__(self, zarr_format: int, problems: Mapping[str, Exception]) -> None:
         self.names = tuple(problems)
@@ -48,29 +46,29 @@ class NoFormError(virtualds.UnsupportedError):
         self.reason = (
             f"Zarr v{zarr_format} has no form for {listed}; leave them out with drop_variables"
         )
-        super().__init__(f"{self.reason} ({'; '.join(f'{one}' for one in problems.values())})")
+        super().__init__(f"{self.reason} ({'; '.join(map(str, problems.values()))})")
 
 
 @dataclass(frozen=True)
 class Served:
-    """What a server serves.
+    """A set, files, a dataset or a tree to serve, and how to open it.
 
     Parameters
     ----------
     name : str
-        What readers see: no path, and no secret.
+        A name to show, without folders and secrets.
     open : callable
-        Returns what `virtualds.zarr_store` takes: a url, or a dataset or tree.
+        Returns the first argument of `virtualds.zarr_store`: a url, a dataset or a tree.
     opening : dict, optional
-        More arguments of `virtualds.zarr_store`.
+        Keyword arguments of `virtualds.zarr_store`.
     find_state : callable
-        Returns something that is equal as long as ``open`` would return the same.
+        Returns a value that changes whenever ``open`` has to be called again.
     is_quick : bool
-        Whether ``find_state`` is so quick that each request for metadata may call it.
+        Whether ``find_state`` is quick enough to call it for each request for metadata.
     is_private : bool
-        Whether only the person who started the server looks at it, as with ``virtualds view``. Then
-        the page and errors name folders and hosts, and nothing is served as Zarr, which pages of
-        any origin may read.
+        Whether only the user who started the server has access, as with ``virtualds view``. Then
+        the page and errors show folders and hosts, and nothing is served as Zarr, since web pages
+        of any origin may read Zarr.
     code : str, optional
         A line of Python that opens it.
     """
@@ -85,12 +83,12 @@ class Served:
 
     @classmethod
     def of(cls, url: Any, opening: Mapping[str, Any]) -> Served:
-        """Return a set, a file, or a dataset or tree, to be served."""
+        """Return a `Served` of the url of a set or file, or of a dataset or tree."""
         if isinstance(url, xr.Dataset | xr.DataTree):
             return cls(type(url).__name__, lambda: url, opening)
         options = opening.get("storage_options")
         return cls(
-            name_file(os.fspath(url)),
+            shorten_url(os.fspath(url)),
             lambda: url,
             opening,
             partial(find_set_state, os.fspath(url), options),
@@ -104,19 +102,19 @@ class Served:
         open: Callable[[], xr.Dataset | xr.DataTree],
         options: Mapping[str, Any] | None,
     ) -> Served:
-        """Return files and patterns to be served, which ``open`` combines."""
-        name = name_file(urls[0]) if len(urls) == 1 else f"{len(urls):,} files"
+        """Return a `Served` of files and patterns, which ``open`` combines."""
+        name = shorten_url(urls[0]) if len(urls) == 1 else f"{len(urls):,} files"
         return cls(name, open, {}, partial(find_files_state, urls, options), is_quick=False)
 
 
-def name_file(url: str) -> str:
-    """Return the name of a file without its folder.
+def shorten_url(url: str) -> str:
+    """Return the last part of the path of a url, without query and secrets.
 
     Examples
     --------
-    >>> name_file("https://example.org/data/refs.zarr/?token=abc"), name_file("data/200?.nc")
+    >>> shorten_url("https://example.org/data/refs.zarr/?token=abc"), shorten_url("data/200?.nc")
     ('refs.zarr', '200?.nc')
-    >>> name_file("https://me:pw@example.org")
+    >>> shorten_url("https://me:pw@example.org")
     'example.org'
     """
     if "://" not in url:
@@ -127,25 +125,25 @@ def name_file(url: str) -> str:
 
 
 def find_set_state(url: str, options: Mapping[str, Any] | None) -> Hashable:
-    """Return the state of a file, or of the file in the folder of a set that changes with it."""
+    """Return the state of a file, or of the files at the root of a set."""
     location, _ = find_set_above(Location.of(url, options))
     if scheme_of(location.url) == "file":
         path = os.path.expanduser(local_path(location.url))
-        found = [path] if os.path.isfile(path) else [os.path.join(path, f) for f in ROOT_FILES]
-        return tuple(_find_local_state(one) for one in found)
+        paths = [path] if os.path.isfile(path) else [os.path.join(path, f) for f in ROOT_FILES]
+        return tuple(map(_find_local_state, paths))
     root = location.url.rstrip("/")
-    # a query is of one file
+    # a url with a query cannot be a folder
     inside = [f"{root}/{name}" for name in ROOT_FILES if "?" not in root]
-    # servers of HTTP answer for folders, too, whose state says nothing of the files in them
-    for one in (*inside, root) if _may_be_folder(root) else (root, *inside):
-        # S3 refuses to say that a file is missing to those who may not list its folder
+    # HTTP servers also return a state for a folder, which does not change with its files
+    for candidate in (*inside, root) if _may_be_folder(root) else (root, *inside):
+        # S3 reports a missing object as forbidden to clients that may not list the bucket
         with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-            return str(fetch_state(one, location.options))
+            return str(fetch_state(candidate, location.options))
     return None
 
 
 def _may_be_folder(url: str) -> bool:
-    """Return whether a name looks like that of a set in a folder.
+    """Return whether the name of a url looks like that of a folder.
 
     Examples
     --------
@@ -153,29 +151,30 @@ def _may_be_folder(url: str) -> bool:
     [True, True, False, False]
     """
     name = url.rpartition("/")[2]
-    return "?" not in url and "::" not in url and ("." not in name or name.endswith(SET_FOLDERS))
+    is_file = "?" in url or "::" in url
+    return not is_file and ("." not in name or name.endswith(SET_FOLDER_SUFFIXES))
 
 
 def _find_local_state(path: str) -> Hashable:
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = os.stat(path)
-        return path, found.st_ino, found.st_size, found.st_mtime_ns
+        status = os.stat(path)
+        return path, status.st_ino, status.st_size, status.st_mtime_ns
     return None
 
 
 def find_files_state(urls: Iterable[str], options: Mapping[str, Any] | None) -> Hashable:
-    """Return the states of files, and of those that match patterns."""
-    return tuple(one for url in urls for one in _iterate_file_states(url, options))
+    """Return the states of all files that urls and patterns name."""
+    return tuple(state for url in urls for state in _iterate_file_states(url, options))
 
 
 def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterable[Hashable]:
     if not names_files(url):
         return [find_set_state(url, options)]
-    given = Location.of_url(normalise_url(url), options).options
+    url_options = Location.of_url(normalise_url(url), options).options
     try:
-        return map(str, list_states(normalise_url(url), given))
+        return map(str, list_states(normalise_url(url), url_options))
     except FileNotFoundError:
-        # folders, such as stores of Zarr, have no state
+        # the pattern matches folders, such as Zarr stores, which have no state
         return find_matching([url], options)
 
 
@@ -183,27 +182,27 @@ def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterabl
 
 
 class Version:
-    """One version of what is served; its stores are opened when a request asks for them."""
+    """A version of a set or of files; its stores are opened at the first request for them."""
 
     def __init__(self, number: int, state: Hashable, served: Served) -> None:
         self.number, self.state, self.served = number, state, served
-        # other processes count their versions, too
+        # servers in other processes have versions of the same number
         self.token = f"{number}-{secrets.token_hex(4)}"
         self._opened = served.open()
         self._stores: dict[int, VirtualStore] = {}
         self._archive: Archive | None = None
-        # two locks, so that readers of chunks do not wait until the archive of the page is open
+        # two locks, so that requests for chunks do not wait for the archive of the page
         self._lock, self._archive_lock = threading.Lock(), threading.Lock()
 
     def prepare(self) -> None:
-        """Open what most requests ask for."""
+        """Open the archive or store that most requests need."""
         if self.served.is_private:
             self.open_archive()
         else:
             self.open_store(3)
 
     def open_archive(self) -> Archive:
-        """Return the archive, opened once."""
+        """Return the archive, which is opened once."""
         with self._archive_lock:
             if self._archive is None:
                 served = self.served
@@ -211,79 +210,80 @@ class Version:
         return self._archive
 
     def open_store(self, zarr_format: int) -> VirtualStore:
-        """Return the store of one version of Zarr.
+        """Return the store of one Zarr format, which is opened once.
 
         Raises
         ------
-        NoFormError
-            Zarr cannot represent some arrays. Over HTTP nothing lists a store, so that readers
-            would not find the others either.
+        NotRepresentableError
+            Zarr cannot represent some arrays. The metadata are then not consolidated, so that
+            readers over HTTP, which cannot list a store, would not find the other arrays either.
         """
         with self._lock:
-            if (found := self._stores.get(zarr_format)) is None:
-                found = virtualds.zarr_store(
+            if (store := self._stores.get(zarr_format)) is None:
+                store = virtualds.zarr_store(
                     self._opened, readers="any", zarr_format=zarr_format, **self.served.opening
                 )
-                if found.problems:
-                    raise NoFormError(zarr_format, found.problems)
-                self._stores[zarr_format] = found
-        return found
+                if store.problems:
+                    raise NotRepresentableError(zarr_format, store.problems)
+                self._stores[zarr_format] = store
+        return store
 
 
-class Follower:
-    """The newest version of what is served; methods are called in any thread."""
+class VersionTracker:
+    """Checks for changes, and opens new versions; its methods are thread-safe."""
 
     def __init__(self, served: Served, check_every: float) -> None:
         self.served = served
-        self._check_every = check_every if served.is_quick else check_every * SELDOM
+        self._check_every = check_every if served.is_quick else check_every * SLOW_CHECK_FACTOR
         self._lock = threading.Lock()
         self._current: Version | None = None
         self._error: Exception | None = None
-        self._checked = -float("inf")
-        self._looks_since = float("inf")
+        self._last_check = -float("inf")
+        self._check_start = float("inf")
 
     def peek(self) -> Version | None:
-        """Return the version that was the newest a moment ago, or None if nobody has looked."""
-        is_recent = time.monotonic() - self._checked < self._check_every
-        return self._current if is_recent and self._error is None else None
+        """Return the current version if it was checked recently and without error, else None."""
+        return self._current if self._is_recent() and self._error is None else None
 
-    def get(self, at_once: bool = False) -> Version:
-        """Return the newest version, or with ``at_once`` false one that was so a moment ago.
+    def get(self, check_now: bool = False) -> Version:
+        """Return the newest version, or unless ``check_now`` one that was checked recently.
 
-        Raises what opening raises. It may take as long as opening does; `find_patience` says when
-        to `answer` with the version before.
+        Raises the errors of opening it, and takes as long. `find_timeout` returns how long to wait
+        before `get_last` is called instead.
         """
-        if not at_once and (recent := self.peek()) is not None:
+        if not check_now and (recent := self.peek()) is not None:
             return recent
         with self._lock:
-            is_recent = time.monotonic() - self._checked < self._check_every
-            if not is_recent or (at_once and self.served.is_quick):
-                self._look()
-        return self.answer()
+            if not self._is_recent() or (check_now and self.served.is_quick):
+                self._check()
+        return self.get_last()
 
-    def find_patience(self, at_once: bool) -> float | None:
-        """Return how many seconds to wait for the newest version; None if there is no other."""
+    def find_timeout(self, check_now: bool) -> float | None:
+        """Return how many seconds to wait for the newest version; None if no version is open."""
         if self._current is None:
             return None
-        left = min(self._looks_since + PATIENCE - time.monotonic(), PATIENCE)
-        return left if at_once or left == PATIENCE else 0
+        left = min(self._check_start + VERSION_TIMEOUT - time.monotonic(), VERSION_TIMEOUT)
+        return left if check_now or left == VERSION_TIMEOUT else 0
 
-    def answer(self) -> Version:
-        """Return the version that was found last, or raise the error of looking for it."""
+    def get_last(self) -> Version:
+        """Return the version of the last check, or raise its error."""
         if self._error is not None:
-            # without the frames of the request that met it first
+            # drop the traceback, which grows each time that the same error is raised
             raise self._error.with_traceback(None)
         assert self._current is not None
         return self._current
 
-    def _look(self) -> None:
-        """Open the newest version, unless it is open already; keep the error if that fails."""
-        before = self._current
-        self._looks_since = time.monotonic()
+    def _is_recent(self) -> bool:
+        return time.monotonic() - self._last_check < self._check_every
+
+    def _check(self) -> None:
+        """Open a new version if the state has changed; store the error if that fails."""
+        current = self._current
+        self._check_start = time.monotonic()
         try:
             state = self.served.find_state()
-            if before is None or before.state != state:
-                number = 1 if before is None else before.number + 1
+            if current is None or current.state != state:
+                number = 1 if current is None else current.number + 1
                 version = Version(number, state, self.served)
                 version.prepare()
                 self._current = version
@@ -291,12 +291,12 @@ class Follower:
         except Exception as error:  # noqa: BLE001
             self._error = error
         finally:
-            self._checked = time.monotonic()
-            self._looks_since = float("inf")
+            self._last_check = time.monotonic()
+            self._check_start = float("inf")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what an error says, without secrets."""
-    # asyncio's timeouts say nothing
+    """Return the type and the message of an error without secrets."""
+    # timeouts of asyncio have no message
     text = f"{error}" or ("no answer in time" if isinstance(error, TimeoutError) else "")
     return without_secrets(f"{type(error).__name__}: {text}")

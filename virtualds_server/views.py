@@ -1,4 +1,4 @@
-"""What the page asks for: its own files, and by name pictures and facts of what is served."""
+"""The files of the page, and its views: JSON and pictures that the page requests by name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from virtualds_server.archive import Archive
-from virtualds_server.bodies import Bodies, Body
-from virtualds_server.colours import list_maps
+from virtualds_server.bodies import Body, BodyCache
+from virtualds_server.colours import list_css_colours
 from virtualds_server.slices import (
     Selection,
     Slice,
@@ -22,7 +22,7 @@ from virtualds_server.slices import (
 )
 from virtualds_server.versions import Version
 
-MEDIA = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -31,7 +31,7 @@ MEDIA = {
     "png": "image/png",
 }
 PAGE_HEADERS = {
-    # no other origins, and no inline scripts
+    # allow no other origins, and no inline scripts
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -41,7 +41,7 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-QUESTIONS: dict[str, Callable[[Archive, Mapping[str, str]], dict[str, Any]]] = {
+VIEWS: dict[str, Callable[[Archive, Mapping[str, str]], dict[str, Any]]] = {
     "dimensions.json": describe_dimensions,
     "variable.json": lambda archive, query: archive.describe_variable(query.get("variable", "")),
     "series.json": read_series,
@@ -49,56 +49,56 @@ QUESTIONS: dict[str, Callable[[Archive, Mapping[str, str]], dict[str, Any]]] = {
     "value.json": read_value,
     "values.json": read_values,
 }
-"""What is answered by the name in the path, besides pictures and the table of contents."""
+"""Functions of views by their names, without ``contents.json``, ``slice.json``, ``picture.png``."""
 
 
-class OtherVersionError(Exception):
-    """A picture of a version is asked for that is not served any more."""
+class VersionMismatchError(Exception):
+    """A request asks for a version that is no longer served."""
 
 
 @cache
-def read_page() -> dict[str, Body]:
-    """Return the files of the page by their names."""
+def read_page_files() -> dict[str, Body]:
+    """Return the files of the page by name."""
     folder = files("virtualds_server") / "page"
     return {file.name: Body.of(file.read_bytes()) for file in folder.iterdir() if file.is_file()}
 
 
-async def find_view(
-    bodies: Bodies, version: Version, name: str, query: Mapping[str, str]
+async def get_view(
+    bodies: BodyCache, version: Version, name: str, query: Mapping[str, str]
 ) -> Body | None:
-    """Return the answer to a question of the page, or None if there is no such question."""
+    """Return the body of a view, or None if there is no view of this name."""
     key = (version.number, name, *sorted(f"{k}={v}" for k, v in query.items()))
     archive = await bodies.run(version.open_archive)
     if name == "contents.json":
         served = version.served
-        told = {
+        header = {
             "name": served.name,
             "version": version.token,
             "number": version.number,
-            "maps": list_maps(),
+            "maps": list_css_colours(),
             "code": served.code if served.is_private else None,
             "zarr": not served.is_private,
         }
-        return await bodies.get(key, lambda: encode({**told, **archive.describe()}))
-    if name in QUESTIONS:
-        return await bodies.get(key, lambda: encode(QUESTIONS[name](archive, query)))
+        return await bodies.get(key, lambda: encode_json({**header, **archive.describe()}))
+    if name in VIEWS:
+        return await bodies.get(key, lambda: encode_json(VIEWS[name](archive, query)))
     if name not in ("slice.json", "picture.png"):
         return None
     if query.get("version", version.token) != version.token:
-        raise OtherVersionError
-    shown = Slice(archive, Selection.of(query), query)
-    # the values are kept, so that other colours of them need no chunk
-    values_key = (version.number, "values", await bodies.run(lambda: shown.key))
-    values = await bodies.get(values_key, shown.read)
+        raise VersionMismatchError
+    view = Slice(archive, Selection.of(query), query)
+    # cache the values apart from the picture, so that other colours need no chunks
+    values_key = (version.number, "values", await bodies.run(lambda: view.key))
+    values = await bodies.get(values_key, view.read)
     assert values is not None
     if name == "picture.png":
-        return await bodies.get(key, lambda: shown.draw(shown.parse(values.data)))
-    told = {"version": version.token}
+        return await bodies.get(key, lambda: view.draw(view.parse(values.data)))
+    header = {"version": version.token}
     return await bodies.get(
-        key, lambda: encode({**told, **shown.describe(shown.parse(values.data))})
+        key, lambda: encode_json({**header, **view.describe(view.parse(values.data))})
     )
 
 
-def encode(said: Mapping[str, Any]) -> bytes:
-    """Return JSON; a number that it has no form for is an error."""
-    return json.dumps(said, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+def encode_json(document: Mapping[str, Any]) -> bytes:
+    """Encode a document as JSON. Raises `ValueError` for NaN and infinite numbers."""
+    return json.dumps(document, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")

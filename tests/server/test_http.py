@@ -285,7 +285,7 @@ def test_gdal_gets_what_is_no_chunk_after_every_error(
     error: type[Exception], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_app(make_set(tmp_path))
-    store = app.state.server.follower.get().open_store(3)
+    store = app.state.server.tracker.get().open_store(3)
 
     def fail(key: str) -> bytes | None:
         raise error("/archive/odd?code=hunter2&token=hunter2")
@@ -469,8 +469,8 @@ def test_on_error_is_no_name_of_a_variable_or_a_group(tmp_path: Path) -> None:
         file["raise/t"] = VALUES
     for served, expected in ((("group", "raise"), "t"), (("drop_variables", "raise"), None)):
         app = create_app(tmp_path / "a.h5", **dict([served]))
-        assert app.state.server.follower.served.opening == dict([served]), expected
-    plain = create_app(tmp_path / "a.h5", on_error="raise").state.server.follower.served
+        assert app.state.server.tracker.served.opening == dict([served]), expected
+    plain = create_app(tmp_path / "a.h5", on_error="raise").state.server.tracker.served
     assert plain.opening == {}
 
 
@@ -548,7 +548,7 @@ def test_files_that_appear_belong_to_a_pattern(tmp_path: Path) -> None:
 def test_the_version_before_serves_while_files_are_combined_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("virtualds_server.versions.PATIENCE", 0.2)
+    monkeypatch.setattr("virtualds_server.versions.VERSION_TIMEOUT", 0.2)
     held, opened, state = threading.Event(), [], 0
 
     def open_late() -> xr.Dataset:
@@ -653,7 +653,7 @@ def test_200_requests_at_once_all_get_their_chunk(tmp_path: Path) -> None:
 def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None:
     at_once, most, lock = 0, 0, threading.Lock()
     app = create_app(make_set(tmp_path, values=np.zeros((80, 4), "f4")), limits=Limits(threads=3))
-    store = app.state.server.follower.get().open_store(3)
+    store = app.state.server.tracker.get().open_store(3)
     read = store.read
 
     def watch(key: str) -> bytes | None:
@@ -676,7 +676,7 @@ def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None
 
 def test_a_chunk_that_many_ask_for_at_once_is_read_once(tmp_path: Path) -> None:
     app = create_app(make_set(tmp_path))
-    store = app.state.server.follower.get().open_store(3)
+    store = app.state.server.tracker.get().open_store(3)
     read, asked = store.read, []
 
     def count(key: str) -> bytes | None:
@@ -700,7 +700,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
         for i in range(200):
             assert client.get(f"zarr/t/c/{i}/0").status_code == 200
         bodies = app.state.server.bodies
-        assert 0 < bodies._nbytes <= 5000 and len(bodies._kept) < 10
+        assert 0 < bodies._nbytes <= 5000 and len(bodies._cache) < 10
 
 
 def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
@@ -708,7 +708,7 @@ def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
     with running(app) as url, httpx.Client(base_url=url) as client:
         for i in range(40):
             assert client.get(f"zarr/{i:03}{'x' * 8000}").status_code == 404
-        kept = app.state.server.bodies._kept
+        kept = app.state.server.bodies._cache
         assert sum(sys.getsizeof(key) for _, _, key in kept) <= 50_000
         assert len(kept) > 1
 
@@ -718,7 +718,7 @@ def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
 
 def test_answers_are_sent_at_once() -> None:
     """Only of such a socket asyncio turns off Nagle's algorithm, which delays answers by 40 ms."""
-    with running_module.bind("127.0.0.1", 0) as listening:
+    with running_module.bind_socket("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
 
 
@@ -746,10 +746,10 @@ def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) 
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
-    first = running_module.bind("127.0.0.1", 0)
+    first = running_module.bind_socket("127.0.0.1", 0)
     port = first.getsockname()[1]
     with pytest.raises(OSError, match=f"port={port}: .*in use; give another port"):
-        running_module.bind("127.0.0.1", port)
+        running_module.bind_socket("127.0.0.1", port)
     first.close()
 
 
@@ -797,5 +797,5 @@ def test_the_packages_of_the_extra_are_named(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.applications", None)
     with pytest.raises(ImportError, match=f"{package}.*pip install starlette uvicorn zarr"):
-        make = create_app if package == "starlette" else running_module.make_server
+        make = create_app if package == "starlette" else running_module.make_uvicorn_server
         make(tmp_path)

@@ -29,7 +29,7 @@ ROWS, WIDTH, FILL = 40, 2**14, 7
 THREADS, CACHE = 8, 2**22
 TIMEOUT, STUCK = 1, 3
 """Seconds after which the server gives up, and those that a stuck source takes."""
-PATIENCE = 200
+VERSION_TIMEOUT = 200
 """How often a client asks again that was told to come back later."""
 SOME = 50
 """Clients of a storm that is no trouble."""
@@ -39,12 +39,12 @@ MOST_MEMORY = 3 * 2**24
 PROGRAM = """
 import json, sys
 from virtualds_server import Limits, create_app
-from virtualds_server.run import bind, find_url, make_server, run
+from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
 
 target, limits = json.loads(sys.argv[1])
-listening = bind("127.0.0.1", 0)
-print(find_url(listening), flush=True)
-run(make_server(create_app(target, limits=Limits(**limits))), listening)
+listening = bind_socket("127.0.0.1", 0)
+print(get_socket_url(listening), flush=True)
+run(make_uvicorn_server(create_app(target, limits=Limits(**limits))), listening)
 """
 
 
@@ -125,7 +125,7 @@ def served(target: Path) -> Iterator[Server]:
 
 async def ask(client: httpx.AsyncClient, name: str, row: int) -> httpx.Response:
     """Ask for a chunk, and again if the server says that it is busy."""
-    for _ in range(PATIENCE):
+    for _ in range(VERSION_TIMEOUT):
         answer = await client.get(f"zarr/{name}/c/{row}/0")
         if name == "stuck" or answer.status_code not in (503, 504):
             return answer

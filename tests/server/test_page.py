@@ -21,9 +21,9 @@ from serving import running, running_command, serving
 import virtualds
 from virtualds_server import Served, create_app
 from virtualds_server.archive import format_source_name
-from virtualds_server.colours import LEVELS, MAPS, draw_png, find_range, make_palette
+from virtualds_server.colours import COLORMAPS, LEVELS, draw_png, find_range, make_palette
 from virtualds_server.labels import Axis
-from virtualds_server.slices import MAX_BYTES, MAX_CHUNKS, Costs, choose_steps
+from virtualds_server.slices import MAX_BYTES, MAX_CHUNKS, ChunkSize, choose_steps
 
 pytest.importorskip("zarr", minversion="3.0")
 pillow = pytest.importorskip("PIL.Image")
@@ -225,7 +225,7 @@ def test_a_picture_reads_only_the_chunks_that_it_shows(tmp_path: Path) -> None:
 
 def test_what_would_read_too_many_bytes_shows_fewer_elements() -> None:
     for nbytes in (4e4, 4e6, 4e8):
-        steps = choose_steps([100_000, 100_000], [1000, 1000], Costs((10.0, 1000.0), nbytes))
+        steps = choose_steps([100_000, 100_000], [1000, 1000], ChunkSize((10.0, 1000.0), nbytes))
         touched = np.ceil(100_000 / np.maximum(steps, (10, 1000)))
         assert 4 <= touched.prod() <= min(MAX_CHUNKS, max(MAX_BYTES / nbytes, 4))
 
@@ -264,7 +264,7 @@ def test_equal_values_are_one_colour() -> None:
     assert len(set(decode_picture(draw_png(values, 7.5, 7.5, "grey")).ravel().tolist())) == 1
 
 
-@looped("name", [name for name in MAPS if name not in ("blue-red", "cyclic")])
+@looped("name", [name for name in COLORMAPS if name not in ("blue-red", "cyclic")])
 def test_colours_grow_lighter_or_darker_all_the_way(name: str) -> None:
     colours = np.frombuffer(make_palette(name), np.uint8).reshape(-1, 3) / 255
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
@@ -388,7 +388,7 @@ def test_dates_and_durations_are_drawn(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_ticks_are_at_round_values(case: tuple[np.ndarray[Any, Any], list[str]]) -> None:
     values, expected = case
-    ticks = Axis("x", values).list_ticks(np.arange(values.size), 6)
+    ticks = Axis("x", values).choose_ticks(np.arange(values.size), 6)
     labels = [tick.label for tick in ticks]
     assert 2 <= len(labels) <= 7
     assert labels[: len(expected)] == expected or set(expected) <= set(labels), labels
@@ -556,7 +556,7 @@ def test_values_of_all_kinds_have_pictures_and_series(
 
 def test_series_of_many_centuries_lie_within_their_figure() -> None:
     dates = np.arange("1700", "2091", dtype="M8[Y]").astype("M8[ns]")
-    places = Axis("time", dates).find_places(np.arange(dates.size))
+    places = Axis("time", dates).find_relative_positions(np.arange(dates.size))
     assert places is not None
     assert places[0] == 0 and places[-1] == 1 and (np.diff(places) > 0).all()
 

@@ -83,21 +83,21 @@ def serve(
     """
     from virtualds_server.app import create_app
     from virtualds_server.limits import Limits
-    from virtualds_server.run import bind, find_url, make_server, run
-    from virtualds_server.versions import NoFormError
+    from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
+    from virtualds_server.versions import NotRepresentableError
 
     served = find_served(urls, files_from, tree, options)
     chosen = {"threads": threads, "timeout": timeout}
     limits = Limits(**select_given(chosen, chosen))
     app = create_app(served, limits=limits)
     # what cannot be opened is an error now, not of the first request
-    version = app.state.server.follower.get()
+    version = app.state.server.tracker.get()
     store = version.open_store(3)
     said = {"served": served.name, "arrays": store.count, "decoded": len(store.decoded)}
     shown, reason = dict(said), None
     try:
         version.open_store(2)
-    except NoFormError as error:
+    except NotRepresentableError as error:
         # /zarr2/ is an error, as long as it has such an array
         said["without_zarr2"] = list(error.names)
         listed = ", ".join(map(repr, error.names))
@@ -105,9 +105,9 @@ def serve(
     if check:
         report(said, shown | ({"Zarr v2": reason} if reason else {}))
         return
-    server = make_server(app)
-    listening = bind(host, port)
-    url = find_url(listening)
+    server = make_uvicorn_server(app)
+    listening = bind_socket(host, port)
+    url = get_socket_url(listening)
     zarr, zarr2 = f"{url}zarr/", f"{url}zarr2/"
     report(
         {"url": url, **said, "zarr": zarr, "zarr2": None if reason else zarr2},
@@ -150,14 +150,14 @@ def view(
     this machine can connect, with the token of the address that is printed. Ctrl-C ends it.
     """
     from virtualds_server.app import create_app
-    from virtualds_server.run import bind, find_url, make_server, run
+    from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
 
     served = replace(find_served(urls, files_from, tree, options), is_private=True)
     # a machine may have other users
     token = secrets.token_urlsafe(16)
     app = create_app(served, token=token)
     # what cannot be opened is an error now, not of the page
-    contents = app.state.server.follower.get().open_archive().describe()
+    contents = app.state.server.tracker.get().open_archive().describe()
     said = {
         "shown": served.name,
         "variables": sum(len(group["variables"]) for group in contents["groups"]),
@@ -166,13 +166,13 @@ def view(
     if check:
         report(said, said)
         return
-    server = make_server(app, logs_requests=False)
+    server = make_uvicorn_server(app, logs_requests=False)
     listening = None
     if port is None:
         with suppress(OSError):
-            listening = bind("127.0.0.1", 8000)
-    listening = listening or bind("127.0.0.1", port or 0)
-    url = f"{find_url(listening)}?token={token}"
+            listening = bind_socket("127.0.0.1", 8000)
+    listening = listening or bind_socket("127.0.0.1", port or 0)
+    url = f"{get_socket_url(listening)}?token={token}"
     report({"url": url, **said}, {"url": url, **said})
     if not no_browser:
         # a browser of the terminal returns when it ends
