@@ -33,7 +33,7 @@ from virtualds.syncing import OPEN_ARGUMENTS
 from virtualds.writing.write import COMMON_CHOICES
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.commands.check import DIAGNOSING
+from virtualds_cli.commands.check import DIAGNOSE_OPTIONS
 from virtualds_cli.demo import run_demo
 from virtualds_cli.program import EXIT_CODES, main
 
@@ -200,10 +200,10 @@ ONLY_HERE = {
 """Options that no keyword stands for, and why."""
 
 CHOSEN = {
-    "choices": {*options.CHOICES, "progress"},
-    "how": OPEN_ARGUMENTS | set(options.CHOICES),
+    "choices": {*options.FORMAT_OPTIONS, "progress"},
+    "how": OPEN_ARGUMENTS | set(options.FORMAT_OPTIONS),
     "kwargs": set[str](),
-    "options": set(DIAGNOSING),
+    "options": set(DIAGNOSE_OPTIONS),
 }
 """What ``**`` of a signature stands for; that of `open_virtual_mfdataset` goes to xarray."""
 
@@ -239,8 +239,12 @@ def test_all_formats_and_their_choices_are_options() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
     choices = {choice for form in FORMATS for choice in form.choices}
     # an object of Icechunk has no form on the command line
-    assert set(options.CHOICES) == (choices - {"config"}) | (set(COMMON_CHOICES) - {"progress"})
-    assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
+    assert set(options.FORMAT_OPTIONS) == (choices - {"config"}) | (
+        set(COMMON_CHOICES) - {"progress"}
+    )
+    assert {name for names in options.SECTIONS.values() for name in names} >= set(
+        options.FORMAT_OPTIONS
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=NAMES)

@@ -107,6 +107,8 @@ def test_every_error_is_one_strict_document_with_its_exit_code(which: str) -> No
     assert code in EXIT_CODES
     assert kind in ("", found["type"])
     assert result.stderr
+    # also with the option in front
+    assert run("--json", *call).stdout == result.stdout
     # without it, standard output stays empty
     assert run(*call).stdout == ""
 

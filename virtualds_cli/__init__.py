@@ -1,5 +1,5 @@
-"""The command line: a client that uses only the public library.
+"""The command line, which uses only the public library.
 
-It is a package of its own, because importing a part of the library imports xarray, and help and
-completion have to answer at once. Commands import the library when they run.
+It is a package of its own because importing any module of the library imports xarray, which takes
+too long for help and completion. Commands import the library when they run.
 """

@@ -1,6 +1,6 @@
 """The class of all commands: help with sections and examples, ``--json``, ``-v``, ``--debug``.
 
-``-v`` and ``-vv`` print the library's log on standard error.
+``-v`` and ``-vv`` print the log of the library to standard error.
 """
 
 from __future__ import annotations
@@ -17,54 +17,55 @@ if TYPE_CHECKING:
 
 
 VERBOSE = "virtualds.verbose"
-"""Key of ``click.Context.meta``: how often ``-v`` was given."""
+"""Key of ``click.Context.meta``: the number of ``-v`` options."""
 
 
-def make_option() -> click.Option:
-    """Return the option; it is stored in the context and not passed to the command."""
+def make_verbose_option() -> click.Option:
+    """Return the option ``-v``, which is stored in the context and not passed to the command."""
     return click.Option(
         ["-v", "--verbose"],
         count=True,
         expose_value=False,
-        callback=_listen,
+        callback=_print_log,
         help="Also print how each file was read, and in which time; -vv prints requests, too.",
     )
 
 
 def is_verbose() -> bool:
-    """Return whether ``-v`` was given."""
+    """Return whether the user has set ``-v``."""
     return bool(click.get_current_context().meta.get(VERBOSE))
 
 
-def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
+def _print_log(ctx: click.Context, param: click.Parameter, value: int) -> None:
     """Print the log of the library until the program ends."""
-    before = ctx.meta.get(VERBOSE, 0)
+    # the group and its command both have the option
+    previous = ctx.meta.get(VERBOSE, 0)
     if not value:
         return
     import logging
 
-    ctx.meta[VERBOSE] = before + value
+    ctx.meta[VERBOSE] = previous + value
     logger = logging.getLogger("virtualds")
     level = logger.level
-    logger.setLevel(logging.INFO if before + value == 1 else logging.DEBUG)
+    logger.setLevel(logging.INFO if previous + value == 1 else logging.DEBUG)
     ctx.call_on_close(lambda: logger.setLevel(level))
-    if not before:
-        printer = _make_printer()
-        logger.addHandler(printer)
-        ctx.call_on_close(lambda: logger.removeHandler(printer))
+    if not previous:
+        handler = _make_log_handler()
+        logger.addHandler(handler)
+        ctx.call_on_close(lambda: logger.removeHandler(handler))
 
 
-def _make_printer() -> logging.Handler:
-    """Return a handler that prints each line after the seconds since the program started."""
-    # help and completion need not wait for it
+def _make_log_handler() -> logging.Handler:
+    """Return a handler that prints messages with the seconds since the program started."""
+    # imported here, because help and completion do not need it
     import logging
 
-    class Printer(logging.Handler):
+    class LogHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # the stream is looked up each time: a progress bar replaces it to stay below it
+            # echo looks up the stream each time: a progress bar replaces it to stay below the log
             click.echo(f"{record.relativeCreated / 1000:8.3f} {record.getMessage()}", err=True)
 
-    return Printer()
+    return LogHandler()
 
 
 # ---------------------------------------------------------------------- command
@@ -87,15 +88,15 @@ class Command(click.Command):
         Pairs of a purpose and the command line for it.
     """
 
-    def __init__(self, *given: Any, examples: Examples, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *args: Any, examples: Examples, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.examples = examples
         self.params.append(_make_flag("--json", JSON, "Print the report, or the error, as JSON."))
-        self.params.append(make_option())
+        self.params.append(make_verbose_option())
         self.params.append(_make_flag("--debug", DEBUG, "Show the traceback of an error."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, grouped by section."""
+        """Write the options by section."""
         section_of = {name: title for title, names in SECTIONS.items() for name in names}
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
@@ -123,7 +124,7 @@ def command(name: str, *, examples: Examples) -> Callable[[Function], Command]:
 def _make_flag(name: str, key: str, text: str) -> click.Option:
     """Return a flag that is stored in the context and not passed to the command."""
 
-    def keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    def store(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.meta[key] = value or ctx.meta.get(key, False)
 
-    return click.Option([name], is_flag=True, expose_value=False, callback=keep, help=text)
+    return click.Option([name], is_flag=True, expose_value=False, callback=store, help=text)

@@ -29,7 +29,7 @@ MAP_DAY = f"{YEAR}-07-15"
 SERIES_AT = {"lat": 52.5, "lon": 5.0}
 
 
-def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
+def run_demo(folder: str | Path, print_line: Callable[[str], object] = print) -> Path:
     """Run the main steps of the library on a small generated archive.
 
     Parameters
@@ -37,8 +37,8 @@ def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
     folder : str or pathlib.Path
         Folder for the archive, the references and the picture. Created if it does not exist; files
         of an earlier run are replaced.
-    say : callable
-        Called with each line of the report; ``print`` by default.
+    print_line : callable
+        Called with each line of the report.
 
     Returns
     -------
@@ -52,17 +52,17 @@ def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
     """
     folder = Path(folder).absolute()
     references = folder / "refs.json"
-    with _report_time(say, "wrote the archive"):
+    with _print_time(print_line, "wrote the archive"):
         paths = write_archive(folder / "archive")
-    _scan(paths, references, say)
-    with _report_time(say, "opened the references"):
+    _scan(paths, references, print_line)
+    with _print_time(print_line, "opened the references"):
         ds = xr.open_dataset(references, engine="virtual", chunks={})
-    say(f"\n{ds}\n")
-    _compare(paths, ds, say)
-    with _report_time(say, "drew the picture"):
+    print_line(f"\n{ds}\n")
+    _compare(paths, ds, print_line)
+    with _print_time(print_line, "drew the picture"):
         picture = draw_maps(ds, folder / "picture.png")
-    _say_sizes(paths, references, say)
-    say(f"\nThe picture: {picture}")
+    _print_sizes(paths, references, print_line)
+    print_line(f"\nThe picture: {picture}")
     return picture
 
 
@@ -97,8 +97,8 @@ def write_archive(folder: str | Path) -> list[Path]:
     return paths
 
 
-def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Invent a plausible temperature for each day and place.
+def make_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return a plausible temperature for each day and place.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     Examples
     --------
     >>> import numpy as np
-    >>> invent_temperature(np.array([0, 182])).shape
+    >>> make_temperature(np.array([0, 182])).shape
     (2, 73, 144)
     """
     day = days[:, None, None].astype(float)
@@ -121,19 +121,19 @@ def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     lon = np.deg2rad(LON)[None, None, :]
     climate = 300.0 - 50.0 * np.sin(lat) ** 2
     continents = 4.0 * np.sin(2 * lon + 1.0) * np.cos(lat) ** 2
-    # the coldest day of the north comes about three weeks after the shortest
+    # the north is coldest about three weeks after the shortest day
     seasons = -18.0 * np.sin(lat) * np.cos(2 * np.pi * (day - 20) / 365)
     weather = 6.0 * np.sin(2 * lat) ** 2 * np.sin(6 * lon - day / 2.5 + 3 * np.sin(day / 9))
     return np.asarray(climate + continents + seasons + weather)
 
 
 def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
-    """Draw one day as a map, and the year at one place.
+    """Draw a map of one day, and the series of one place.
 
     Parameters
     ----------
     ds : xarray.Dataset
-        With ``t2m(time, lat, lon)``.
+        Dataset with ``t2m(time, lat, lon)``.
     path : str or pathlib.Path
         Path of the picture.
 
@@ -161,20 +161,20 @@ def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
     return Path(path)
 
 
-def _scan(paths: Sequence[Path], references: Path, say: Callable[[str], object]) -> None:
-    with _report_time(say, f"scanned {len(paths)} files"):
+def _scan(paths: Sequence[Path], references: Path, print_line: Callable[[str], object]) -> None:
+    with _print_time(print_line, f"scanned {len(paths)} files"):
         vds = open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
-    with _report_time(say, "wrote the references"):
+    with _print_time(print_line, "wrote the references"):
         vds.virtual.to_manifest(references, mode="w")
 
 
-def _compare(paths: Sequence[Path], ds: xr.Dataset, say: Callable[[str], object]) -> None:
-    with _report_time(say, "read every value through the references"):
+def _compare(paths: Sequence[Path], ds: xr.Dataset, print_line: Callable[[str], object]) -> None:
+    with _print_time(print_line, "read every value through the references"):
         ours = ds.load()
-    with _report_time(say, "read every value with xr.open_mfdataset"):
+    with _print_time(print_line, "read every value with xr.open_mfdataset"):
         theirs = _open_natively(paths)
     xr.testing.assert_identical(ours, theirs)
-    say("Both are identical: values, coordinates, names and attributes.")
+    print_line("Both are identical: values, coordinates, names and attributes.")
 
 
 def _open_natively(paths: Sequence[Path]) -> xr.Dataset:
@@ -191,18 +191,20 @@ def _open_natively(paths: Sequence[Path]) -> xr.Dataset:
         return native.load()
 
 
-def _say_sizes(paths: Sequence[Path], references: Path, say: Callable[[str], object]) -> None:
+def _print_sizes(
+    paths: Sequence[Path], references: Path, print_line: Callable[[str], object]
+) -> None:
     archive = sum(path.stat().st_size for path in paths)
     refs = references.stat().st_size
-    say(f"\nThe archive:    {archive:>10,} bytes in {len(paths)} files, untouched")
-    say(f"The references: {refs:>10,} bytes in {references}")
+    print_line(f"\nThe archive:    {archive:>10,} bytes in {len(paths)} files, untouched")
+    print_line(f"The references: {refs:>10,} bytes in {references}")
 
 
 @contextmanager
-def _report_time(say: Callable[[str], object], what: str) -> Iterator[None]:
-    begin = time.perf_counter()
+def _print_time(print_line: Callable[[str], object], step: str) -> Iterator[None]:
+    start = time.perf_counter()
     yield
-    say(f"{time.perf_counter() - begin:7.2f} s  {what}")
+    print_line(f"{time.perf_counter() - start:7.2f} s  {step}")
 
 
 def _write_month(path: Path, month: int, complevel: int) -> None:
@@ -219,12 +221,12 @@ def _write_month(path: Path, month: int, complevel: int) -> None:
 
 
 def _write_coordinates(nc: Any, days: npt.NDArray[np.int64]) -> None:
-    columns = {
+    coordinates = {
         "time": (days, "i4", {"standard_name": "time", "units": f"days since {YEAR}-01-01"}),
         "lat": (LAT, "f4", {"standard_name": "latitude", "units": "degrees_north"}),
         "lon": (LON, "f4", {"standard_name": "longitude", "units": "degrees_east"}),
     }
-    for name, (values, dtype, attributes) in columns.items():
+    for name, (values, dtype, attributes) in coordinates.items():
         nc.createDimension(name, None if name == "time" else values.size)
         variable = nc.createVariable(name, dtype, (name,))
         variable.setncatts(attributes)
@@ -244,7 +246,7 @@ def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> 
     )
     t2m.setncatts({"scale_factor": 0.01, "add_offset": 273.15})
     t2m.setncatts({"units": "K", "long_name": "2 m temperature"})
-    t2m[:] = invent_temperature(days)
+    t2m[:] = make_temperature(days)
 
 
 def _missing_package_error(package: str) -> ImportError:

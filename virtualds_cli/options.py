@@ -1,4 +1,4 @@
-"""The options of all commands; each has the name of the Python keyword that it sets."""
+"""The options of all commands; each has the name of the Python argument that it sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtualds_cli.parameter_types import (
     OpenChoice,
     RenamingType,
     SubchunkType,
-    Url,
+    UrlType,
 )
 
 Function = Callable[..., None]
@@ -26,7 +26,7 @@ PARSERS = (
     *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib"),
     *("grib-index", "dmrpp", "hdf4", "zarr", *FORMATS),
 )
-"""Formats of files and sets; packages may bring more."""
+"""Names of parsers and formats; plugins may add more."""
 JOINS = ("outer", "inner", "left", "right", "exact", "override")
 COMPAT = ("equals", "identical", "broadcast_equals", "no_conflicts", "override")
 ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
@@ -35,67 +35,73 @@ ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
 def _group_by_name(
     ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return the values by name of the coordinate."""
-    return {name: (*rest,) for name, *rest in value} or None
+    """Return the sources of coordinates by name."""
+    return {name: (*source,) for name, *source in value} or None
 
 
-def merge(
+def merge_mappings(
     ctx: click.Context, param: click.Parameter, value: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return all given values by name; later ones take precedence."""
-    return {key: found for one in value for key, found in one.items()} or None
+    """Merge the values of a repeated option; later ones take precedence."""
+    return {key: item for mapping in value for key, item in mapping.items()} or None
 
 
-def _join_pieces(
+def _merge_subchunks(
     ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, str, int]]
 ) -> dict[str, Any] | None:
-    """Return the ``subchunk`` of `virtualds` from all given pieces."""
-    found: dict[str, Any] = {}
+    """Return the argument ``subchunk`` of a repeated option."""
+    subchunk: dict[str, Any] = {}
     for variable, dim, length in value:
-        (found.setdefault(variable, {}) if variable else found)[dim] = length
-    return found or None
+        (subchunk.setdefault(variable, {}) if variable else subchunk)[dim] = length
+    return subchunk or None
 
 
 def _split_names(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> list[str] | None:
-    """Return a list of names, or None if the option was not given, and [] for a single ''."""
+    """Return the names as a list: None without the option, and [] for an option ''."""
     return [name for name in value if name] if value else None
 
 
 def _make_option(
-    help: str, flag: str | None = None, many: Callable[..., Any] | None = None, **how: Any
+    help: str,
+    off_prefix: str | None = None,
+    merge: Callable[..., Any] | None = None,
+    is_flag: bool = False,
+    **kwargs: Any,
 ) -> Callable[[str], Decorator]:
-    """Return a function that makes an option from its name.
+    """Return a function that makes an option with a name.
 
-    ``flag`` is "" or the prefix of the name that switches the option off. ``many`` is the callback
-    of an option that may be repeated.
+    ``off_prefix`` is the prefix of the name that switches a flag off. ``merge`` is the callback of
+    an option that may be repeated.
     """
-    if flag is not None:
-        how |= {"default": None} | ({} if flag else {"is_flag": True})
-    if many is not None:
-        how |= {"multiple": True, "callback": many}
+    if is_flag or off_prefix is not None:
+        kwargs["default"] = None
+    if is_flag:
+        kwargs["is_flag"] = True
+    if merge is not None:
+        kwargs |= {"multiple": True, "callback": merge}
     return lambda name: click.option(
-        f"--{name}{flag}{name}" if flag else f"--{name}", help=help, **how
+        f"--{name}{off_prefix}{name}" if off_prefix else f"--{name}", help=help, **kwargs
     )
 
 
 def _make_repeatable(text: str, kind: Any = None) -> Callable[[str], Decorator]:
-    return _make_option(f"{text} Repeat the option for several.", many=_split_names, type=kind)
+    return _make_option(f"{text} Repeat the option for several.", merge=_split_names, type=kind)
 
 
 def _make_choice(
     choices: Iterable[str], default: str | None, text: str
 ) -> Callable[[str], Decorator]:
-    shown = f"{text} [default: {default}]" if default else text
-    return _make_option(shown, type=click.Choice([*choices]))
+    help = f"{text} [default: {default}]" if default else text
+    return _make_option(help, type=click.Choice([*choices]))
 
 
 def _make_access_option(text: str) -> Callable[[str], Decorator]:
-    return _make_option(text, many=merge, type=AccessType())
+    return _make_option(text, merge=merge_mappings, type=AccessType())
 
 
-ROWS: dict[str, Callable[[str], Decorator]] = {
+OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
     "combine": _make_choice(
         ("by_coords", "nested"),
         None,
@@ -104,7 +110,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "concat_dim": _make_repeatable("Dimension to concatenate files along.", NameType("dimension")),
     "coordinates": _make_option(
-        many=_group_by_name,
+        merge=_group_by_name,
         type=CoordinateSourceType(),
         help="A coordinate that the files do not hold. NAME=PATTERN takes it from the file name, "
         "by a regular expression with one group, or with groups named year, month, ...; "
@@ -112,7 +118,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "the text as a number or a date. Repeat the option for several coordinates.",
     ),
     "sort": _make_option(
-        flag="/--no-",
+        off_prefix="/--no-",
         help="Order files by their coordinate, or keep the given order. [default: sort]",
     ),
     "overlap": _make_choice(
@@ -142,7 +148,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     "compat": _make_choice(COMPAT, "equals", "How to compare variables that are not concatenated."),
     "join": _make_choice(JOINS, "outer", "How to align coordinates that differ."),
     "combine_attrs": _make_choice(ATTRIBUTES, "override", "How to merge attributes that differ."),
-    "attrs_file": _make_option(type=Url(), help="File to take the global attributes from."),
+    "attrs_file": _make_option(type=UrlType(), help="File to take the global attributes from."),
     "loadable_variables": _make_repeatable(
         "Names or patterns of variables to load; the set stores their values. '' loads none. By "
         "default coordinates and other small variables are loaded.",
@@ -159,7 +165,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "Options for fsspec to write the target, like --storage-options."
     ),
     "decode_cf": _make_option(
-        flag="/--no-", help="Decode by the CF conventions, or not. [default: decode-cf]"
+        off_prefix="/--no-", help="Decode by the CF conventions, or not. [default: decode-cf]"
     ),
     "parser": _make_option(
         type=OpenChoice(PARSERS), help="Format of the files. By default their first bytes decide."
@@ -184,15 +190,15 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         help="How often to retry a file that failed with a transient error. [default: 2]",
     ),
     "cache": _make_option(
-        type=Url(),
+        type=UrlType(),
         help="Folder that caches opened files. An interrupted job resumes, and a daily job opens "
         "only new files.",
     ),
     "progress": _make_option(
-        flag="/--no-",
+        off_prefix="/--no-",
         help="Show a progress bar, or not. By default on a terminal, after one second.",
     ),
-    "allow": _make_repeatable("Folder that references may point into.", Url()),
+    "allow": _make_repeatable("Folder that references may point into.", UrlType()),
     "snapshot": _make_option(help="Id of the snapshot to open."),
     "format": _make_choice(FORMATS, None, "Format of the target. By default its suffix decides."),
     "mode": _make_choice(("w-", "w"), "w-", "Create the target (w-), or create or replace it (w)."),
@@ -221,13 +227,13 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "What to do if another writer changes the set at the same time.",
     ),
     "rename": _make_option(
-        many=merge,
+        merge=merge_mappings,
         type=RenamingType(),
         help="Old and new name of a variable or dimension. Repeat the option for several.",
     ),
     "drop_groups": _make_repeatable("Path of a group to leave out.", NameType("group")),
     "attributes": _make_option(
-        many=merge,
+        merge=merge_mappings,
         type=AccessType(),
         help="An attribute: title=TEXT of the group, or t:units=TEXT of a variable. Values are "
         "JSON or text; null removes the attribute. Repeat the option for several.",
@@ -239,15 +245,15 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         type=AgeType(), help="Delete only snapshots at least this old: 30d, 12h."
     ),
     "dry_run": _make_option(
-        flag="", help="Change nothing; report what would be deleted or changed."
+        is_flag=True, help="Change nothing; report what would be deleted or changed."
     ),
     "keep_query": _make_option(
-        flag="",
+        is_flag=True,
         help="Also write urls that contain a password, signature or token. Everyone who can read "
         "the set can use them. Without this option they are refused.",
     ),
     "subchunk": _make_option(
-        many=_join_pieces,
+        merge=_merge_subchunks,
         type=SubchunkType(),
         help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
     ),
@@ -258,7 +264,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "or encode them anew, in the main encoding of their variable. All others stay references.",
     ),
     "main_encoding": _make_option(
-        many=merge,
+        merge=merge_mappings,
         type=AccessType(),
         help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
         "default the one that leaves the fewest bytes to rewrite.",
@@ -274,7 +280,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         help="kerchunk-json: version of the Zarr metadata, 2 unless given.",
     ),
     "templates": _make_option(
-        flag="", help="kerchunk-json: write each source folder once, as a template."
+        is_flag=True, help="kerchunk-json: write each source folder once, as a template."
     ),
     "record_size": _make_option(
         type=click.IntRange(1), help="kerchunk-parquet: references per record."
@@ -284,7 +290,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         help="zarr-v3: how to store manifests. By default their size decides.",
     ),
     "relative_paths": _make_option(
-        flag="", help="kerchunk, zarr-v3, cfa: write source paths relative to the set."
+        is_flag=True, help="kerchunk, zarr-v3, cfa: write source paths relative to the set."
     ),
     "message": _make_option(help="icechunk: commit message."),
     "metadata": _make_access_option(
@@ -292,82 +298,86 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "branch": _make_option(help="icechunk: branch to commit to."),
     "create_branch": _make_option(
-        flag="", help="icechunk: make the branch if there is none; it begins where main is."
+        is_flag=True, help="icechunk: make the branch if there is none; it begins where main is."
     ),
-    "rectilinear": _make_option(flag="", help="icechunk: allow chunks of different lengths."),
+    "rectilinear": _make_option(is_flag=True, help="icechunk: allow chunks of different lengths."),
 }
-OPTIONS = {name: make(name.replace("_", "-")) for name, make in ROWS.items()}
-"""All options, by the Python keyword that they set."""
+OPTIONS = {name: make(name.replace("_", "-")) for name, make in OPTION_FACTORIES.items()}
+"""All options by the Python argument that they set."""
 
-REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
+REWRITE_OPTIONS = ("on_unsupported", "main_encoding", "rewrite_limit")
 """Options for chunks that a format cannot store."""
 
-CHOICES = (
-    *("keep_query", *REWRITING, "subchunk", "inline_threshold", "zarr_format", "templates"),
+FORMAT_OPTIONS = (
+    *("keep_query", *REWRITE_OPTIONS, "subchunk", "inline_threshold", "zarr_format", "templates"),
     *("record_size", "manifest", "relative_paths", "message", "metadata", "branch"),
     *("create_branch", "rectilinear"),
 )
 """Options of formats."""
 
-MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
+MERGE_OPTIONS = ("data_vars", "coords", "compat", "join", "combine_attrs")
 """Options for how xarray combines datasets."""
-READING = ("parser", "parser_options", "allow", "storage_options")
+READ_OPTIONS = ("parser", "parser_options", "allow", "storage_options")
 """Options for the parser of a file, and for access to it."""
-ONE_FILE = ("group", "drop_variables", "loadable_variables", "decode_cf", *READING)
-"""Options for opening each file."""
-COMBINING = (
+OPEN_OPTIONS = ("group", "drop_variables", "loadable_variables", "decode_cf", *READ_OPTIONS)
+"""Options for opening a file."""
+COMBINE_OPTIONS = (
     *("combine", "concat_dim", "coordinates", "newest", "sort", "overlap", "pad"),
-    *MERGING,
+    *MERGE_OPTIONS,
     "attrs_file",
 )
-"""Options for combining files into one dataset."""
-WORKING = ("on_error", "retries", "cache", "parallel", "progress")
+"""Options for combining files."""
+WORKER_OPTIONS = ("on_error", "retries", "cache", "parallel", "progress")
 """Options for the workers that open files, and for files that fail."""
-MANY_FILES = (*COMBINING, *ONE_FILE, *WORKING)
+MFDATASET_OPTIONS = (*COMBINE_OPTIONS, *OPEN_OPTIONS, *WORKER_OPTIONS)
 """The options of `virtualds.open_virtual_mfdataset`."""
 
 SECTIONS = {
-    "Combining": COMBINING,
-    "Opening": (*ONE_FILE, "snapshot"),
-    "Many files": (*WORKING, "dask"),
+    "Combining": COMBINE_OPTIONS,
+    "Opening": (*OPEN_OPTIONS, "snapshot"),
+    "Many files": (*WORKER_OPTIONS, "dask"),
     "Writing": (
         *("format", "mode", "position", "on_duplicate", "new_variables", "missing_variables"),
-        *("conflict", "target_options", "dry_run", *REWRITING),
+        *("conflict", "target_options", "dry_run", *REWRITE_OPTIONS),
     ),
-    "Format-specific options": tuple(name for name in CHOICES if name not in REWRITING),
+    "Format-specific options": tuple(
+        name for name in FORMAT_OPTIONS if name not in REWRITE_OPTIONS
+    ),
 }
-"""The sections of the help, with their options."""
+"""The sections of the help and their options."""
 
 
-def given(*names: str) -> Decorator:
-    """Add options to a command, shown in this order."""
+def add_options(*names: str) -> Decorator:
+    """Return a decorator that adds options to a command, shown in this order."""
 
-    def decorated(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         for name in reversed(names):
             function = OPTIONS[name](function)
         return function
 
-    return decorated
+    return decorate
 
 
-def select_given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the options that were given; the others keep the defaults of Python."""
+def select_options(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return those of the named options that the user has set."""
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
-def make_keywords(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the given options as keywords of Python."""
-    chosen = select_given(options, names)
+def to_python_arguments(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return those of the named options that the user has set, as Python arguments."""
+    chosen = select_options(options, names)
     if dims := chosen.get("concat_dim"):
         chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")
     if "coordinates" in chosen:
-        chosen["coordinates"] = _make_coordinates(chosen["coordinates"])
+        chosen["coordinates"] = _make_coordinate_sources(chosen["coordinates"])
     return chosen
 
 
-def _make_coordinates(given: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
-    """Return the sources of coordinates as keywords of Python."""
+def _make_coordinate_sources(
+    sources: Mapping[str, tuple[str | None, str, str]],
+) -> dict[str, Any]:
+    """Return the argument ``coordinates`` from formats, signs and texts of the option."""
     import virtualds
 
     types: dict[str | None, Any] = {"int": int, "float": float}
@@ -375,53 +385,52 @@ def _make_coordinates(given: Mapping[str, tuple[str | None, str, str]]) -> dict[
         name: virtualds.FromName(text, types.get(form, form))
         if sign == "="
         else virtualds.FromAttribute(text, format=types.get(form, form))
-        for name, (form, sign, text) in given.items()
+        for name, (form, sign, text) in sources.items()
     }
 
 
-# ---------------------------------------------------------------------- the input files
+# ---------------------------------------------------------------------- input files
 
 
-def files(function: Function) -> Function:
-    """Add the arguments for files: urls, and a list of urls."""
-    listed: Decorator = click.option(
+def add_file_arguments(function: Function) -> Function:
+    """Add the arguments ``urls`` and ``files_from`` to a command."""
+    add_files_from: Decorator = click.option(
         "-f",
         "--files-from",
         type=click.File(encoding="utf-8", errors="surrogateescape"),
         help="File with one url per line, used literally, without globbing; - is standard input.",
     )
-    return click.argument("urls", nargs=-1, type=Url())(listed(function))
+    return click.argument("urls", nargs=-1, type=UrlType())(add_files_from(function))
 
 
 def list_files(
     urls: Sequence[str], files_from: IO[str] | None, options: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the files of patterns and of a list, in the given order.
+    """Return the files that match urls and patterns, and those of a list, in this order.
 
     Raises
     ------
     click.UsageError
-        No file was given.
+        There is no url.
     FileNotFoundError
         A pattern matches no file.
     """
     from virtualds.stores.listing import find_matching
 
-    found = find_matching(urls, options)
+    files = find_matching(urls, options)
     if files_from is not None:
-        found += [name for line in files_from if (name := line.rstrip("\r\n"))]
-    if not found:
+        files += [url for line in files_from if (url := line.rstrip("\r\n"))]
+    if not files:
         raise click.UsageError("no input file; give urls, or a list of urls with --files-from")
-    return found
+    return files
 
 
 def list_paths(
     urls: Sequence[str], files_from: IO[str] | None, options: Mapping[str, Any] | None
 ) -> str | list[str]:
-    """Return a single url or pattern as it is, or else the files, as `list_files` does.
+    """Return a single url or pattern unchanged, otherwise the result of `list_files`.
 
-    Of a pattern, the library also uses what its names match, and the sizes and times that a listing
-    has.
+    The library also uses the names of a pattern, and the sizes and times of its listing.
     """
     if len(urls) == 1 and files_from is None:
         return urls[0]

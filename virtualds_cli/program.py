@@ -8,15 +8,21 @@ from typing import Any
 
 import click
 
-from virtualds_cli.command import DEBUG, JSON, make_option
+from virtualds_cli.command import DEBUG, JSON, make_verbose_option
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.output import FAILED, is_json, plain_warnings, print_error, say_error
+from virtualds_cli.output import (
+    FAILURE,
+    is_json,
+    print_error,
+    print_error_as_json,
+    print_plain_warnings,
+)
 
 INTERRUPTED = 130
 """Exit code of an interrupted program, as in shells."""
 EXIT_CODES = {
     0: "success",
-    FAILED: "an error; or verify or diagnose found a problem",
+    FAILURE: "an error; or verify or diagnose found a problem",
     2: "invalid command line",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
@@ -34,38 +40,41 @@ USER_ERRORS = (
 
 
 class Program(click.Group):
-    """The group of all commands; it prints their errors in one form."""
+    """The group of all commands, which prints their errors and sets exit codes."""
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """Parse the options before the command."""
-        args = given[1] if len(given) > 1 else more["args"]
+    def make_context(
+        self, info_name: str | None, args: list[str], *extra: Any, **kwargs: Any
+    ) -> click.Context:
+        """Parse the options before the command; print usage errors as JSON if requested."""
+        # click consumes the list
+        is_json_requested = asks_for_json(args)
         try:
-            return super().make_context(*given, **more)
+            return super().make_context(info_name, args, *extra, **kwargs)
         except click.UsageError as error:
-            if asks_for_json(args):
-                say_error(error, error.format_message(), error.exit_code)
+            if is_json_requested:
+                print_error_as_json(error, error.format_message(), error.exit_code)
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options before the command, and record whether errors are printed as JSON."""
-        # options of commands are parsed later, which may fail
+        """Parse the options before the command."""
+        # store it now: parsing the options of the command may fail
         ctx.meta[JSON] = asks_for_json(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command, and set the exit code."""
-        with plain_warnings():
+        """Run a command, print its errors, and set the exit code."""
+        with print_plain_warnings():
             try:
                 return super().invoke(ctx)
             except (click.exceptions.Exit, click.Abort):
                 raise
             except click.ClickException as error:
                 if is_json():
-                    say_error(error, error.format_message(), error.exit_code)
+                    print_error_as_json(error, error.format_message(), error.exit_code)
                 raise
             except KeyboardInterrupt as interrupt:
                 if is_json():
-                    say_error(interrupt, "interrupted", INTERRUPTED)
+                    print_error_as_json(interrupt, "interrupted", INTERRUPTED)
                 notes = getattr(interrupt, "__notes__", [])
                 click.echo("\n".join(["\ninterrupted", *(f"  {note}" for note in notes)]), err=True)
                 ctx.exit(INTERRUPTED)
@@ -73,7 +82,7 @@ class Program(click.Group):
                 print_error(error)
                 if ctx.meta.get(DEBUG):
                     click.echo("".join(traceback.format_exception(error)), err=True)
-                ctx.exit(FAILED)
+                ctx.exit(FAILURE)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of their table."""
@@ -86,7 +95,7 @@ class Program(click.Group):
 
 
 def asks_for_json(args: Sequence[str]) -> bool:
-    """Return whether ``--json`` is among the options of a command line."""
+    """Return whether a command line has the option ``--json``."""
     return "--json" in (args[: args.index("--")] if "--" in args else args)
 
 
@@ -104,4 +113,4 @@ def main() -> None:
     """
 
 
-main.params.append(make_option())
+main.params.append(make_verbose_option())

@@ -1,4 +1,4 @@
-"""The commands by what they do, and here their table."""
+"""The commands by purpose, and their table."""
 
 from virtualds_cli.command import Command
 from virtualds_cli.commands.build import append, convert, scan, sync

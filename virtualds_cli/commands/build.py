@@ -1,9 +1,9 @@
-"""Commands that make and grow sets: ``scan``, ``append``, ``sync`` and ``convert``."""
+"""Commands that create and extend sets: ``scan``, ``append``, ``sync`` and ``convert``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
@@ -11,18 +11,18 @@ import click
 
 from virtualds_cli.command import command, is_verbose
 from virtualds_cli.options import (
-    CHOICES,
-    MANY_FILES,
-    READING,
-    files,
-    given,
+    FORMAT_OPTIONS,
+    MFDATASET_OPTIONS,
+    READ_OPTIONS,
+    add_file_arguments,
+    add_options,
     list_paths,
-    make_keywords,
-    merge,
-    select_given,
+    merge_mappings,
+    select_options,
+    to_python_arguments,
 )
-from virtualds_cli.output import exit_by, report
-from virtualds_cli.parameter_types import AccessType, NameType, Url, WindowType
+from virtualds_cli.output import exit_unless, print_report
+from virtualds_cli.parameter_types import AccessType, NameType, UrlType, WindowType
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from virtualds.combine.report import BuildReport
     from virtualds.writing.write_modes import AddedCounts
 
-NOTHING = "nothing; all data are in the set already"
-DASK = click.option(
+NOTHING_ADDED = "nothing; all data are in the set already"
+DASK_OPTION = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."
 )
 
 
-TREE = click.option(
+TREE_OPTION = click.option(
     "--tree",
     metavar="PATH",
     help="Write a group for each path made of names of the pattern, such as '/{model}/{variable}'.",
@@ -48,26 +48,26 @@ def open_files(
     dask: str | None,
     options: Mapping[str, Any],
     tree: str | None = None,
-    **more: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Open files as one dataset, or as a tree with a group for each path."""
+    """Open files as one dataset, or with ``tree`` as a tree with a group for each path."""
     import virtualds
 
-    chosen = make_keywords(options, MANY_FILES) | more
+    arguments = to_python_arguments(options, MFDATASET_OPTIONS) | kwargs
     open_many: Any = virtualds.open_virtual_mfdataset
     if tree is not None:
         open_many = virtualds.open_virtual_mfdatatree
-        chosen = {"concat_dim": None, **chosen, "tree": tree}
+        arguments = {"concat_dim": None, **arguments, "tree": tree}
     if dask is None:
-        return open_many(files, **chosen)
-    if "parallel" in chosen:
+        return open_many(files, **arguments)
+    if "parallel" in arguments:
         raise click.UsageError("--parallel and --dask exclude each other; give one of them")
-    with _client(dask) as client:
-        return open_many(files, parallel=client, **chosen)
+    with _connect_to_dask(dask) as client:
+        return open_many(files, parallel=client, **arguments)
 
 
 @contextmanager
-def _client(address: str) -> Iterator[Any]:
+def _connect_to_dask(address: str) -> Iterator[Any]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -78,7 +78,7 @@ def _client(address: str) -> Iterator[Any]:
         yield client
 
 
-def report_written(
+def print_write_report(
     target: str,
     format_name: str,
     dataset: xr.Dataset | xr.DataTree,
@@ -86,57 +86,57 @@ def report_written(
     added: AddedCounts | None = None,
     sizes: Mapping[Any, int] | None = None,
 ) -> None:
-    """Report what was opened and written.
+    """Print which files were opened, and what was written to the set.
 
-    ``added`` is what an append added to the set, and ``sizes`` are the sizes of the set, if these
-    differ from the sizes of the dataset. How files were read, and how they differ, is shown by
-    ``-v``, or if something is left out.
+    ``added`` counts what an append has added. ``sizes`` are the sizes of the set if they differ
+    from those of the dataset. With ``-v``, or if a file is left out or damaged, the report also
+    shows how files were read and how they differ.
     """
     from virtualds.errors import format_count
 
-    opening: BuildReport = dataset.virtual.report
-    written = added is None or added.positions > 0
+    build: BuildReport = dataset.virtual.report
+    is_written = added is None or added.positions > 0
     dims = dict(dataset.sizes if sizes is None else sizes)
     references = dataset.virtual.nchunks if added is None else added.references
     names = list(map(str, dataset.data_vars))
     if hasattr(dataset, "subtree"):
         names = [f"{node.path}/{name}" for node in dataset.subtree for name in node.data_vars]
     document = {
-        **opening.to_dict(),
+        **build.to_dict(),
         "target": target,
         "format": format_name,
         "dims": dims,
         "variables": names,
-        "written": written,
+        "written": is_written,
         "references": references,
         **({} if added is None else {"added": added.positions}),
         "seconds": seconds,
     }
-    parts = ((opening.cached, "from the cache"), (len(opening.left_out), "left out"))
-    notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
-    files = format_count(opening.files, "file") + (f" ({notes})" if notes else "")
-    of_set: dict[str, Any] = {
+    parts = ((build.cached, "from the cache"), (len(build.left_out), "left out"))
+    notes = ", ".join(f"{count:,} {label}" for count, label in parts if count)
+    files = format_count(build.files, "file") + (f" ({notes})" if notes else "")
+    set_rows: dict[str, Any] = {
         "variables": ", ".join(names),
         "dimensions": ", ".join(f"{name} {size:,}" for name, size in dims.items()),
         "references": f"{references:,}",
         "seconds": f"{seconds:.1f}",
     }
-    grown = None
+    added_text = None
     if added is not None:
-        grown = format_count(added.positions, "position") if written else NOTHING
+        added_text = format_count(added.positions, "position") if is_written else NOTHING_ADDED
     rows = {
-        "written" if written else "unchanged": f"{target}, {format_name}",
-        "added": grown,
+        "written" if is_written else "unchanged": f"{target}, {format_name}",
+        "added": added_text,
         "files": files,
-        **(of_set if written else {}),
+        **(set_rows if is_written else {}),
     }
-    shows_files = is_verbose() or opening.left_out or opening.damaged
-    report(document, rows, *([opening] if shows_files else []))
+    shows_files = is_verbose() or build.left_out or build.damaged
+    print_report(document, rows, *([build] if shows_files else []))
 
 
 # ---------------------------------------------------------------------- scan
 
-WRITING = ("format", "mode", "conflict", *CHOICES)
+WRITE_OPTIONS = ("format", "mode", "conflict", *FORMAT_OPTIONS)
 """The options of ``ds.virtual.to_manifest``."""
 
 
@@ -167,11 +167,11 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
         ),
     ),
 )
-@files
-@click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
-@TREE
-@given(*MANY_FILES, *WRITING, "target_options")
-@DASK
+@add_file_arguments
+@click.option("-o", "--output", required=True, type=UrlType(), help="Reference set to write.")
+@TREE_OPTION
+@add_options(*MFDATASET_OPTIONS, *WRITE_OPTIONS, "target_options")
+@DASK_OPTION
 def scan(
     urls: Sequence[str],
     files_from: IO[str] | None,
@@ -190,32 +190,33 @@ def scan(
     """
     from virtualds.writing.write import prepare_write
 
-    begun = time.perf_counter()
-    writing = select_given(options, WRITING)
-    access = options["target_options"]
-    format_name = prepare_write(output, storage_options=access, **writing).format.name
-    found = list_paths(urls, files_from, options["storage_options"])
-    if (
-        tree is None
-        and dask is not None
-        and format_name == "zarr-v3"
-        and not writing.keys() - {"mode"}
-    ):
+    start = time.perf_counter()
+    arguments = select_options(options, WRITE_OPTIONS)
+    target_options = options["target_options"]
+    format_name = prepare_write(output, storage_options=target_options, **arguments).format.name
+    paths = list_paths(urls, files_from, options["storage_options"])
+    is_plain_write = format_name == "zarr-v3" and not arguments.keys() - {"mode"}
+    if dask is not None and tree is None and is_plain_write:
         # the workers write their references, so that no process holds all of them
-        dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
+        dataset = open_files(
+            paths, dask, options, to=output, target_options=target_options, **arguments
+        )
     else:
-        dataset = open_files(found, dask, options, tree)
-        shown = options["progress"]
-        dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
-    report_written(output, format_name, dataset, time.perf_counter() - begun)
+        dataset = open_files(paths, dask, options, tree)
+        dataset.virtual.to_manifest(
+            output, storage_options=target_options, progress=options["progress"], **arguments
+        )
+    print_write_report(output, format_name, dataset, time.perf_counter() - start)
 
 
 # ---------------------------------------------------------------------- append
 
-TO_APPEND = tuple(name for name in MANY_FILES if name not in ("combine", "concat_dim"))
-APPENDING = (
+APPEND_OPEN_OPTIONS = tuple(
+    name for name in MFDATASET_OPTIONS if name not in ("combine", "concat_dim")
+)
+APPEND_WRITE_OPTIONS = (
     *("format", "position", "on_duplicate", "new_variables", "missing_variables", "conflict"),
-    *CHOICES,
+    *FORMAT_OPTIONS,
 )
 """The options of ``ds.virtual.to_manifest``."""
 
@@ -237,8 +238,8 @@ APPENDING = (
         ),
     ),
 )
-@click.argument("target", metavar="SET", type=Url())
-@files
+@click.argument("target", metavar="SET", type=UrlType())
+@add_file_arguments
 @click.option(
     "--dim",
     required=True,
@@ -251,8 +252,8 @@ APPENDING = (
     default="a",
     help="Append the files (a), or replace sources by them (replace-source). [default: a]",
 )
-@given(*TO_APPEND, *APPENDING, "target_options")
-@DASK
+@add_options(*APPEND_OPEN_OPTIONS, *APPEND_WRITE_OPTIONS, "target_options")
+@DASK_OPTION
 def append(
     target: str,
     urls: Sequence[str],
@@ -269,24 +270,24 @@ def append(
     from virtualds.writing.write import prepare_write
     from virtualds.writing.write_modes import write_dataset
 
-    begun = time.perf_counter()
-    writing = select_given(options, (*APPENDING, "pad")) | {"mode": mode, "append_dim": dim}
-    if options["allow"] is not None:
-        writing["allow"] = options["allow"]
-    writing["progress"] = options["progress"]
-    destination = prepare_write(target, storage_options=options["target_options"], **writing)
-    found = list_paths(urls, files_from, options["storage_options"])
-    dataset = open_files(found, dask, {**options, "concat_dim": [dim]})
-    added = write_dataset(dataset, destination)
-    grown = added if mode == "a" else None
-    seconds = time.perf_counter() - begun
-    report_written(target, destination.format.name, dataset, seconds, grown, added.sizes)
+    start = time.perf_counter()
+    arguments = select_options(options, (*APPEND_WRITE_OPTIONS, "pad", "allow"))
+    arguments |= {"mode": mode, "append_dim": dim, "progress": options["progress"]}
+    destination = prepare_write(target, storage_options=options["target_options"], **arguments)
+    paths = list_paths(urls, files_from, options["storage_options"])
+    dataset = open_files(paths, dask, {**options, "concat_dim": [dim]})
+    counts = write_dataset(dataset, destination)
+    added = counts if mode == "a" else None
+    seconds = time.perf_counter() - start
+    print_write_report(target, destination.format.name, dataset, seconds, added, counts.sizes)
 
 
 # ---------------------------------------------------------------------- sync
 
-TO_SYNC = tuple(name for name in MANY_FILES if name not in ("concat_dim", "decode_cf"))
-SYNCING = ("format", "target_options", *CHOICES)
+SYNC_OPEN_OPTIONS = tuple(
+    name for name in MFDATASET_OPTIONS if name not in ("concat_dim", "decode_cf")
+)
+SYNC_WRITE_OPTIONS = ("format", "target_options", *FORMAT_OPTIONS)
 
 
 @command(
@@ -318,8 +319,8 @@ SYNCING = ("format", "target_options", *CHOICES)
         ),
     ),
 )
-@files
-@click.argument("target", metavar="SET", type=Url())
+@add_file_arguments
+@click.argument("target", metavar="SET", type=UrlType())
 @click.option(
     "--concat-dim",
     required=True,
@@ -327,7 +328,7 @@ SYNCING = ("format", "target_options", *CHOICES)
     type=NameType("dimension"),
     help="Dimension along which files follow each other; several, outermost first, make a grid.",
 )
-@TREE
+@TREE_OPTION
 @click.option(
     "--on-removed",
     type=click.Choice(["error", "keep", "drop"]),
@@ -337,7 +338,7 @@ SYNCING = ("format", "target_options", *CHOICES)
 @click.option(
     "--keep",
     multiple=True,
-    callback=merge,
+    callback=merge_mappings,
     type=WindowType(),
     help="How much of SET to keep along a dimension: time=48 positions, or time=P2D or time=36h "
     "before its last value. Older data are dropped, and older files left out. Repeat the option "
@@ -346,7 +347,7 @@ SYNCING = ("format", "target_options", *CHOICES)
 @click.option(
     "--fill-value",
     multiple=True,
-    callback=merge,
+    callback=merge_mappings,
     type=AccessType(),
     metavar="NAME=VALUE",
     help="Value that means missing, for a variable that has none and that --pad lengthens. Repeat "
@@ -367,7 +368,7 @@ SYNCING = ("format", "target_options", *CHOICES)
 @click.option(
     "--dry-run", is_flag=True, help="Write nothing; report what would come, go and change."
 )
-@given(*TO_SYNC, *SYNCING)
+@add_options(*SYNC_OPEN_OPTIONS, *SYNC_WRITE_OPTIONS)
 def sync(
     urls: Sequence[str],
     target: str,
@@ -392,27 +393,27 @@ def sync(
             f"a list of them with --files-from"
         )
     paths = list_paths(urls, files_from, options["storage_options"])
-    own: dict[str, Any] = {} if tree is None else {"tree": tree}
-    own |= select_given(
-        options, ("on_removed", "keep", "fill_value", "settle", "conflict", *SYNCING)
+    arguments: dict[str, Any] = {} if tree is None else {"tree": tree}
+    arguments |= select_options(
+        options, ("on_removed", "keep", "fill_value", "settle", "conflict", *SYNC_WRITE_OPTIONS)
     )
-    done = virtualds.sync(
+    result = virtualds.sync(
         paths,
         target,
         concat_dim=list(concat_dim),
         dry_run=dry_run,
-        **own,
-        **make_keywords(options, TO_SYNC),
+        **arguments,
+        **to_python_arguments(options, SYNC_OPEN_OPTIONS),
     )
-    report(done.to_dict(), done)
-    exit_by(not done.failed and not done.damaged)
+    print_report(result.to_dict(), result)
+    exit_unless(not result.failed and not result.damaged)
 
 
 # ---------------------------------------------------------------------- convert
 
-SOURCE = ("drop_variables", *READING)
+SOURCE_OPTIONS = ("drop_variables", *READ_OPTIONS)
 """Options for opening the source."""
-CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
+CONVERT_OPTIONS = ("format", "mode", *SOURCE_OPTIONS, "target_options", "progress", *FORMAT_OPTIONS)
 """The options of `virtualds.convert`."""
 
 
@@ -431,8 +432,8 @@ CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
         ),
     ),
 )
-@click.argument("source", type=Url())
-@click.argument("target", type=Url())
+@click.argument("source", type=UrlType())
+@click.argument("target", type=UrlType())
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -444,7 +445,7 @@ CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
     help="What to do about a variable that cannot be read: stop, or leave it out with a warning. "
     "[default: raise]",
 )
-@given(*CONVERTING)
+@add_options(*CONVERT_OPTIONS)
 def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     """Convert a set or a source file to another format.
 
@@ -456,38 +457,38 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     import virtualds
     from virtualds.writing.write import prepare_write
 
-    begun = time.perf_counter()
-    chosen = select_given(options, ("on_error", *CONVERTING))
-    checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
+    start = time.perf_counter()
+    arguments = select_options(options, ("on_error", *CONVERT_OPTIONS))
+    write_arguments = select_options(options, ("format", "mode", *FORMAT_OPTIONS))
     if dry_run:
-        checked |= {"mode": "w"}
-    format_name = prepare_write(target, storage_options=options["target_options"], **checked).format
+        # the target may exist, since nothing is written
+        write_arguments["mode"] = "w"
+    access = options["target_options"]
+    target_format = prepare_write(target, storage_options=access, **write_arguments).format
     if dry_run:
-        of_format = ("main_encoding", *format_name.choices)
-        show_cost(source, target, format_name.name, chosen, of_format)
+        names = ("on_error", *SOURCE_OPTIONS, "main_encoding", *target_format.choices)
+        print_rewrite_estimate(source, target, target_format.name, select_options(options, names))
         return
-    virtualds.convert(source, target, **chosen)
-    seconds = time.perf_counter() - begun
-    report(
-        {"source": source, "target": target, "format": format_name.name, "seconds": seconds},
-        {target: f"{format_name.name}, {seconds:.1f} s"},
+    virtualds.convert(source, target, **arguments)
+    seconds = time.perf_counter() - start
+    print_report(
+        {"source": source, "target": target, "format": target_format.name, "seconds": seconds},
+        {target: f"{target_format.name}, {seconds:.1f} s"},
     )
 
 
-def show_cost(
-    source: str, target: str, format_name: str, chosen: Mapping[str, Any], of_format: Iterable[str]
+def print_rewrite_estimate(
+    source: str, target: str, format_name: str, arguments: Mapping[str, Any]
 ) -> None:
-    """Print what would be rewritten, with the options of a format that are given."""
+    """Print which chunks of each variable would be rewritten."""
     from virtualds.json_values import to_records
     from virtualds.writing.materialize import estimate_conversion
 
-    found = estimate_conversion(
-        source, format_name, **select_given(chosen, ("on_error", *SOURCE, *of_format))
-    )
-    total = int(found["bytes"].sum())
+    estimate = estimate_conversion(source, format_name, **arguments)
+    total = int(estimate["bytes"].sum())
     document = {"source": source, "target": target, "format": format_name, "bytes": total}
-    report(
-        document | {"variables": to_records(found)},
-        *found._iterate_blocks(),
+    print_report(
+        document | {"variables": to_records(estimate)},
+        *estimate._iterate_blocks(),
         {target: f"{format_name}; nothing has been written"},
     )

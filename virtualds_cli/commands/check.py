@@ -1,4 +1,4 @@
-"""Commands that look at sets and files: ``info``, ``catalog``, ``verify`` and ``diagnose``."""
+"""Commands that show or check sets and files: ``info``, ``catalog``, ``verify``, ``diagnose``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.options import (
-    MANY_FILES,
-    READING,
-    files,
-    given,
+    MFDATASET_OPTIONS,
+    READ_OPTIONS,
+    add_file_arguments,
+    add_options,
     list_paths,
-    make_keywords,
-    select_given,
+    select_options,
+    to_python_arguments,
 )
-from virtualds_cli.output import HTML, exit_by, report, write_page
-from virtualds_cli.parameter_types import SampleType, Url
+from virtualds_cli.output import HTML_OPTION, exit_unless, print_report, write_html_report
+from virtualds_cli.parameter_types import SampleType, UrlType
 
 if TYPE_CHECKING:
     from virtualds.checks.describe import Description
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         ("Make a web page of it, with pictures", "virtualds info refs.zarr --html set.html"),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
-@given("group", "loadable_variables", "snapshot", *READING)
-@HTML
+@click.argument("url", metavar="SET", type=UrlType())
+@add_options("group", "loadable_variables", "snapshot", *READ_OPTIONS)
+@HTML_OPTION
 def info(url: str, html: Path | None, **options: Any) -> None:
     """Show the contents of a reference set.
 
@@ -51,37 +51,38 @@ def info(url: str, html: Path | None, **options: Any) -> None:
     with importing:
         from virtualds.checks.describe import describe
 
-    found = describe(url, **select_given(options, options))
-    write_page(html, partial(_make_page, found))
-    shown = found.tree if found.tree.children else found.tree.to_dataset()
-    report(found.to_dict(), f"{shown!r}\n\n", found)
+    description = describe(url, **select_options(options, options))
+    write_html_report(html, partial(_make_page, description))
+    tree = description.tree
+    dataset = tree if tree.children else tree.to_dataset()
+    print_report(description.to_dict(), f"{dataset!r}\n\n", description)
 
 
-def _make_page(found: Description) -> str:
-    """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
+def _make_page(description: Description) -> str:
+    """Return an HTML page with the description, pictures of the chunks, and the dataset."""
     from virtualds.accessors.display import draw_strips
     from virtualds.checks.describe import load_references
     from virtualds.errors import without_secrets
     from virtualds.pictures.blocks import Section, draw
     from virtualds.pictures.html import Markup, page
 
-    tree = load_references(found)
-    shown = tree if tree.children else tree.to_dataset()
-    parts = (node.to_dataset(inherit=True) for node in tree.subtree)
-    strips = [strip for part in parts for strip in draw_strips(part, part.virtual.arrays)]
-    drawn = page(
-        found.url,
-        draw(found),
+    tree = load_references(description)
+    dataset = tree if tree.children else tree.to_dataset()
+    groups = (node.to_dataset(inherit=True) for node in tree.subtree)
+    strips = [strip for group in groups for strip in draw_strips(group, group.virtual.arrays)]
+    html = page(
+        description.url,
+        draw(description),
         *strips,
-        Markup(shown.virtual._repr_html_()),
-        draw(Section("As xarray shows it", [Markup(shown._repr_html_())], is_open=False)),
+        Markup(dataset.virtual._repr_html_()),
+        draw(Section("As xarray shows it", [Markup(dataset._repr_html_())], is_open=False)),
     )
-    return without_secrets(drawn)
+    return without_secrets(html)
 
 
 # ---------------------------------------------------------------------- catalog
 
-LISTING = ("tree", "newest", "on_error", *READING)
+CATALOG_OPTIONS = ("tree", "newest", "on_error", *READ_OPTIONS)
 """The options of `virtualds.catalog`."""
 
 
@@ -101,30 +102,35 @@ LISTING = ("tree", "newest", "on_error", *READING)
         ("Write a STAC collection", "virtualds catalog sets/ --stac stac --license CC-BY-4.0"),
     ),
 )
-@files
-@click.option("--esm", type=Url(), metavar="FILE.json", help="Write a catalogue for intake-esm.")
+@add_file_arguments
+@click.option(
+    "--esm", type=UrlType(), metavar="FILE.json", help="Write a catalogue for intake-esm."
+)
 @click.option(
     "--csv", is_flag=True, default=None, help="Write the table of --esm as a CSV file beside it."
 )
 @click.option(
-    "--stac", type=Url(), metavar="FOLDER", help="Write a STAC collection, with an item per group."
+    "--stac",
+    type=UrlType(),
+    metavar="FOLDER",
+    help="Write a STAC collection, with an item per group.",
 )
 @click.option("--description", help="What the written catalogue holds.")
 @click.option("--license", help="SPDX identifier of the license in STAC. [default: other]")
-@HTML
+@HTML_OPTION
 @click.option(
     "--tree",
     metavar="PATH",
     help="Pattern of paths of groups, such as '/{model}/{variable}': its names are columns, too.",
 )
-@given("newest")
+@add_options("newest")
 @click.option(
     "--on-error",
     type=click.Choice(["raise", "skip", "collect"]),
     help="What to do about a set or file that cannot be opened: stop (raise), or leave it out with "
     "a warning (skip) or with an entry in the report (collect). [default: raise]",
 )
-@given(*READING, "target_options")
+@add_options(*READ_OPTIONS, "target_options")
 def catalog(
     urls: Sequence[str],
     files_from: IO[str] | None,
@@ -141,29 +147,31 @@ def catalog(
     """
     import virtualds
 
-    # each changes what another option writes
-    for name, where in (("csv", esm), ("license", stac), ("description", esm or stac)):
-        if options[name] is not None and where is None:
-            known = {"csv": "--esm", "license": "--stac", "description": "--esm or --stac"}
-            raise click.UsageError(f"--{name} is for what {known[name]} writes; give that, too")
-    found = list_paths(urls, files_from, options["storage_options"])
-    listed = virtualds.catalog(found, **select_given(options, LISTING))
-    writing = {"storage_options": options["target_options"]}
-    writing |= select_given(options, ("description",))
+    for name, target, required in (
+        ("csv", esm, "--esm"),
+        ("license", stac, "--stac"),
+        ("description", esm or stac, "--esm or --stac"),
+    ):
+        if options[name] is not None and target is None:
+            raise click.UsageError(f"--{name} is for what {required} writes; give that, too")
+    paths = list_paths(urls, files_from, options["storage_options"])
+    listing = virtualds.catalog(paths, **select_options(options, CATALOG_OPTIONS))
+    write_arguments = {"storage_options": options["target_options"]}
+    write_arguments |= select_options(options, ("description",))
     if esm is not None:
-        listed.to_esm(esm, **writing, **select_given(options, ("csv",)))
+        listing.to_esm(esm, **write_arguments, **select_options(options, ("csv",)))
     if stac is not None:
-        listed.to_stac(stac, **writing, **select_given(options, ("license",)))
+        listing.to_stac(stac, **write_arguments, **select_options(options, ("license",)))
     for target in (esm, stac):
         if target is not None:
             click.echo(f"written: {target}", err=True)
-    write_page(html, listed.to_html)
-    report(listed.to_dict(), listed)
+    write_html_report(html, listing.to_html)
+    print_report(listing.to_dict(), listing)
 
 
 # ---------------------------------------------------------------------- verify
 
-OPENING = ("group", "drop_variables", "snapshot", *READING)
+DATATREE_OPTIONS = ("group", "drop_variables", "snapshot", *READ_OPTIONS)
 """The options of `virtualds.open_virtual_datatree`."""
 
 
@@ -180,7 +188,7 @@ OPENING = ("group", "drop_variables", "snapshot", *READING)
         ),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
+@click.argument("url", metavar="SET", type=UrlType())
 @click.option(
     "--against",
     type=click.Choice(["fingerprint", "range", "native"]),
@@ -194,8 +202,8 @@ OPENING = ("group", "drop_variables", "snapshot", *READING)
     help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
 )
 @click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
-@HTML
-@given("progress", *OPENING)
+@HTML_OPTION
+@add_options("progress", *DATATREE_OPTIONS)
 def verify(url: str, html: Path | None, **options: Any) -> None:
     """Check that a reference set is still valid.
 
@@ -205,22 +213,27 @@ def verify(url: str, html: Path | None, **options: Any) -> None:
     """
     import virtualds
 
-    opened = partial(virtualds.open_virtual_datatree, url, on_error="keep")
-    opening = select_given(options, OPENING)
+    open_tree = partial(
+        virtualds.open_virtual_datatree,
+        url,
+        on_error="keep",
+        **select_options(options, DATATREE_OPTIONS),
+    )
     try:
-        tree = opened(**opening)
+        tree = open_tree()
     except virtualds.ReadError:
-        # values of coordinates may be unreadable, too
-        tree = opened(loadable_variables=[], **opening)
-    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
-    write_page(html, found.to_html)
-    report(found.to_dict(), found)
-    exit_by(found.ok)
+        # a coordinate cannot be read: verify reports it if it is not loaded
+        tree = open_tree(loadable_variables=[])
+    names = ("sample", "against", "seed", "progress")
+    result = tree.virtual.verify(**select_options(options, names))
+    write_html_report(html, result.to_html)
+    print_report(result.to_dict(), result)
+    exit_unless(result.ok)
 
 
 # ---------------------------------------------------------------------- diagnose
 
-DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
+DIAGNOSE_OPTIONS = tuple(name for name in MFDATASET_OPTIONS if name != "attrs_file")
 """The options of `virtualds.open_virtual_mfdataset` that change the diagnosis."""
 
 
@@ -243,14 +256,14 @@ DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
         ),
     ),
 )
-@files
+@add_file_arguments
 @click.option(
     "--sample",
     type=click.IntRange(1),
     help="Number of files to check, evenly spread. By default all.",
 )
-@HTML
-@given(*DIAGNOSING)
+@HTML_OPTION
+@add_options(*DIAGNOSE_OPTIONS)
 def diagnose(
     urls: Sequence[str],
     files_from: IO[str] | None,
@@ -266,8 +279,9 @@ def diagnose(
     """
     import virtualds
 
-    found = list_paths(urls, files_from, options["storage_options"])
-    diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
-    write_page(html, diagnosis.to_html)
-    report(diagnosis.to_dict(), diagnosis)
-    exit_by(not diagnosis.blocks)
+    paths = list_paths(urls, files_from, options["storage_options"])
+    arguments = to_python_arguments(options, DIAGNOSE_OPTIONS)
+    diagnosis = virtualds.diagnose(paths, sample=sample, **arguments)
+    write_html_report(html, diagnosis.to_html)
+    print_report(diagnosis.to_dict(), diagnosis)
+    exit_unless(not diagnosis.blocks)

@@ -1,4 +1,4 @@
-"""Commands that change sets in place and keep them in order."""
+"""Commands that change sets in place and maintain them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import files, given, list_files, select_given
-from virtualds_cli.output import report
-from virtualds_cli.parameter_types import AgeType, NameType, Url
+from virtualds_cli.options import add_file_arguments, add_options, list_files, select_options
+from virtualds_cli.output import print_report
+from virtualds_cli.parameter_types import AgeType, NameType, UrlType
 
 if TYPE_CHECKING:
     import virtualds
 
-DROPPING = ("format", "dry_run", "conflict", "allow", "storage_options")
+DROP_SOURCES_OPTIONS = ("format", "dry_run", "conflict", "allow", "storage_options")
 """The options of `virtualds.drop_sources`."""
 
 
@@ -26,12 +26,12 @@ DROPPING = ("format", "dry_run", "conflict", "allow", "storage_options")
         ("Show what would go", "virtualds drop-sources refs.zarr data/2001-07.nc --dry-run"),
     ),
 )
-@click.argument("target", metavar="SET", type=Url())
-@files
+@click.argument("target", metavar="SET", type=UrlType())
+@add_file_arguments
 @click.option(
     "--dim", type=NameType("dimension"), help="Dimension along which the sources are concatenated."
 )
-@given(*DROPPING)
+@add_options(*DROP_SOURCES_OPTIONS)
 def drop_sources(
     target: str, urls: Sequence[str], files_from: IO[str] | None, dim: str | None, **options: Any
 ) -> None:
@@ -42,15 +42,18 @@ def drop_sources(
     """
     import virtualds
 
-    found = list_files(urls, files_from, options["storage_options"])
-    done = virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
-    report(done.to_dict(), done)
+    files = list_files(urls, files_from, options["storage_options"])
+    arguments = select_options(options, DROP_SOURCES_OPTIONS)
+    result = virtualds.drop_sources(target, files, dim=dim, **arguments)
+    print_report(result.to_dict(), result)
 
 
 # ---------------------------------------------------------------------- edit
 
-CHANGES = ("rename", "drop_variables", "drop_groups", "attributes")
-EDITING = (*CHANGES, "group", "format", "dry_run", "conflict", "allow", "storage_options")
+EDIT_OPTIONS = (
+    *("rename", "drop_variables", "drop_groups", "attributes", "group", "format"),
+    *("dry_run", "conflict", "allow", "storage_options"),
+)
 """The options of `virtualds.edit`."""
 
 
@@ -68,9 +71,9 @@ EDITING = (*CHANGES, "group", "format", "dry_run", "conflict", "allow", "storage
         ),
     ),
 )
-@click.argument("target", metavar="SET", type=Url())
+@click.argument("target", metavar="SET", type=UrlType())
 @click.option("--group", help="Group to change. By default the root.")
-@given(*(name for name in EDITING if name != "group"))
+@add_options(*(name for name in EDIT_OPTIONS if name != "group"))
 def edit(target: str, **options: Any) -> None:
     """Change names and attributes in a reference set, and leave out variables and groups.
 
@@ -79,8 +82,8 @@ def edit(target: str, **options: Any) -> None:
     """
     import virtualds
 
-    done = virtualds.edit(target, **select_given(options, EDITING))
-    report(done.to_dict(), done)
+    result = virtualds.edit(target, **select_options(options, EDIT_OPTIONS))
+    print_report(result.to_dict(), result)
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -93,17 +96,17 @@ def edit(target: str, **options: Any) -> None:
         ("Show one snapshot", "virtualds info refs.zarr --snapshot ID"),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
-@given("storage_options")
+@click.argument("url", metavar="SET", type=UrlType())
+@add_options("storage_options")
 def snapshots(url: str, **options: Any) -> None:
     """List the snapshots of a set, the newest last."""
     import virtualds
     from virtualds.json_values import to_records
     from virtualds.pictures.blocks import Table
 
-    rows = to_records(virtualds.snapshots(url, **select_given(options, options)))
-    listed = [[*row.values()] for row in rows]
-    report({"snapshots": rows}, Table(("snapshot", "time (UTC)"), listed, most=len(listed)))
+    records = to_records(virtualds.snapshots(url, **select_options(options, options)))
+    rows = [[*record.values()] for record in records]
+    print_report({"snapshots": records}, Table(("snapshot", "time (UTC)"), rows, most=len(rows)))
 
 
 # ---------------------------------------------------------------------- expire snapshots
@@ -120,8 +123,8 @@ def snapshots(url: str, **options: Any) -> None:
         ("List what would go", "virtualds expire-snapshots refs.zarr --dry-run"),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
-@given("keep", "older_than", "dry_run", "conflict", "storage_options")
+@click.argument("url", metavar="SET", type=UrlType())
+@add_options("keep", "older_than", "dry_run", "conflict", "storage_options")
 def expire_snapshots(url: str, **options: Any) -> None:
     """Delete old snapshots of a set.
 
@@ -130,8 +133,8 @@ def expire_snapshots(url: str, **options: Any) -> None:
     """
     import virtualds
 
-    gone = virtualds.expire_snapshots(url, **select_given(options, options))
-    _report_removal(gone, url, bool(options["dry_run"]))
+    removal = virtualds.expire_snapshots(url, **select_options(options, options))
+    _print_removal(removal, url, bool(options["dry_run"]))
 
 
 # ---------------------------------------------------------------------- compact
@@ -141,8 +144,8 @@ def expire_snapshots(url: str, **options: Any) -> None:
     "compact",
     examples=(("Join what many appends have left", "virtualds compact refs.parquet"),),
 )
-@click.argument("url", metavar="SET", type=Url())
-@given("dry_run", "conflict", "storage_options")
+@click.argument("url", metavar="SET", type=UrlType())
+@add_options("dry_run", "conflict", "storage_options")
 def compact(url: str, **options: Any) -> None:
     """Join the small files that many appends have left in a set.
 
@@ -150,11 +153,12 @@ def compact(url: str, **options: Any) -> None:
     """
     import virtualds
 
-    joined = virtualds.compact(url, **select_given(options, options))
+    has_joined = virtualds.compact(url, **select_options(options, options))
     dry_run = bool(options["dry_run"])
-    done = "small files would be joined" if dry_run else "small files were joined"
-    outcome = done if joined else "there is nothing to join"
-    report({"target": url, "changed": joined, "dry_run": dry_run}, {url: outcome})
+    outcome = "there is nothing to join"
+    if has_joined:
+        outcome = "small files would be joined" if dry_run else "small files were joined"
+    print_report({"target": url, "changed": has_joined, "dry_run": dry_run}, {url: outcome})
 
 
 # ---------------------------------------------------------------------- clean up
@@ -167,17 +171,17 @@ def compact(url: str, **options: Any) -> None:
         ("Remove it", "virtualds clean-up refs.zarr"),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
+@click.argument("url", metavar="SET", type=UrlType())
 @click.option(
     "--older-than", type=AgeType(), help="Remove only files at least this old. [default: 1d]"
 )
-@given("dry_run", "conflict", "storage_options")
+@add_options("dry_run", "conflict", "storage_options")
 def clean_up(url: str, **options: Any) -> None:
     """Remove the temporary files that killed writers have left in and beside a set."""
     import virtualds
 
-    removal = virtualds.clean_up(url, **select_given(options, options))
-    _report_removal(removal, url, bool(options["dry_run"]))
+    removal = virtualds.clean_up(url, **select_options(options, options))
+    _print_removal(removal, url, bool(options["dry_run"]))
 
 
 # ---------------------------------------------------------------------- rename paths
@@ -189,15 +193,15 @@ def clean_up(url: str, **options: Any) -> None:
         ("The archive has moved", "virtualds rename-paths refs.zarr /old/data s3://bucket/data"),
     ),
 )
-@click.argument("url", metavar="SET", type=Url())
-@click.argument("old", type=Url())
-@click.argument("new", type=Url())
+@click.argument("url", metavar="SET", type=UrlType())
+@click.argument("old", type=UrlType())
+@click.argument("new", type=UrlType())
 @click.option(
     "--sample",
     type=click.IntRange(0),
     help="Number of moved files to look at before the set changes. [default: 20]",
 )
-@given("dry_run", "conflict", "storage_options")
+@add_options("dry_run", "conflict", "storage_options")
 def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     """Give the sources of a set other urls: NEW in place of the prefix OLD.
 
@@ -207,17 +211,17 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     import virtualds
     from virtualds.errors import format_count
 
-    count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
+    count = virtualds.rename_paths(url, {old: new}, **select_options(options, options))
     dry_run = bool(options["dry_run"])
     verb = "would be moved" if dry_run else "moved"
-    report(
+    print_report(
         {"target": url, "renamed": count, "dry_run": dry_run},
         {url: f"{format_count(count, 'file')} {verb} to {new}"},
     )
 
 
-def _report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None:
-    """Print snapshots, files and bytes; of a dry run, every name."""
+def _print_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None:
+    """Print the counts of a removal, and for a dry run also all names."""
     from virtualds.errors import format_bytes, format_count
 
     counts = (
@@ -233,4 +237,4 @@ def _report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None
         "bytes": removal.nbytes,
         "dry_run": dry_run,
     }
-    report(document, rows)
+    print_report(document, rows)

@@ -1,4 +1,4 @@
-"""``serve`` and ``view``: sets and files over HTTP, as plain Zarr and as a page."""
+"""``serve`` and ``view``: serve sets and files over HTTP, as plain Zarr and as a web page."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import webbrowser
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.commands.build import TREE, open_files
+from virtualds_cli.commands.build import TREE_OPTION, open_files
 from virtualds_cli.options import (
-    MANY_FILES,
-    READING,
-    files,
-    given,
+    MFDATASET_OPTIONS,
+    READ_OPTIONS,
+    add_file_arguments,
+    add_options,
     list_paths,
-    select_given,
+    select_options,
 )
-from virtualds_cli.output import report
+from virtualds_cli.output import print_report
 
 if TYPE_CHECKING:
     from virtualds_server import Served
 
-OPENING = ("group", "drop_variables", "snapshot", "on_error", *READING)
+SERVE_OPTIONS = ("group", "drop_variables", "snapshot", "on_error", *READ_OPTIONS)
 """The options of `virtualds_server.create_app`."""
 
 
@@ -44,7 +43,7 @@ OPENING = ("group", "drop_variables", "snapshot", "on_error", *READING)
         ("Look whether it can be served, and end", "virtualds serve refs.zarr --check"),
     ),
 )
-@files
+@add_file_arguments
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option(
     "--port",
@@ -60,8 +59,8 @@ OPENING = ("group", "drop_variables", "snapshot", "on_error", *READING)
     help="Seconds until a request that is not yet read fails. [default: 60.0]",
 )
 @click.option("--check", is_flag=True, help="Open what would be served, report it, and end.")
-@TREE
-@given("snapshot", *MANY_FILES)
+@TREE_OPTION
+@add_options("snapshot", *MFDATASET_OPTIONS)
 def serve(
     urls: Sequence[str],
     files_from: IO[str] | None,
@@ -86,34 +85,34 @@ def serve(
     from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
     from virtualds_server.versions import NotRepresentableError
 
-    served = find_served(urls, files_from, tree, options)
-    chosen = {"threads": threads, "timeout": timeout}
-    limits = Limits(**select_given(chosen, chosen))
+    served = make_served(urls, files_from, tree, options)
+    limit_options = {"threads": threads, "timeout": timeout}
+    limits = Limits(**select_options(limit_options, limit_options))
     app = create_app(served, limits=limits)
-    # what cannot be opened is an error now, not of the first request
+    # open it now, so that errors are printed here
     version = app.state.server.tracker.get()
     store = version.open_store(3)
-    said = {"served": served.name, "arrays": store.count, "decoded": len(store.decoded)}
-    shown, reason = dict(said), None
+    document = {"served": served.name, "arrays": store.count, "decoded": len(store.decoded)}
+    rows, reason = dict(document), None
     try:
         version.open_store(2)
     except NotRepresentableError as error:
-        # /zarr2/ is an error, as long as it has such an array
-        said["without_zarr2"] = list(error.names)
-        listed = ", ".join(map(repr, error.names))
-        reason = f"none: it has no form for {listed}; leave them out with --drop-variables"
+        # all requests to /zarr2/ fail with this error
+        document["without_zarr2"] = list(error.names)
+        names = ", ".join(map(repr, error.names))
+        reason = f"none: it has no form for {names}; leave them out with --drop-variables"
     if check:
-        report(said, shown | ({"Zarr v2": reason} if reason else {}))
+        print_report(document, rows | ({"Zarr v2": reason} if reason else {}))
         return
     server = make_uvicorn_server(app)
-    listening = bind_socket(host, port)
-    url = get_socket_url(listening)
+    listener = bind_socket(host, port)
+    url = get_socket_url(listener)
     zarr, zarr2 = f"{url}zarr/", f"{url}zarr2/"
-    report(
-        {"url": url, **said, "zarr": zarr, "zarr2": None if reason else zarr2},
-        {"url": url, **shown, "Zarr v3": zarr, "Zarr v2": reason or zarr2},
+    print_report(
+        {"url": url, **document, "zarr": zarr, "zarr2": None if reason else zarr2},
+        {"url": url, **rows, "Zarr v3": zarr, "Zarr v2": reason or zarr2},
     )
-    run(server, listening)
+    run(server, listener)
 
 
 @command(
@@ -124,7 +123,7 @@ def serve(
         ("Print the address, and open no browser", "virtualds view refs.zarr --no-browser"),
     ),
 )
-@files
+@add_file_arguments
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -132,8 +131,8 @@ def serve(
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 @click.option("--check", is_flag=True, help="Open what would be shown, report it, and end.")
-@TREE
-@given("snapshot", *MANY_FILES)
+@TREE_OPTION
+@add_options("snapshot", *MFDATASET_OPTIONS)
 def view(
     urls: Sequence[str],
     files_from: IO[str] | None,
@@ -152,57 +151,57 @@ def view(
     from virtualds_server.app import create_app
     from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
 
-    served = replace(find_served(urls, files_from, tree, options), is_private=True)
-    # a machine may have other users
+    served = replace(make_served(urls, files_from, tree, options), is_private=True)
+    # other users of the machine can connect, too
     token = secrets.token_urlsafe(16)
     app = create_app(served, token=token)
-    # what cannot be opened is an error now, not of the page
+    # open it now, so that errors are printed here
     contents = app.state.server.tracker.get().open_archive().describe()
-    said = {
+    document = {
         "shown": served.name,
         "variables": sum(len(group["variables"]) for group in contents["groups"]),
         "first": contents["first"],
     }
     if check:
-        report(said, said)
+        print_report(document, document)
         return
     server = make_uvicorn_server(app, logs_requests=False)
-    listening = None
+    listener = None
     if port is None:
         with suppress(OSError):
-            listening = bind_socket("127.0.0.1", 8000)
-    listening = listening or bind_socket("127.0.0.1", port or 0)
-    url = f"{get_socket_url(listening)}?token={token}"
-    report({"url": url, **said}, {"url": url, **said})
+            listener = bind_socket("127.0.0.1", 8000)
+    listener = listener or bind_socket("127.0.0.1", port or 0)
+    url = f"{get_socket_url(listener)}?token={token}"
+    document = {"url": url, **document}
+    print_report(document, document)
     if not no_browser:
-        # a browser of the terminal returns when it ends
+        # webbrowser.open waits until a text browser ends
         Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-    run(server, listening)
+    run(server, listener)
 
 
-def find_served(
+def make_served(
     urls: Sequence[str],
     files_from: IO[str] | None,
     tree: str | None,
     options: Mapping[str, Any],
 ) -> Served:
-    """Return one set or file as it is, or else files that are combined."""
+    """Return what to serve: a single set or file, or files to combine."""
     from virtualds.stores.listing import names_files
     from virtualds_server.versions import Served
 
-    found = list_paths(urls, files_from, options["storage_options"])
-    combining = select_given(options, (name for name in options if name not in OPENING))
-    if isinstance(found, str) and not (names_files(found) or combining or tree):
-        return Served.of(found, select_given(options, OPENING))
+    paths = list_paths(urls, files_from, options["storage_options"])
+    combine_options = select_options(options, (n for n in options if n not in SERVE_OPTIONS))
+    if isinstance(paths, str) and not (names_files(paths) or combine_options or tree):
+        return Served.of(paths, select_options(options, SERVE_OPTIONS))
     if options["snapshot"] is not None:
         raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")
-    listed = [found] if isinstance(found, str) else found
-    # files that appear later belong to a pattern, too
-    names = list(urls) if files_from is None else listed
-    opening = {name: value for name, value in options.items() if name != "snapshot"}
-    open_again = partial(list_paths, urls, None, options["storage_options"])
-    return Served.of_files(
-        names,
-        lambda: open_files(open_again() if files_from is None else listed, None, opening, tree),
-        options["storage_options"],
-    )
+    storage_options = options["storage_options"]
+    open_options = {name: value for name, value in options.items() if name != "snapshot"}
+
+    def open_again() -> Any:
+        # new files may match a pattern
+        files = list_paths(urls, None, storage_options) if files_from is None else paths
+        return open_files(files, None, open_options, tree)
+
+    return Served.of_files(urls if files_from is None else paths, open_again, storage_options)

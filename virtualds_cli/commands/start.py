@@ -1,4 +1,4 @@
-"""Commands for those who begin: ``demo`` and ``completion``."""
+"""Commands for new users: ``demo`` and ``completion``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from virtualds_cli.command import command
-from virtualds_cli.output import is_json, report, say, say_json
+from virtualds_cli.output import is_json, print_json, print_report, print_text
 
 
 @command("demo", examples=(("Run the demo in ./virtualds-demo", "virtualds demo"),))
@@ -28,17 +28,17 @@ def demo(folder: Path) -> None:
     from virtualds_cli.demo import run_demo
 
     if not is_json():
-        run_demo(folder, say=say)
+        run_demo(folder, print_line=print_text)
         return
-    picture = run_demo(folder, say=partial(click.echo, err=True))
-    report({"folder": str(picture.parent), "picture": str(picture)})
+    picture = run_demo(folder, print_line=partial(click.echo, err=True))
+    print_report({"folder": str(picture.parent), "picture": str(picture)})
 
 
 # ---------------------------------------------------------------------- completion
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_VIRTUALDS_COMPLETE"
-"""The environment variable with which the script calls the program; click derives its name so."""
+"""The environment variable of completion scripts, as click derives it from the program's name."""
 
 
 @command(
@@ -61,12 +61,12 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh   ~/.zshrc                    eval "$(virtualds completion zsh)"
     fish  ~/.config/fish/config.fish  virtualds completion fish | source
     """  # noqa: D301 - click looks for the character
-    kind = get_completion_class(shell)
-    if kind is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise click.UsageError(f"this version of click knows no {shell}; update click")
-    script = kind(ctx.find_root().command, {}, "virtualds", VARIABLE).source()
+    script = completion_class(ctx.find_root().command, {}, "virtualds", VARIABLE).source()
     if is_json():
-        say_json({"shell": shell, "script": script})
+        print_json({"shell": shell, "script": script})
     else:
-        # as it is: report would fold long lines
-        say(script)
+        # print_report would wrap long lines
+        print_text(script)
