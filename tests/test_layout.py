@@ -427,7 +427,7 @@ def test_the_public_names_that_are_imported_are_those_that_editors_read() -> Non
         for alias in node.names
         if alias.asname == alias.name
     }
-    assert found == virtualds._HOMES
+    assert found == virtualds._MODULES
 
 
 def test_only_public_names_are_seen() -> None:

@@ -17,7 +17,7 @@ from conftest import write_year
 import virtualds
 from virtualds import ManifestArray, Progress
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.progress import count_array, count_progress, count_writing
+from virtualds.progress import count_array_chunks, count_progress, count_written_references
 from virtualds.writing.write import prepare_write
 
 Job = Callable[[Path, Any], object]
@@ -186,7 +186,7 @@ def test_writing_counts_array_by_array_with_their_gaps(
     destination = prepare_write(tmp_path / f"set{suffix}", **SETS[suffix])
     told: list[Progress] = []
     # more than there is, so that it would show if any format counted too much
-    with count_writing(told.append, 1000):
+    with count_written_references(told.append, 1000):
         destination.format.write(
             group_from_dataset(arrays),
             destination.location.target,
@@ -202,7 +202,7 @@ def test_writing_counts_array_by_array_with_their_gaps(
 
 def test_a_chunk_of_two_tables_counts_once() -> None:
     told: list[Progress] = []
-    with count_writing(told.append, 10), count_array(10) as advance:
+    with count_written_references(told.append, 10), count_array_chunks(10) as advance:
         advance(8)
         advance(8)
     assert [now.done for now in told] == [8, 10]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from virtualds.formats.zarr.document import VERSION
-from virtualds.importing import EXTRAS, find_package
+from virtualds.importing import EXTRAS, find_distribution
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -79,7 +79,7 @@ def test_messages_know_the_packages_of_every_extra() -> None:
     code = "".join(path.read_text() for path in (ROOT / "virtualds").rglob("*.py"))
     modules = re.findall(r'import_package\(\s*"([\w.]+)"', code)
     packages = {name for names in EXTRAS.values() for name in names}
-    assert len(modules) > 10 and set(map(find_package, modules)) <= packages
+    assert len(modules) > 10 and set(map(find_distribution, modules)) <= packages
 
 
 def test_nothing_installs_a_name_that_is_on_no_index() -> None:

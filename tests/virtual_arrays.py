@@ -15,7 +15,7 @@ from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, Manifes
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
-from virtualds.source_file import SourceFile, checksum_of
+from virtualds.source_file import SourceFile, compute_checksum
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
@@ -80,7 +80,7 @@ def virtual(
             data = encode((chunk.T if reverse_layout else chunk).tobytes(), used)
             length[where] = len(data)
             if checksums:
-                checksum[where] = checksum_of(data)
+                checksum[where] = compute_checksum(data)
             if number in missing:
                 file[where] = MISSING
             elif number in inline:

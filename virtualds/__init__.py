@@ -4,10 +4,9 @@
 >>> vds = virtualds.open_virtual_mfdataset("data/*.nc")  # doctest: +SKIP
 >>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
 
-Importing the package registers ``ds.virtual`` and ``tree.virtual``, and little else. A public name
-is imported when it is first used (PEP 562), like a module of this package, such as
-``virtualds.stores``, and whatever the accessors or the engine need. The imports below, which never
-run, are for editors and type checkers.
+Importing the package registers the accessors ``ds.virtual`` and ``tree.virtual``. Public names and
+modules such as ``virtualds.stores`` are imported at their first use (PEP 562). The imports under
+``TYPE_CHECKING`` are for editors and type checkers.
 """
 
 from importlib import import_module
@@ -88,7 +87,7 @@ if TYPE_CHECKING:
     from virtualds.syncing import sync as sync
     from virtualds.syncing import SyncReport as SyncReport
 
-_HOMES = {
+_MODULES = {
     "AccessError": "errors",
     "AccessWarning": "errors",
     "BuildReport": "combine.report",
@@ -145,23 +144,23 @@ _HOMES = {
 }
 """The module of each public name."""
 
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
-# importing these registers the accessors, and lets ``ds.load()`` load virtual arrays
+# these modules are imported to register the accessors, and to let ``ds.load()`` load virtual arrays
 del _dataset, _loading, _tree
 
 if not TYPE_CHECKING:  # otherwise a type checker would assume that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Import a public name or a module of this package, or look up the version."""
+        """Return a public object, a module of this package, or the version."""
         with _importing:
-            found = globals()[name] = _find(name)
-        return found
+            value = globals()[name] = _import_name(name)
+        return value
 
 
-def _find(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+def _import_name(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     if name == "__version__":
         return version(__name__)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
@@ -170,5 +169,5 @@ def _find(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported or not."""
+    """Return the public names, whether they are imported yet or not."""
     return [*__all__, *{"__version__", *(name for name in globals() if name.startswith("__"))}]

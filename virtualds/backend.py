@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
-OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
+REFERENCE_SUFFIXES = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Suffixes of reference sets, local and remote."""
 
-DECODERS = (
+DECODE_ARGUMENTS = (
     *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
     *("use_cftime", "decode_timedelta"),
 )
-"""Arguments for how xarray decodes the opened data."""
+"""Arguments of xarray's decoding."""
 
-OF_ONE = (
+ONE_FILE_ARGUMENTS = (
     *("filename_or_obj", "drop_variables", "group", "storage_options", "parser"),
-    *("parser_options", "on_error", "allow", "snapshot", *DECODERS),
+    *("parser_options", "on_error", "allow", "snapshot", *DECODE_ARGUMENTS),
 )
-"""Arguments for one file; the others are for many."""
+"""Arguments that apply to one file; all others are for many files."""
 
 
 @public
 class VirtualBackendEntrypoint(BackendEntrypoint):
-    """Opens reference sets, and source files of all known formats.
+    """The xarray engine ``"virtual"``, for reference sets and source files of all known formats.
 
     Examples
     --------
@@ -98,8 +98,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         Parameters
         ----------
         filename_or_obj : str or path, or list of them, or an object
-            A path, a url with scheme, or an object, as in `virtualds.open_virtual_dataset`; or many
-            files, by a pattern or a list.
+            A path, a url or an object, as in `virtualds.open_virtual_dataset`; or many files, as a
+            pattern or a list.
         mask_and_scale, decode_times, concat_characters, decode_coords, drop_variables
             As in `xarray.open_dataset`.
         use_cftime, decode_timedelta
@@ -107,9 +107,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         group : str, optional
             Path of the group to open.
         storage_options : dict, optional
-            Access options, for fsspec.
+            Access options for fsspec.
         parser : str, optional
-            Name of the format, if the first bytes of the file do not show it.
+            Name of the format. By default the first bytes of the file decide.
         parser_options : dict, optional
             Options of the format, as in `virtualds.open_virtual_dataset`.
         on_error : {"raise", "skip", "keep"}
@@ -117,16 +117,16 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         allow : str, path, or iterable of them, optional
             Folders that must contain the files of a set, as in `virtualds.open_virtual_dataset`.
         snapshot : str, optional
-            Id of an earlier snapshot of a set, as `virtualds.snapshots` lists them.
+            Id of an earlier snapshot of a set, from `virtualds.snapshots`.
         concat_dim, combine, preprocess, parallel, data_vars, coords, compat, join, combine_attrs
-            For many files, as in `virtualds.open_virtual_mfdataset`; ``combine`` is ``"nested"`` by
-            default if there is a ``concat_dim``.
+            For many files, as in `virtualds.open_virtual_mfdataset`. With ``concat_dim``,
+            ``combine`` is ``"nested"`` by default.
         attrs_file, coordinates, newest, sort, overlap, pad, loadable_variables, retries, progress
             For many files, as in `virtualds.open_virtual_mfdataset`.
         references : str or path, optional
-            A reference set of these files. It is brought up to date first, as by `virtualds.sync`,
-            and then opened, so that only new and changed files are. It is created if there is none.
-            References of files that are no longer there are kept.
+            A reference set of these files, which is created or updated as by `virtualds.sync`, so
+            that only new and changed files are opened. The set keeps references to files that no
+            longer exist.
         settle, target_options
             With ``references``, as in `virtualds.sync`.
 
@@ -135,51 +135,55 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         FileNotFoundError, AccessError, FormatError, UnsupportedError
             As `virtualds.open_virtual_dataset`.
         TypeError
-            An argument for many files is given with a single one.
+            An argument for many files is passed with a single file.
         """
-        given = dict(locals())
+        arguments = dict(locals())
         with importing:
             from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
             from virtualds.datasets.to_dataset import to_lazy_dataset
             from virtualds.formats.undecodable import decode_group
 
-        decoders = {name: given[name] for name in DECODERS}
-        if _is_for_many_files(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
+        decode_arguments = {name: arguments[name] for name in DECODE_ARGUMENTS}
+        if _is_for_many_files(
+            filename_or_obj, {name: arguments[name] for name in self.MANY_FILES_DEFAULTS}
+        ):
             with importing:
                 from virtualds.syncing import read_archive, update_references
 
             if references is None:
-                return to_lazy_dataset(read_archive(filename_or_obj, given), **decoders)
-            update_references(filename_or_obj, given)
+                return to_lazy_dataset(read_archive(filename_or_obj, arguments), **decode_arguments)
+            update_references(filename_or_obj, arguments)
             filename_or_obj, storage_options = references, target_options or storage_options
-            # these affect how files are opened; the set already has the result
+            # these apply to source files, not to the set
             group, parser, parser_options = None, None, None
             on_error = "keep" if on_error == "keep" else "raise"
-        location = _location_of(filename_or_obj, storage_options)
-        opening = OpenOptions(
+        location = _make_location(filename_or_obj, storage_options)
+        open_options = OpenOptions(
             *(group, drop_variables, parser, on_error, allow, snapshot),
             defers=True,
             parser_options=parser_options,
         )
-        where = location.given
         with location.cache_scan():
-            found = open_group(location, opening)
-            fetch_coordinates(location.url, [found], opening)
+            manifest_group = open_group(location, open_options)
+            fetch_coordinates(location.url, [manifest_group], open_options)
             dataset = decode_group(
-                found, on_error, lambda part: to_lazy_dataset(part, **decoders), where
+                manifest_group,
+                on_error,
+                lambda part: to_lazy_dataset(part, **decode_arguments),
+                location.given,
             )
             _load_coordinates(location.url, [dataset])
         return dataset
 
-    OF_MANY: ClassVar[Mapping[str, Any]] = {
+    MANY_FILES_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         name: default
         for name, default in find_arguments(open_dataset).items()
-        if name not in OF_ONE
+        if name not in ONE_FILE_ARGUMENTS
     }
-    """Arguments for many files that do not apply to a single one, with their defaults."""
+    """Arguments that apply only to many files, with their defaults."""
 
-    @check_arguments("xr.open_datatree(engine='virtual')", more=OF_ONE)
+    @check_arguments("xr.open_datatree(engine='virtual')", more=ONE_FILE_ARGUMENTS)
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -197,21 +201,21 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         try:
             return to_tree(datasets)
         except VirtualdsError as error:
-            location = _location_of(filename_or_obj, options.get("storage_options"))
+            location = _make_location(filename_or_obj, options.get("storage_options"))
             error.locate_file(location.url)
             raise
 
-    @check_arguments("xr.open_groups(engine='virtual')", more=OF_ONE)
+    @check_arguments("xr.open_groups(engine='virtual')", more=ONE_FILE_ARGUMENTS)
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
-        """Open every group separately, for `xarray.open_groups`.
+        """Return the lazy dataset of each group by path, for `xarray.open_groups`.
 
         Parameters and errors are those of `open_dataset`. As with other engines, paths begin with
-        ``"/"``, or are relative to ``group``, which is then ``"."``.
+        ``"/"``, or with ``group=`` are relative to that group, which is ``"."``.
         """
-        found = self._open_datasets(filename_or_obj, **options)
+        datasets = self._open_datasets(filename_or_obj, **options)
         if (options.get("group") or "").strip("/"):
-            return {path or ".": dataset for path, dataset in found.items()}
-        return {f"/{path}": dataset for path, dataset in found.items()}
+            return {path or ".": dataset for path, dataset in datasets.items()}
+        return {f"/{path}": dataset for path, dataset in datasets.items()}
 
     def _open_datasets(
         self,
@@ -226,26 +230,26 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
             from virtualds.datasets.to_dataset import to_lazy_datasets
 
-        location = _location_of(filename_or_obj, storage_options)
-        decoders = {name: options.pop(name) for name in DECODERS if name in options}
-        opening = OpenOptions(**options, below=True, defers=True)
+        location = _make_location(filename_or_obj, storage_options)
+        decode_arguments = {name: options.pop(name) for name in DECODE_ARGUMENTS if name in options}
+        open_options = OpenOptions(**options, below=True, defers=True)
         with location.cache_scan():
-            found = open_group(location, opening)
-            fetch_coordinates(location.url, [part for _, part in found.walk()], opening)
-            datasets = to_lazy_datasets(found, opening.on_error, **decoders)
+            root = open_group(location, open_options)
+            fetch_coordinates(location.url, [group for _, group in root.walk()], open_options)
+            datasets = to_lazy_datasets(root, open_options.on_error, **decode_arguments)
             _load_coordinates(location.url, datasets.values())
         return datasets
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether the name, or the files in a local folder, show a reference set.
+        """Return whether a name, or the content of a local folder, is that of a reference set.
 
-        xarray asks engines in alphabetical order, netCDF first. This method sends no request to a
-        server, opens no other file, and imports nothing unless it is a folder.
+        The guess is quick, because xarray asks several engines: it sends no request, opens no file
+        and imports modules only for a folder.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             return False
         name = os.fspath(filename_or_obj)
-        if name.endswith(OURS):
+        if name.endswith(REFERENCE_SUFFIXES):
             return True
         url = normalise_url(name)
         if scheme_of(url) != "file" or not os.path.isdir(local_path(url)):
@@ -256,38 +260,40 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         return is_set_folder(url)
 
 
-def _is_for_many_files(files: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether a user means many files; ``given`` are the arguments for many.
+def _is_for_many_files(files: Any, arguments: Mapping[str, Any]) -> bool:
+    """Return whether to open many files; ``arguments`` are those that apply to many files only.
 
     Raises
     ------
     TypeError
-        The user means one file, and passes an argument for many.
+        There is one file and an argument for many.
     """
-    several = isinstance(files, list | tuple) or _is_clear_pattern(files)
-    if several or given["concat_dim"] is not None or given["references"] is not None:
+    are_many = isinstance(files, list | tuple) or _is_pattern(files)
+    if are_many or arguments["concat_dim"] is not None or arguments["references"] is not None:
         return True
-    for name, default in VirtualBackendEntrypoint.OF_MANY.items():
-        if given[name] is not default and given[name] != default:
+    for name, default in VirtualBackendEntrypoint.MANY_FILES_DEFAULTS.items():
+        value = arguments[name]
+        if value is not default and value != default:
             raise TypeError(
-                f"{name}={given[name]!r} is for many files; name them by a pattern or a list, or "
-                f"give concat_dim="
+                f"{name}={value!r} is for many files; name them by a pattern or a list, or give "
+                f"concat_dim="
             )
     return False
 
 
-def _is_clear_pattern(name: Any) -> bool:
-    """Return whether a name is a pattern; names in object stores may contain brackets."""
+def _is_pattern(name: Any) -> bool:
+    """Return whether a name is a pattern and cannot be the name of one object in a store."""
     with importing:
         from virtualds.stores.listing import names_files
 
     if not isinstance(name, str) or not names_files(name):
         return False
+    # keys in object stores may contain brackets
     return "*" in name or scheme_of(name) == "file"
 
 
 def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
-    """Load the coordinates of xarray's indexes while the fetched bytes of a file are cached."""
+    """Load the coordinates of xarray's indexes of a remote file while its bytes are cached."""
     if scheme_of(url) == "file":
         return
     for dataset in datasets:
@@ -296,7 +302,7 @@ def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
                 variable.load()
 
 
-def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
+def _make_location(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
     with importing:
         from virtualds.datasets.location import Location
 

@@ -1,7 +1,6 @@
-"""Limits of the memory that a file may make this process take.
+"""Checks of the memory that reading a file would take, before it is allocated.
 
-Limits and their messages are here; each is checked before the memory is taken. Those of decoded
-streams are in `virtualds.streams`.
+The limits of decoded streams are in `virtualds.streams`.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from virtualds.errors import UnsupportedError
 from virtualds.options import count_memory, get_options
 
 MAX_CHUNKS = 10**7
-"""The number of chunks that any table may have."""
+"""Chunks that every table may have."""
 
 CHUNKS_PER_REFERENCE = 1000
-"""The number of chunks that a larger table may have for each of its references."""
+"""Chunks that a larger table may have for each of its references."""
 
 MAX_AXES = 32
-"""Maximum number of axes of an array: the limits of HDF5, and of numpy's iterators."""
+"""Maximum number of axes of an array, as in HDF5 and in numpy's iterators."""
 
 MAX_ELEMENT_SIZE = 2**24
-"""The maximum size in bytes of one element."""
+"""Maximum size of an element in bytes."""
 
 MAX_TYPE_DEPTH = 64
 """Maximum number of levels of nested compound types."""
 
 MAX_EXPANSION = 1000
-"""Decoded bytes that a large coordinate may have for each of its bytes in files."""
+"""Decoded bytes that a large coordinate may have for each stored byte."""
 
 ALWAYS_ALLOWED = 2**26
-"""Bytes that a chunk or a coordinate may always have, however low the limit is."""
+"""Bytes that a chunk or a coordinate may always have, even with a lower limit."""
 
 
 def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
-    """Raise an error for a table over a grid of chunks that is far larger than its references.
+    """Raise an error for a table whose chunk grid has far more chunks than references.
 
     A table without references takes no memory.
 
@@ -62,7 +61,7 @@ def check_axes(count: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        They are more than `MAX_AXES`.
+        There are more than `MAX_AXES`.
     """
     if count > MAX_AXES:
         raise UnsupportedError(
@@ -112,13 +111,13 @@ def check_nesting(dtype: np.dtype[Any], what: str) -> None:
 
 
 def check_chunk(nbytes: int, taken: int, what: str) -> None:
-    """Raise an error for a chunk that takes far more memory than the part of it that is needed.
+    """Raise an error for a chunk that takes far more memory than the selected part of it.
 
     Raises
     ------
     UnsupportedError
         It takes more than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow, and more than
-        the result.
+        the ``taken`` bytes of the selection.
     """
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
@@ -129,8 +128,8 @@ def check_chunk(nbytes: int, taken: int, what: str) -> None:
         )
 
 
-def is_small_enough_to_load(nbytes: int) -> bool:
-    """Return whether the values of a coordinate are few enough to be loaded on opening."""
+def is_below_load_limit(nbytes: int) -> bool:
+    """Return whether opening may load a coordinate of ``nbytes``."""
     return nbytes <= _compute_limit()
 
 
@@ -139,14 +138,14 @@ def _compute_limit() -> int:
 
 
 def check_values(nbytes: int, what: str) -> None:
-    """Raise an error for a coordinate with too many values to be loaded on opening.
+    """Raise an error for a coordinate that is too large to load on opening.
 
     Raises
     ------
     UnsupportedError
         It has more bytes than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
     """
-    if not is_small_enough_to_load(nbytes):
+    if not is_below_load_limit(nbytes):
         raise UnsupportedError(
             f"{what}: this coordinate has {nbytes} bytes, and opening loads at most "
             f"{_compute_limit()}; leave it out with drop_variables or on_error='skip', or raise "
@@ -155,7 +154,7 @@ def check_values(nbytes: int, what: str) -> None:
 
 
 def check_selection(nbytes: int) -> None:
-    """Raise an error for too large a selection of values that have no byte range, such as strings.
+    """Raise an error for a selection that is too large, of values without byte ranges (strings).
 
     Raises
     ------
@@ -171,20 +170,20 @@ def check_selection(nbytes: int) -> None:
 
 
 def check_joinable(nbytes: int, what: str) -> None:
-    """Raise an error for a join along an axis whose length alone would take much of the memory.
+    """Raise an error for a join along an axis so long that its indexes take too much memory.
 
     Parameters
     ----------
     nbytes : int
-        The size in bytes of the masks or indexes of the whole axis, whatever its content.
+        Bytes of the masks or indexes of the whole axis.
     what : str
-        The axis in the message.
+        Name of the axis for the message.
 
     Raises
     ------
     UnsupportedError
-        They are more than `set_options(load_limit=...)`, `ALWAYS_ALLOWED` and a quarter of the
-        memory of the machine.
+        They take more than `set_options(load_limit=...)`, `ALWAYS_ALLOWED` and a quarter of the
+        available memory.
     """
     if nbytes > _compute_limit() and nbytes > (limit := max(_compute_limit(), count_memory() // 4)):
         raise UnsupportedError(
@@ -195,25 +194,25 @@ def check_joinable(nbytes: int, what: str) -> None:
         )
 
 
-def check_size_in_files(nbytes: int, stored: Callable[[], int], what: str) -> None:
-    """Raise an error for an index coordinate that is far larger than its bytes in files.
+def check_size_in_files(nbytes: int, count_stored: Callable[[], int], what: str) -> None:
+    """Raise an error for an index coordinate that is far larger than its stored bytes.
 
     Parameters
     ----------
     nbytes : int
-        The size in bytes of its values.
-    stored : callable
-        Counts its bytes in files, which takes time; only called for large coordinates.
+        Bytes of its values.
+    count_stored : callable
+        Returns its bytes in files. Called only for large coordinates, since it takes time.
     what : str
-        Its name in the message.
+        Name of the coordinate for the message.
 
     Raises
     ------
     UnsupportedError
-        It is large, and far larger than its bytes in files.
+        It is large, and far larger than its stored bytes.
     """
-    if not is_small_enough_to_load(nbytes) and nbytes > MAX_EXPANSION * (found := stored()):
+    if not is_below_load_limit(nbytes) and nbytes > MAX_EXPANSION * (stored := count_stored()):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, of which {found} are in files; the "
+            f"{what}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
         )

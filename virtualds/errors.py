@@ -1,4 +1,4 @@
-"""The error classes, the warnings, and the parts that messages are made of.
+"""Error classes, warnings, and functions that format messages.
 
 ::
 
@@ -13,14 +13,11 @@
     CopyWarning(UserWarning)                   values are loaded, and a set would copy them
     AccessWarning(UserWarning)                 whoever opens this set will get an AccessError
 
-Every message is written as *where: what happened; what to do*, and shown in two lines: what
-happened and where, then what to do. Lists of details follow below. Callers that know the file or
-the variable prepend it with ``locate``, or add it below with ``add_note``. A message is one
-sentence at the place where it is raised, and its layout is read from it (`lay_out`): fields for
-what to do were tried at the 503 places that say it, and made them hundreds of lines longer.
-
-Public classes are named by the package (`public`). Numbers and names are formatted in the same way
-on pages and in messages (`format_bytes`, `format_count`, `name_some`).
+Every message has the form *where: what happened; what to do*. Terminals show the remedy on a second
+line, and details below. Callers that know the file or the variable prepend it with ``locate``, or
+add a line with ``add_note``. The message is a single string, which `format_message` splits at the
+semicolon: a separate argument for the remedy would make the 503 ``raise`` statements hundreds of
+lines longer.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-Named = TypeVar("Named", bound=type)
+Class = TypeVar("Class", bound=type)
 
 
-def public(kind: Named) -> Named:
-    """Make the package the module of a class in pickles, reprs and messages.
+def public(cls: Class) -> Class:
+    """Show a class in pickles, reprs and messages as a member of the package ``virtualds``.
 
     Examples
     --------
@@ -45,14 +42,14 @@ def public(kind: Named) -> Named:
     >>> Grid
     <class 'virtualds.Grid'>
     """
-    kind.__module__ = "virtualds"
-    return kind
+    cls.__module__ = "virtualds"
+    return cls
 
 
 # ---------------------------------------------------------------------- quantities
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
-"""Powers of a thousand, as xarray formats numbers of bytes."""
+"""Units by powers of 1000, as in xarray."""
 
 
 def format_bytes(count: float) -> str:
@@ -66,13 +63,13 @@ def format_bytes(count: float) -> str:
     if count < 1000:
         return "1 byte" if count == 1 else f"{count:,.0f} bytes"
     value, power = float(count), 0
-    # what rounds to a thousand gets the next unit
+    # a value that is rounded to 1000.0 gets the next unit
     while round(value, 1) >= 1000 and power < len(UNITS) - 1:
         value, power = value / 1000, power + 1
     return f"{value:,.1f} {UNITS[power]}"
 
 
-def format_count(count: int, thing: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Format a number with its noun.
 
     Examples
@@ -80,20 +77,20 @@ def format_count(count: int, thing: str) -> str:
     >>> format_count(1, "file"), format_count(12000, "file")
     ('1 file', '12,000 files')
     """
-    return f"{count:,} {thing}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def name_some(names: Iterable[str], most: int, rest: str = "more") -> str:
-    """Format the first names, and the number of the others.
+def format_names(names: Iterable[str], max_count: int, rest: str = "more") -> str:
+    """Format at most ``max_count`` names, and the number of the others.
 
     Examples
     --------
-    >>> name_some(["t", "u"], 2), name_some(["t", "u", "v", "w"], 2)
+    >>> format_names(["t", "u"], 2), format_names(["t", "u", "v", "w"], 2)
     ('t, u', 't, u and 2 more')
     """
-    known = list(names)
-    left = len(known) - most
-    return ", ".join(known[:most]) + (f" and {left:,} {rest}" if left > 0 else "")
+    names = list(names)
+    left = len(names) - max_count
+    return ", ".join(names[:max_count]) + (f" and {left:,} {rest}" if left > 0 else "")
 
 
 # ---------------------------------------------------------------------- errors
@@ -102,14 +99,14 @@ SIGNATURES = re.compile(
     r"(?i)([?&;](?:[a-z0-9_.-]*(?:signature|token|secret|credential|password)"
     r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
 )
-"""Query parameters that grant access; the group is the name, the rest the value."""
+"""Query parameters that grant access; the group holds the name without the value."""
 
 PASSWORDS = re.compile(r"(://[^/?#\s:@'\"]*:)[^/?#\s@'\"]+(?=@)")
-"""Passwords before the host of a url (RFC 3986, section 3.2.1); the group is what comes before."""
+"""Passwords before the host of a url (RFC 3986, section 3.2.1); the group precedes the password."""
 
 
 def without_secrets(text: str) -> str:
-    """Return a string with the signatures, tokens and passwords of its urls left out.
+    """Replace the signatures, tokens and passwords of urls in a text by ``...``.
 
     Examples
     --------
@@ -121,24 +118,24 @@ def without_secrets(text: str) -> str:
     return PASSWORDS.sub(r"\1...", SIGNATURES.sub(r"\1...", text))
 
 
-OPENING, CLOSING = "([{", ")]}"
+OPENING_BRACKETS, CLOSING_BRACKETS = "([{", ")]}"
 QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
 """Names and values as formatted by ``repr``."""
 MAX_DETAILS = 10
 """Maximum number of lines of details in a message."""
 
 
-def lay_out(text: str) -> str:
+def format_message(text: str) -> str:
     """Return a message with the remedy on a line of its own, before the details.
 
-    The remedy follows the first semicolon of the message. Those in names of files, in quotes and in
-    brackets do not count: brackets may quote other messages.
+    The remedy follows the first semicolon that is not in a file name, in quotes or in brackets,
+    which may contain another message.
 
     Examples
     --------
-    >>> print(lay_out("data/a; b.nc: 'x; y' ends too early (cut; short); fetch the file again"))
+    >>> print(format_message("data/a; b.nc: 'x; y' ends too early (cut; short); fetch it again"))
     data/a; b.nc: 'x; y' ends too early (cut; short)
-    fetch the file again
+    fetch it again
     """
     line, *details = text.split("\n", 1)
     end = _find_semicolon(line)
@@ -146,52 +143,54 @@ def lay_out(text: str) -> str:
 
 
 def _find_semicolon(line: str) -> int | None:
-    where, colon, _ = line.partition(": ")
-    begin = len(where) if colon and "/" in where else 0
-    plain = QUOTED.sub(lambda quoted: "'" * len(quoted[0]), line)
+    """Return the index of the semicolon before the remedy, or None if there is no remedy."""
+    location, colon, _ = line.partition(": ")
+    start = len(location) if colon and "/" in location else 0
+    unquoted = QUOTED.sub(lambda quoted: "'" * len(quoted[0]), line)
     depth = 0
-    for index in range(begin, len(line)):
-        depth += (plain[index] in OPENING) - (plain[index] in CLOSING)
-        if depth <= 0 and plain.startswith("; ", index):
+    for index in range(start, len(line)):
+        depth += (unquoted[index] in OPENING_BRACKETS) - (unquoted[index] in CLOSING_BRACKETS)
+        if depth <= 0 and unquoted.startswith("; ", index):
             return index
     return None
 
 
-def format_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> str:
-    """Return a message with its first details in lines below, and the number of the others.
+def format_details(text: str, details: Iterable[str], max_count: int = MAX_DETAILS) -> str:
+    """Return a message with at most ``max_count`` details below, and the number of the others.
 
     Examples
     --------
-    >>> print(format_details("3 files differ", ["a.nc", "b.nc", "c.nc"], most=1))
+    >>> print(format_details("3 files differ", ["a.nc", "b.nc", "c.nc"], max_count=1))
     3 files differ
       a.nc
       ... and 2 more
     """
     lines = list(details)
-    left = len(lines) - most
-    shown = [*lines[:most], f"... and {left} more"] if left > 0 else lines
-    return "\n  ".join([text, *shown])
+    left = len(lines) - max_count
+    if left > 0:
+        lines = [*lines[:max_count], f"... and {left} more"]
+    return "\n  ".join([text, *lines])
 
 
 @public
 class VirtualdsError(Exception):
-    """The base class of the errors of virtualds; messages show no secrets of urls.
+    """The base class of the errors of virtualds. Messages do not show secrets of urls.
 
-    ``str(error)`` is what a terminal shows: the remedy has a line of its own. Within another text,
-    as in ``f"{error}"``, the message keeps to one line.
+    ``str(error)``, for terminals, has the remedy on a second line. ``f"{error}"``, for use within
+    another message, is one line.
     """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in args))
 
     def __str__(self) -> str:
-        return lay_out(super().__str__())
+        return format_message(super().__str__())
 
     def __format__(self, spec: str, /) -> str:
         return format(super().__str__(), spec)
 
     def locate(self, location: str, url: str = "") -> None:
-        """Prepend the location of the error, and its file, to a message that does not name it.
+        """Prepend the location and the file of the error, unless the message names the location.
 
         Examples
         --------
@@ -206,7 +205,7 @@ class VirtualdsError(Exception):
             self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
 
     def locate_file(self, url: str) -> None:
-        """Prepend the file to a message that does not name it.
+        """Prepend the url of the file, unless the message contains it.
 
         Examples
         --------
@@ -219,13 +218,13 @@ class VirtualdsError(Exception):
             self.locate(url)
 
     def add_note(self, note: str, /) -> None:
-        """Add a line about where the error happened."""
+        """Add a note without secrets."""
         super().add_note(without_secrets(note))
 
 
 @contextmanager
 def locating(location: str, url: str = "") -> Iterator[None]:
-    """Prepend the location of errors in the block, and its file, to messages without it."""
+    """Add the location and the file to errors that are raised in the block; see `locate`."""
     try:
         yield
     except VirtualdsError as error:
@@ -265,14 +264,14 @@ class AccessWarning(UserWarning):
 
 @public
 class ConflictError(VirtualdsError, RuntimeError):
-    """Another writer came first: the object has changed since it was read."""
+    """Another writer has changed the object since it was read."""
 
 
 @public
 class CombineWarning(UserWarning):
-    """Files combine, but values are repeated along a dimension that only some files have.
+    """Combining repeats values along a dimension that some files lack, or merges two grids.
 
-    Or the coordinates of two grids are merged. xarray does both without a warning.
+    xarray does both without a warning.
 
     Examples
     --------
@@ -283,10 +282,10 @@ class CombineWarning(UserWarning):
 
 @public
 class CopyWarning(UserWarning):
-    """Many virtual or lazy values are loaded, and would be copied to a set.
+    """Many values were loaded, which writing a set would copy.
 
-    An index or a cast of a virtual array loads them, or the writer of a dataset that another engine
-    of xarray reads when it is needed, or that dask computes.
+    Values are loaded by indexing or casting a virtual array, and by writing a dataset whose values
+    another engine of xarray or dask provides.
 
     Examples
     --------
@@ -295,16 +294,18 @@ class CopyWarning(UserWarning):
     """
 
 
-OWN_PACKAGES = ("virtualds", "xarray")
-"""Packages whose lines warnings do not point to, since they are not the user's code."""
+LIBRARY_PACKAGES = ("virtualds", "xarray")
+"""Packages that are not the user's code, so that warnings should not point to them."""
 
 
-def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:
-    """Warn, and point to the line that called this package."""
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that points to the line of the user's code."""
     level, frame = 2, sys._getframe(1).f_back
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in OWN_PACKAGES:
+    while (
+        frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in LIBRARY_PACKAGES
+    ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(without_secrets(text), kind, stacklevel=level + 1)
+    warnings.warn(without_secrets(text), category, stacklevel=level + 1)
 
 
 LIBRARY_ERRORS = (
@@ -317,36 +318,38 @@ LIBRARY_ERRORS = (
     OSError,
     TypeError,
 )
-"""Errors that other libraries raise unintentionally for damaged bytes."""
+"""Errors of other libraries that damaged bytes may cause."""
 
 
 LOAD_OR_LEAVE_OUT = (
     "load these variables before writing (ds.virtual.load()), or leave them out (ds.drop_vars)"
 )
-"""The remedy for a dataset with variables that a format cannot store."""
+"""The remedy for variables that a format cannot store."""
 
 
 def make_unsupported_error(
     url: str, format_name: str, problems: list[str], remedy: str
 ) -> UnsupportedError:
-    """Return the error that lists the properties that a format cannot store.
+    """Return an error that lists the properties of a dataset that a format cannot store.
 
-    ``remedy`` is for encodings; other properties state a remedy of their own.
+    ``remedy`` is used if a problem has none.
     """
-    parts = [lay_out(problem).partition("\n") for problem in problems]
-    own = dict.fromkeys(todo for _, _, todo in parts)
-    if "" not in own:
-        remedy = "each line says what to do" if len(own) > 1 else next(iter(own))
-        problems = problems if len(own) > 1 else [what for what, _, _ in parts]
+    parts = [format_message(problem).partition("\n") for problem in problems]
+    remedies = dict.fromkeys(remedy for _, _, remedy in parts)
+    if "" not in remedies and len(remedies) > 1:
+        remedy = "each line says what to do"
+    elif "" not in remedies:
+        [remedy] = remedies
+        problems = [problem for problem, _, _ in parts]
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
     message = f"{url}: {format_name} cannot hold {count} of this dataset; {remedy}"
     return UnsupportedError(format_details(message, problems))
 
 
 def make_exists_error(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
-    """Return the error for a new set whose url exists already; it says what to do."""
+    """Return the error for a new set at a url that already exists."""
     message = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "
         f"to append to it, pass append_dim= (virtualds append); or {remedy}"
     )
-    return FileExistsError(lay_out(message))
+    return FileExistsError(format_message(message))

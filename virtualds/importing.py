@@ -22,25 +22,24 @@ Entry = TypeVar("Entry")
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection, which would find nothing here and take as long as the work."""
-    before = gc.isenabled()
+    """Pause garbage collection during work that makes many objects and no garbage."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if before:
+        if was_enabled:
             gc.enable()
 
 
 class Importing:
-    """A lock around late imports, with garbage collection paused.
+    """A lock around late imports, which also pauses garbage collection.
 
-    One thread at a time imports. Python locks a module and then its package; a package that imports
-    this module locks them the other way round. Where two threads do so at once, one of them gets
-    half a module, or an error.
+    Only one thread at a time may import. Python locks a module before its package, but a package
+    that imports the module locks them in the other order. If two threads do so at once, one of them
+    gets a partly initialised module or an error.
 
-    Garbage collection is paused: modules make no garbage, and to look through all that xarray and
-    they have made takes as long as a third of the imports.
+    Imports make no garbage, and garbage collection would take a third of their time.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Importing:
         self.pauses.append(pause_garbage_collection())
         self.pauses[-1].__enter__()
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         self.pauses.pop().__exit__(None, None, None)
         self.lock.release()
 
@@ -69,54 +68,54 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True)
-class Late:
-    """A function of a module that is imported when the function is called.
+class LazyFunction:
+    """A function whose module is imported at the first call.
 
     Parameters
     ----------
     location : str
-        Module and name, as entry points are written.
+        Module and name in the syntax of entry points, ``module:name``.
     needs : tuple of str, optional
-        Of a module that imports an optional library: what it needs, and what to do.
+        If the module imports an optional library: the requirement and the remedy, for messages.
 
     Raises
     ------
     UnsupportedError
-        That library is not installed, or too old.
+        The optional library is not installed, or too old.
 
     Examples
     --------
-    >>> Late("virtualds.errors:format_bytes")(2048)
+    >>> LazyFunction("virtualds.errors:format_bytes")(2048)
     '2.0 kB'
     """
 
     location: str
     needs: tuple[str, str] | None = None
 
-    def __call__(self, *given: Any, **options: Any) -> Any:
-        """Call the function."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Import and call the function."""
         try:
-            function = import_named(self.location)
+            function = import_object(self.location)
         except (ImportError, AttributeError) as error:
             if self.needs is None:
                 raise
-            what, remedy = self.needs
-            raise UnsupportedError(f"{what} ({error}); {remedy}") from error
-        return function(*given, **options)
+            requirement, remedy = self.needs
+            raise UnsupportedError(f"{requirement} ({error}); {remedy}") from error
+        return function(*args, **kwargs)
 
 
-class LateTable(Sequence[Entry]):
-    """A table whose entries are imported one by one, only as far as it is read.
+class LazyTable(Sequence[Entry]):
+    """A sequence whose entries are imported when they are read.
 
     Parameters
     ----------
     *entries : str or object
-        The entries, or module and name of each, as entry points are written. What most calls look
-        for comes first.
+        The entries, or their locations ``module:name``. The most frequent ones should come first,
+        since a search imports all entries up to the match.
 
     Examples
     --------
-    >>> table = LateTable("virtualds.urls:scheme_of", "virtualds.parsers.grib:PARSER")
+    >>> table = LazyTable("virtualds.urls:scheme_of", "virtualds.parsers.grib:PARSER")
     >>> table[0]("s3://bucket/2001.nc")
     's3'
     """
@@ -133,13 +132,13 @@ class LateTable(Sequence[Entry]):
     def __getitem__(self, index: slice) -> Sequence[Entry]: ...
     def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
         if isinstance(index, slice):
-            return LateTable(*self.entries[index])
+            return LazyTable(*self.entries[index])
         entry = self.entries[index]
-        return import_named(entry) if isinstance(entry, str) else entry
+        return import_object(entry) if isinstance(entry, str) else entry
 
 
-def import_named(location: str) -> Any:
-    """Return the object that ``location`` names: a module and a name, as in entry points."""
+def import_object(location: str) -> Any:
+    """Return the object at a location ``module:name``."""
     module, _, name = location.partition(":")
     with importing:
         return getattr(import_module(module), name)
@@ -165,8 +164,8 @@ EXTRAS = {
 }
 """The packages of each extra, as in pyproject.toml.
 
-Messages name the packages themselves. virtualds is on no index yet: installing an extra by its name
-from there would get what anyone has put under this name.
+Messages name these packages rather than extras: virtualds is not on a package index yet, where
+anyone could publish another package under its name.
 """
 
 
@@ -182,35 +181,36 @@ def format_install_command(extra: str) -> str:
 
 
 def import_package(name: str, what: str, use: str = "decoding it") -> Any:
-    """Import a module of a package of an extra.
+    """Import a module of an optional package.
+
+    ``what`` is the codec or file that needs it, and ``use`` the purpose, for the message.
 
     Raises
     ------
     UnsupportedError
-        The package is not installed. In the message ``what`` names the codec or file that needs it,
-        and ``use`` the purpose.
+        The package is not installed.
     """
     try:
         return import_module(name)
     except ImportError as error:
         raise UnsupportedError(
-            f"{what}: {use} needs {name}; pip install {find_package(name)}"
+            f"{what}: {use} needs {name}; pip install {find_distribution(name)}"
         ) from error
 
 
-def find_package(module: str) -> str:
-    """Return the package of an extra that provides a module.
+def find_distribution(module: str) -> str:
+    """Return the name under which pip installs a module of an extra.
 
     Examples
     --------
-    >>> find_package("cast_value_rs"), find_package("astropy.io.fits")
+    >>> find_distribution("cast_value_rs"), find_distribution("astropy.io.fits")
     ('cast-value-rs', 'astropy')
     """
     return module.partition(".")[0].replace("_", "-")
 
 
 def import_eccodes(what: str, use: str = "decoding it") -> Any:
-    """Import eccodes, after pyproj if it is installed: see `import_pyproj`.
+    """Import eccodes, and before it pyproj if it is installed; see `import_pyproj`.
 
     Raises
     ------
@@ -226,11 +226,10 @@ def import_eccodes(what: str, use: str = "decoding it") -> Any:
 def import_pyproj() -> Any:
     """Import pyproj with its own PROJ library.
 
-    eccodes' wheels load another PROJ and offer its functions to all libraries that are loaded
-    later. A pyproj that is imported later, by whatever program, would call these, and end the
-    process.
+    Wheels of eccodes load another PROJ library with global symbols. A pyproj that is imported after
+    them would call its functions and crash.
     """
-    # Windows looks a function up in the library that is named beside it
+    # Windows has no global symbols: it looks up functions by library
     if sys.platform == "win32":
         return import_module("pyproj")
     with importing:

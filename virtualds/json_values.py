@@ -1,7 +1,7 @@
-"""Attributes and tables as strict JSON, with the numpy types that JSON forgets.
+"""Encode attributes and tables as strict JSON, and record numpy types.
 
-JSON has one kind of number and no infinities. A type is recorded where reading the JSON would
-return another one; within objects and lists it is recorded under its JSON pointer (RFC 6901).
+JSON has a single number type and no infinities. A type is recorded if reading the JSON would return
+another one; within objects and lists, by JSON pointer (RFC 6901).
 """
 
 from __future__ import annotations
@@ -18,67 +18,67 @@ import numpy as np
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.importing import pause_garbage_collection
 
-Types = str | Mapping[str, str]
-"""The numpy type of a value; or, for an object or a list, the types in it by pointer."""
+RecordedTypes = str | Mapping[str, str]
+"""The numpy type of a value or, for an object or a list, types by pointer."""
 
 MAX_DEPTH = 100
-"""Levels of nested objects and lists: an object that contains itself has no end."""
+"""Maximum number of nested objects and lists, since an object may contain itself."""
 
 MAX_BITS = 2**13
-"""Bits of an integer: Python converts at most 4300 digits from or to text."""
+"""Maximum number of bits of an integer: Python converts at most 4300 digits to and from text."""
 
 NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""Spellings in JSON of values that are not JSON numbers; Zarr uses the same."""
+"""Floats that JSON has no numbers for, by the strings that Zarr uses for them."""
 
 
-def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Types]]:
-    """Return attributes as JSON values, and the numpy types that JSON forgets.
+def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, RecordedTypes]]:
+    """Return attributes as JSON values, and the numpy types that JSON does not store.
 
     Raises
     ------
     UnsupportedError
-        An attribute has no form in JSON; the message names it.
+        An attribute cannot be encoded as JSON.
 
     Examples
     --------
     >>> to_json({"scale": np.float32(2), "crs": {"radius": [1, np.int16(2)], "datum": None}})[1]
     {'scale': '<f4', 'crs': {'/radius/1': '<i2'}}
     """
-    plain, types = {}, dict[str, Types]()
+    encoded, recorded = {}, dict[str, RecordedTypes]()
     for name, value in attributes.items():
-        notes: dict[str, str] = {}
+        types: dict[str, str] = {}
         try:
-            plain[name] = _encode_attribute(value, notes)
+            encoded[name] = _encode_attribute(value, types)
         except _NotJsonError as error:
             raise UnsupportedError(
                 f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change "
                 f"it with ds.attrs, or drop it"
             ) from None
-        if notes:
-            types[name] = notes.get("", notes)
-    return plain, types
+        if types:
+            recorded[name] = types.get("", types)
+    return encoded, recorded
 
 
-def from_json(value: Any, kind: Types | None) -> Any:
-    """Return an attribute with the numpy types that were recorded for it.
+def from_json(value: Any, types: RecordedTypes | None) -> Any:
+    """Return an attribute from a JSON value and the numpy types that `to_json` has recorded.
 
     Raises
     ------
     FormatError
-        Objects and lists are nested more deeply than `to_json` writes them.
+        There are more than `MAX_DEPTH` nested objects and lists.
     """
-    if isinstance(kind, str):
-        return _restore_type(value, np.dtype(kind))
-    # a copy, so that changes of the attribute do not reach the document
-    found = _copy_json(value)
-    for pointer, dtype in (kind or {}).items():
+    if isinstance(types, str):
+        return _restore_type(value, np.dtype(types))
+    # a copy, so that changes of the attribute do not change the document
+    attribute = _copy_json(value)
+    for pointer, dtype in (types or {}).items():
         *parents, last = (_unescape(part) for part in pointer.split("/")[1:])
-        holder = found
+        container = attribute
         for part in parents:
-            holder = holder[_find_key(holder, part)]
-        key = _find_key(holder, last)
-        holder[key] = _restore_type(holder[key], np.dtype(dtype))
-    return found
+            container = container[_to_key(container, part)]
+        key = _to_key(container, last)
+        container[key] = _restore_type(container[key], np.dtype(dtype))
+    return attribute
 
 
 def _copy_json(value: Any, depth: int = 0) -> Any:
@@ -96,11 +96,11 @@ def _copy_json(value: Any, depth: int = 0) -> Any:
 
 
 def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a JSON value other than an object as a numpy type."""
+    """Convert a JSON value other than an object to a numpy type."""
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
     if dtype.kind in "mM":
-        # counts of the unit, including the number for "not a time"
+        # integers in the unit of the type, as numpy stores them, also for NaT
         counts: Any = np.array(value, "i8").view(dtype)
         return counts if counts.ndim else counts[()]
     numbers = _to_numbers(value, dtype.kind == "c")
@@ -108,7 +108,7 @@ def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _to_numbers(value: Any, is_complex: bool) -> Any:
-    """Return Python numbers, in lists as deep as the array has axes."""
+    """Return a JSON value as Python numbers in nested lists."""
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
     if not isinstance(value, list):
@@ -118,29 +118,29 @@ def _to_numbers(value: Any, is_complex: bool) -> Any:
     return [_to_numbers(item, is_complex) for item in value]
 
 
-# ---------------------------------------------------------------------- writing
+# ---------------------------------------------------------------------- encoding
 
 
 class _NotJsonError(Exception):
-    """A value has no JSON form; the text completes the error message."""
+    """A value cannot be encoded as JSON; the text is the end of the message of `to_json`."""
 
 
 def _format_value(value: Any) -> str:
     try:
         return f"{value!r:.200}"
     except (RecursionError, ValueError):
-        # nested too deeply for repr, or a number with too many digits
+        # repr fails for deeply nested values and for numbers with too many digits
         return f"its {type(value).__name__}"
 
 
-def _encode_attribute(value: Any, notes: dict[str, str]) -> Any:
-    """Return an attribute as JSON; the type np.float64, a subclass of float, is recorded too."""
-    is_number = isinstance(value, np.float64)
-    return _encode_numpy(value, "", notes) if is_number else _encode_value(value, "", notes)
+def _encode_attribute(value: Any, types: dict[str, str]) -> Any:
+    # np.float64 is a subclass of float, whose type would not be recorded
+    is_float64 = isinstance(value, np.float64)
+    return _encode_numpy(value, "", types) if is_float64 else _encode_value(value, "", types)
 
 
-def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
-    """Return a value as JSON, and record by pointer the types that JSON loses."""
+def _encode_value(value: Any, pointer: str, types: dict[str, str], depth: int = 0) -> Any:
+    """Return a JSON value, and add the types that JSON does not store to ``types``."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
@@ -149,53 +149,53 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
         return value
     if isinstance(value, float):
         if not np.isfinite(value):
-            notes[pointer] = "<f8"
-        return _encode_finite(value)
+            types[pointer] = "<f8"
+        return _encode_numbers(value)
     if isinstance(value, bytes):
-        notes[pointer] = "S"
+        types[pointer] = "S"
         return value.decode("latin-1")
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
-        return _encode_numpy(value, pointer, notes)
+        return _encode_numpy(value, pointer, types)
     if depth == MAX_DEPTH:
         raise _NotJsonError(f": more than {MAX_DEPTH} nested objects and lists")
     if isinstance(value, Mapping):
-        return _encode_members(value, pointer, notes, depth)
+        return _encode_members(value, pointer, types, depth)
     if isinstance(value, list | tuple):
-        return [_encode_value(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
+        return [_encode_value(v, f"{pointer}/{i}", types, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.ndarray):
-        return _encode_value(value.tolist(), pointer, notes, depth + 1)
+        return _encode_value(value.tolist(), pointer, types, depth + 1)
     raise _NotJsonError(f": {type(value).__name__} is not a JSON type" if pointer else "")
 
 
 def _encode_members(
-    value: Mapping[Any, Any], pointer: str, notes: dict[str, str], depth: int
+    value: Mapping[Any, Any], pointer: str, types: dict[str, str], depth: int
 ) -> dict[str, Any]:
-    if odd := [key for key in value if not isinstance(key, str)]:
-        raise _NotJsonError(f", where keys are strings, and {odd[0]!r} is not")
+    if wrong := [key for key in value if not isinstance(key, str)]:
+        raise _NotJsonError(f", where keys are strings, and {wrong[0]!r} is not")
     return {
-        str(key): _encode_value(v, f"{pointer}/{_escape(key)}", notes, depth + 1)
+        str(key): _encode_value(v, f"{pointer}/{_escape(key)}", types, depth + 1)
         for key, v in value.items()
     }
 
 
-def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
-    """Return numbers, dates or byte strings of numpy as JSON, and record their type."""
+def _encode_numpy(value: Any, pointer: str, types: dict[str, str]) -> Any:
+    """Return numbers, dates or durations of numpy as JSON, and record their type."""
     native = value.dtype.newbyteorder("=")
     if native.kind in "biufc" and native.char not in "gG":
-        notes[pointer] = native.str
-        return _encode_finite(value.tolist())
+        types[pointer] = native.str
+        return _encode_numbers(value.tolist())
     if native.kind in "mM":
-        notes[pointer] = native.str
+        types[pointer] = native.str
         return np.asarray(value, native).view("i8").tolist()
     raise _NotJsonError(f": {value.dtype} is not a JSON type" if pointer else "")
 
 
-def _encode_finite(value: Any) -> Any:
-    """Return numbers in strict JSON, which has no NaN and no infinities."""
+def _encode_numbers(value: Any) -> Any:
+    """Return numbers as strict JSON: NaN and infinities as strings, complex ones as pairs."""
     if isinstance(value, list):
-        return [_encode_finite(item) for item in value]
+        return [_encode_numbers(item) for item in value]
     if isinstance(value, complex):
-        return [_encode_finite(value.real), _encode_finite(value.imag)]
+        return [_encode_numbers(value.real), _encode_numbers(value.imag)]
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -212,23 +212,23 @@ def _unescape(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~")
 
 
-def _find_key(holder: Any, part: str) -> Any:
-    """Return the key of an object, or the index of a list, for one part of a pointer."""
-    return int(part) if isinstance(holder, list) else part
+def _to_key(container: Any, part: str) -> Any:
+    """Return a part of a pointer as a key of an object or an index of a list."""
+    return int(part) if isinstance(container, list) else part
 
 
 # ---------------------------------------------------------------------- numbers
 
 
 def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of an integer of a type in the byte order of the machine.
+    """Return the bytes of an integer in the native byte order.
 
     Raises
     ------
     ValueError, TypeError, OverflowError
-        The value is not of that type.
+        The value does not have that type.
     """
-    # writers without integers write 0.0
+    # JSON writers in some languages write 0 as 0.0
     if isinstance(value, str) or int(value) != value:
         raise ValueError("not an integer")
     # numpy rejects values outside the range of the type
@@ -236,12 +236,12 @@ def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def encode_float(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a float of a type in the byte order of the machine.
+    """Return the bytes of a float in the native byte order.
 
     Raises
     ------
     ValueError, TypeError
-        The value is not of that type.
+        The value does not have that type.
     """
     if not isinstance(value, str):
         with np.errstate(over="ignore"):
@@ -255,19 +255,19 @@ def encode_float(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return an integer or float as a scalar of a type, in the byte order of the machine.
+    """Return an integer or float as a numpy scalar in the native byte order.
 
     Raises
     ------
     ValueError, TypeError, OverflowError
-        The value is not of that type.
+        The value does not have that type.
 
     Examples
     --------
     >>> to_scalar("-Infinity", np.dtype(">f4")), to_scalar(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
-    # Python reads NaN, and treats true as 1; neither could be written again
+    # Python's parser accepts NaN, and True is an integer; neither could be written again
     if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
         raise ValueError(f"{value!r} is not a JSON number")
     native = dtype.newbyteorder("=")
@@ -282,13 +282,13 @@ def parse_json(text: str | bytes, where: str) -> Any:
     ----------
     text : str or bytes
     where : str
-        The beginning of error messages.
+        The beginning of error messages, such as the url.
 
     Raises
     ------
     FormatError
-        The text is not JSON, is nested too deeply, or has a key twice in an object: readers differ
-        in which one they take.
+        The text is not JSON, is nested too deeply, or has an object with duplicate keys, of which
+        parsers take different ones.
     """
     try:
         with pause_garbage_collection():
@@ -304,19 +304,19 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise FormatError(f"the key {key!r} stands {count} times in one object; write it anew")
-    return found
+    return members
 
 
 def is_shape(value: Any) -> bool:
-    """Return whether a value of JSON is a list of lengths."""
+    """Return whether a JSON value is a list of integers of at least 0."""
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def to_records(frame: Any) -> list[dict[str, Any]]:
-    """Return the rows of a table for JSON; times are in ISO 8601."""
+    """Return the rows of a pandas table as JSON values, with times in ISO 8601."""
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
     return rows

@@ -15,9 +15,9 @@ from virtualds.errors import public
 MIB = 2**20
 
 FILE_RETRIES = 2
-"""Number of times that a build opens a file again by default."""
+"""Default of ``retries``: how often opening a file is repeated."""
 SETTLE = 60.0
-"""Seconds without a change after which a file counts as written, by default."""
+"""Default of ``settle``: seconds after which a file without changes is considered complete."""
 
 
 def count_cores() -> int:
@@ -28,7 +28,7 @@ def count_cores() -> int:
 
 
 def count_memory() -> int:
-    """Return the memory in bytes that this process may use, on its machine or in its container."""
+    """Return the bytes of memory that this process may use, on its machine or in its container."""
     return min([_count_installed(), *find_memory_limits()])
 
 
@@ -41,29 +41,31 @@ def _count_installed() -> int:
 
 
 def find_memory_limits(root: str = "/") -> Iterator[int]:
-    """Yield the memory limits of the Linux control groups of this process.
+    """Yield the memory limits of the Linux control groups of this process and of their parents.
 
-    Those of parent groups count too. In a container, the path of the group may be that on the host,
-    while its limit is at the root of what is mounted. The files are those of cgroups(7), of the
-    memory controller of version 1, and of "Memory Interface Files" of version 2.
+    In a container, the path of a group may be that on the host, while its limit is at the root of
+    the mount. Sources: cgroups(7); "Memory Interface Files" of cgroup version 2; the memory
+    controller of version 1.
     """
-    groups = Path(root, "sys/fs/cgroup")
+    mount = Path(root, "sys/fs/cgroup")
     for line in _read_text(Path(root, "proc/self/cgroup")).splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
-            folder, name = groups, "memory.max"
+            folder, file_name = mount, "memory.max"
         elif "memory" in controllers.split(","):
-            folder, name = groups / "memory", "memory.limit_in_bytes"
+            folder, file_name = mount / "memory", "memory.limit_in_bytes"
         else:
             continue
         group = PurePosixPath(path.lstrip("/"))
-        told = [_read_text(folder / one / name).strip() for one in (group, *group.parents)]
-        # "max", or nothing at the root of a machine, is no limit
-        yield from (int(limit) for limit in told if limit.isdecimal())
+        for ancestor in (group, *group.parents):
+            limit = _read_text(folder / ancestor / file_name).strip()
+            # "max" means no limit, and the root of a machine has no such file
+            if limit.isdecimal():
+                yield int(limit)
 
 
 def _read_text(path: Path) -> str:
-    """Return the content of a system file, or "" if there is no such file."""
+    """Return the content of a file, or "" if it cannot be read."""
     try:
         return path.read_text()
     except OSError:
@@ -72,7 +74,7 @@ def _read_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The settings and their defaults; `set_options` documents each."""
+    """The settings and their defaults, which `set_options` documents."""
 
     load_limit: int = 1024 * MIB
     small_variable: int = 16 * 1024
@@ -105,27 +107,27 @@ class Options:
 HDF5_READERS = ("auto", "library")
 """Ways to read HDF5 files: by virtualds if possible, or always by the HDF5 library."""
 COUNTS = ("max_requests", "retries")
-"""Settings that are integers; bytes and seconds may be any number."""
+"""Settings that must be integers; bytes and seconds may be floats."""
 
 
 def _check_type(name: str, value: object, default: object) -> None:
     """Raise an error for a setting whose type differs from the type of the default."""
     if isinstance(default, bool):
-        fits, wanted = isinstance(value, bool), "True or False"
+        is_valid, expected = isinstance(value, bool), "True or False"
     elif isinstance(default, str):
-        fits, wanted = isinstance(value, str), "a string"
+        is_valid, expected = isinstance(value, str), "a string"
     else:
-        kind, wanted = (Integral, "an integer") if name in COUNTS else (Real, "a number")
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-    if not fits:
-        raise TypeError(f"set_options: {name} {value!r}: give {wanted}, by default {default!r}")
+        number_type, expected = (Integral, "an integer") if name in COUNTS else (Real, "a number")
+        is_valid = isinstance(value, number_type) and not isinstance(value, bool)
+    if not is_valid:
+        raise TypeError(f"set_options: {name} {value!r}: give {expected}, by default {default!r}")
 
 
 _current = Options()
 
 
 def get_options() -> Options:
-    """Return the settings in force."""
+    """Return the current settings."""
     return _current
 
 
@@ -136,45 +138,45 @@ class set_options:
     Parameters
     ----------
     load_limit : int, default 1 GiB
-        How many decoded bytes ``ds.load()``, ``.values``, arithmetic or a reduction of a
-        virtual array, or a selection of variable-length strings, may load without an error.
+        Maximum number of decoded bytes that ``ds.load()``, ``.values``, arithmetic or a reduction
+        of a virtual array, or a selection of variable-length strings, loads without an error.
         ``ds.virtual.load()`` has no limit.
     small_variable : int, default 16 KiB
         Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True
-        On each read, compare size and modification time of a local source file with those noted
-        when it was scanned, and raise `ReadError` where they differ. Of a remote file, compare size
-        and etag, where the response has them.
+        On each read, compare the size and modification time of a local source file with those of
+        its scan, and raise `ReadError` if they differ. For a remote file, compare the size and
+        etag that the response contains.
     only_writer : bool, default False
         Write reference sets to stores without conditional writes (SFTP and others), and to servers
-        that ignore them. Other writers are not noticed there, so set it only if no other process
-        changes the sets.
+        that ignore them. Changes by other writers are then overwritten without an error, so set it
+        only if no other process changes the sets.
     chunk_cache : int, default 1 GiB, or an eighth of the memory if that is less
-        Bytes of decoded chunks that the process keeps, the latest used ones; 0 keeps none. Chunks
-        of which a part was needed are kept if those of the selection take half of it at most, and
-        chunks that were needed whole if all of the variable fits. The memory is that of the
-        machine, or as much of it as the container or the job of this process may use.
+        Size in bytes of the cache of decoded chunks (least recently used ones are dropped); 0
+        disables it. Chunks that were needed in part are cached if those of the selection take at
+        most half of it, and chunks that were needed whole if the whole variable fits. The memory
+        is that of the machine, or the limit of the container or job.
     max_requests : int, default 64
         How many requests are sent to one host at a time.
     retries : int, default 5
-        How often a request is repeated after a passing failure (a timeout, a broken connection,
+        How often a request is repeated after a transient failure (a timeout, a broken connection,
         status 429 or 5xx), with a longer wait each time.
     request_timeout : float, default 600
-        Seconds that one request may take, whatever the length of its response.
+        Seconds that a request may take for a response of any length.
     least_rate : float, default 1024
-        Bytes per second: for this many bytes received, a request may take one more second. A slower
-        response ends as a timeout.
+        Bytes per second: a request may take one more second for each of this many bytes that it has
+        received. A slower response is a timeout.
     hdf5 : {"auto", "library"}, default "auto"
-        How the structure of HDF5 files is read. With "auto", virtualds reads it, and h5py whatever
-        virtualds does not support; with "library", h5py reads all of it. Both return the same
-        dataset. ``ds.virtual.report.read`` says how many files were read in which way.
+        How the structure of HDF5 files is read. With "auto", virtualds reads it, and h5py reads
+        files that virtualds does not support; with "library", h5py reads all files. Both return the
+        same dataset. ``ds.virtual.report.read`` counts the files by way of reading.
 
     Raises
     ------
     TypeError
-        A setting is of another type: a number, a string, or True and False.
+        A setting has the wrong type.
     ValueError
-        A name is unknown, a limit is invalid, or a string is not one of those listed.
+        A name is unknown, a limit is invalid, or a string is not one of the choices.
 
     Examples
     --------
@@ -185,13 +187,13 @@ class set_options:
 
     def __init__(self, **settings: Any) -> None:
         global _current
-        known = {field.name for field in fields(Options)}
-        if unknown := settings.keys() - known:
+        names = {field.name for field in fields(Options)}
+        if unknown := settings.keys() - names:
             raise ValueError(
                 f"set_options: no setting is named {', '.join(map(repr, sorted(unknown)))}; "
-                f"give one of {', '.join(sorted(known))}"
+                f"give one of {', '.join(sorted(names))}"
             )
-        self._before = _current
+        self._previous = _current
         _current = replace(_current, **settings)
 
     def __enter__(self) -> None:
@@ -199,9 +201,9 @@ class set_options:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         global _current
-        _current = self._before
+        _current = self._previous

@@ -1,10 +1,8 @@
-"""Progress of long jobs: a bar on a terminal or in a notebook, or calls of a function.
+"""Progress of long jobs: a tqdm bar on a terminal or in a notebook, or calls of a function.
 
-Every job draws its bar here, by tqdm: done and total, elapsed and remaining time, and the rate.
-
-The logger ``virtualds`` says why something takes long: level INFO is about files and sets, level
-DEBUG about requests and cache hits. A text is created only if its level is logged: call `is_logged`
-first. Every text passes `log`, which leaves out secrets.
+The logger ``virtualds`` explains why a job takes long: level INFO is about files and sets, level
+DEBUG about requests and cache hits. Callers check `is_logged` before they format a message, and
+pass it to `log`, which removes secrets.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from typing import Any
 from virtualds.errors import public, without_secrets
 
 DELAY = 1.0
-"""Seconds before a bar appears that the user did not request."""
-LARGE = 10_000
-"""Totals that are shown in short form, as 10.0k."""
+"""Seconds before a bar appears by default."""
+LARGE_TOTAL = 10_000
+"""Totals from which numbers are abbreviated, as in 10.0k."""
 
 
 @public
@@ -36,17 +34,17 @@ class Progress:
     Parameters
     ----------
     done : int
-        How much is done; of a build, files, including failed and cached ones.
+        Number of units done, for files including failed and cached ones.
     total : int
-        How much there is to do.
+        Number of units to do.
     seconds : float
         Time since the job began.
     job : str
-        What is done: ``"opening"`` files; ``"checking"`` files and ``"comparing"`` chunks
+        The job: ``"opening"`` files; ``"checking"`` files and ``"comparing"`` chunks
         (`verify`); ``"copying"`` bytes (`materialize`); ``"rewriting"`` bytes and ``"writing"``
         references (`convert`, ``to_manifest``).
     unit : {"file", "chunk", "reference", "B"}
-        What is counted; ``"B"`` are bytes.
+        The unit of the numbers; ``"B"`` means bytes.
     failed : int
         Files that could not be opened.
     cached : int
@@ -54,12 +52,12 @@ class Progress:
     references : int
         Chunks of the files so far.
     report : BuildReport, optional
-        The report of a build, once all files are done.
+        The report of ``"opening"``, once all files are done.
 
     Raises
     ------
     ValueError
-        More is done than there is.
+        ``done`` is larger than ``total``, or smaller than ``failed + cached``.
 
     Examples
     --------
@@ -84,44 +82,44 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """The amount done per second."""
+        """Units done per second."""
         return self.done / self.seconds if self.seconds else 0.0
 
     @property
     def remaining(self) -> float:
-        """Seconds that the rest takes at this rate, or infinity if nothing is done yet."""
+        """Estimated seconds until the end, or infinity if nothing is done yet."""
         return (self.total - self.done) / self.rate if self.rate else float("inf")
 
 
 ProgressCallback = Callable[[Progress], object]
 ProgressOption = bool | ProgressCallback | None
-"""The ways to ask for progress: True for a bar, False for none, None for a bar on a terminal or in
-a notebook, or a function that gets the progress."""
+"""The argument ``progress``: True for a bar, False for none, None for a bar on a terminal or in a
+notebook, or a function that gets the progress."""
 Advance = Callable[[int], None]
-"""A thread-safe callback for how much more of a job is done."""
+"""A thread-safe function that adds a number of finished units."""
 
-_WRITING: ContextVar[Advance | None] = ContextVar("virtualds_writing", default=None)
+_ADVANCE_WRITTEN: ContextVar[Advance | None] = ContextVar("virtualds_written", default=None)
 
 
 @contextmanager
 def report_progress(
-    wanted: ProgressOption, job: str, total: int, unit: str = "file"
+    option: ProgressOption, job: str, total: int, unit: str = "file"
 ) -> Iterator[ProgressCallback]:
     """Yield a function that reports the progress of a job, until the end of the block."""
-    if callable(wanted):
-        yield wanted
-    elif total and is_shown(wanted):
-        with _show_bar(job, total, unit, 0.0 if wanted else DELAY) as bar:
-            yield bar
+    if callable(option):
+        yield option
+    elif total and is_progress_shown(option):
+        with _show_bar(job, total, unit, 0.0 if option else DELAY) as update:
+            yield update
     else:
         yield lambda _: None
 
 
 @contextmanager
 def count_progress(
-    wanted: ProgressOption, job: str, total: int, unit: str = "file"
+    option: ProgressOption, job: str, total: int, unit: str = "file"
 ) -> Iterator[Advance]:
-    """Yield a function that counts what is done of a job and reports it.
+    """Yield a function that counts finished units of a job and reports the progress.
 
     Examples
     --------
@@ -133,60 +131,60 @@ def count_progress(
     comparing: 2 of 3 chunks
     comparing: 3 of 3 chunks
     """
-    lock, begin, done = threading.Lock(), time.monotonic(), 0
-    with report_progress(wanted, job, total, unit) as send:
+    lock, start, done = threading.Lock(), time.monotonic(), 0
+    with report_progress(option, job, total, unit) as report:
 
-        def advance(more: int) -> None:
+        def advance(count: int) -> None:
             nonlocal done
             with lock:
-                # too high a count must not make the job fail
-                done = min(done + more, total)
-                seconds = time.monotonic() - begin
-                send(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
+                # Progress would raise an error if a caller counts too much
+                done = min(done + count, total)
+                seconds = time.monotonic() - start
+                report(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
 
         yield advance
         if done < total:
-            # parts without work, such as gaps
+            # units that needed no work, such as gaps
             advance(total - done)
 
 
 @contextmanager
-def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
-    """Report, for `count_array`, the chunks whose references are written in the block."""
-    with count_progress(wanted, "writing", total, "reference") as advance:
-        token = _WRITING.set(advance)
+def count_written_references(option: ProgressOption, total: int) -> Iterator[None]:
+    """Report the progress of writing references, which `count_array_chunks` counts in the block."""
+    with count_progress(option, "writing", total, "reference") as advance:
+        token = _ADVANCE_WRITTEN.set(advance)
         try:
             yield
         finally:
-            _WRITING.reset(token)
+            _ADVANCE_WRITTEN.reset(token)
 
 
 @contextmanager
-def count_array(chunks: int) -> Iterator[Advance]:
-    """Yield a function that counts chunks of an array as their references are written.
+def count_array_chunks(chunks: int) -> Iterator[Advance]:
+    """Yield a function that counts chunks of an array whose references are written.
 
-    The remaining chunks are counted at the end of the block: gaps, and those already in the set. A
-    chunk with references in two tables counts once.
+    Each of the ``chunks`` counts once, even if it has references in two tables. At the end of the
+    block, the rest is counted: gaps, and chunks that are in the set already.
     """
-    left, count = chunks, _WRITING.get() or (lambda _: None)
+    left, add = chunks, _ADVANCE_WRITTEN.get() or (lambda _: None)
 
-    def advance(more: int) -> None:
+    def advance(count: int) -> None:
         nonlocal left
-        if more := min(more, left):
-            left -= more
-            count(more)
+        if count := min(count, left):
+            left -= count
+            add(count)
 
     yield advance
     advance(left)
 
 
-def is_shown(wanted: ProgressOption) -> bool:
-    """Return whether progress is shown anywhere, so that it is worth counting the work."""
-    return callable(wanted) or bool(wanted) or (wanted is None and _is_interactive())
+def is_progress_shown(option: ProgressOption) -> bool:
+    """Return whether progress is shown, so that it has to be counted."""
+    return callable(option) or bool(option) or (option is None and _is_interactive())
 
 
 def _is_interactive() -> bool:
-    # IPython kernels belong to notebooks; IPython in a terminal is a terminal
+    # the kernel of a notebook is interactive, although its standard error is no terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
@@ -194,25 +192,26 @@ def _is_interactive() -> bool:
 
 @contextmanager
 def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[ProgressCallback]:
-    tqdm, begin = _choose_bar(), time.monotonic()
+    """Yield a function that updates a progress bar."""
+    tqdm, start = _import_tqdm(), time.monotonic()
     # tqdm writes the unit directly after the number
-    named = {
+    unit_arguments = {
         "unit": unit if unit == "B" else f" {unit}s",
-        "unit_scale": unit == "B" or total >= LARGE,
+        "unit_scale": unit == "B" or total >= LARGE_TOTAL,
     }
-    with tqdm(total=total, desc=job, delay=delay, smoothing=0.1, **named) as bar:
+    with tqdm(total=total, desc=job, delay=delay, smoothing=0.1, **unit_arguments) as bar:
 
-        def show(progress: Progress) -> None:
-            bar.set_postfix_str(_format_rest(progress), refresh=False)
+        def update(progress: Progress) -> None:
+            bar.set_postfix_str(_format_counts(progress), refresh=False)
             bar.update(progress.done - bar.n)
 
-        yield show
-        if time.monotonic() - begin >= delay:
+        yield update
+        if time.monotonic() - start >= delay:
             bar.refresh()
 
 
-def _choose_bar() -> Any:
-    """Return tqdm's notebook widget if ipywidgets can show it, or else its line of text."""
+def _import_tqdm() -> Any:
+    """Return tqdm's notebook widget if ipywidgets is installed, else its line of text."""
     if find_spec("ipywidgets") is None:
         from tqdm.std import tqdm
     else:
@@ -220,13 +219,13 @@ def _choose_bar() -> Any:
     return tqdm
 
 
-def _format_rest(progress: Progress) -> str:
-    parts: tuple[tuple[int, str], ...] = (
+def _format_counts(progress: Progress) -> str:
+    counts: tuple[tuple[int, str], ...] = (
         (progress.cached, "cached"),
         (progress.failed, "failed"),
         (progress.references, "references"),
     )
-    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
+    return ", ".join(f"{count:,} {label}" for count, label in counts if count)
 
 
 # ---------------------------------------------------------------------- log

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from virtualds.errors import public, without_secrets
 
 NO_NUMBER = np.iinfo(np.int64).min
-"""An unknown size or time, in a column of integers."""
+"""The value for an unknown size or time in a column of integers."""
 
 
 class StorageOptions(dict[str, Any]):
@@ -20,7 +20,7 @@ class StorageOptions(dict[str, Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
-        """Return the access options that a user has passed, or None for none."""
+        """Return the access options of a user, or None if there are none."""
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
                 f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
@@ -38,9 +38,9 @@ class StorageOptions(dict[str, Any]):
 
 @public
 class SourceFile(NamedTuple):
-    """A file with chunks, and its fingerprint when it was scanned.
+    """A file with chunks, and its fingerprint at the time of the scan.
 
-    ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
+    ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None means unknown.
 
     Examples
     --------
@@ -55,8 +55,8 @@ class SourceFile(NamedTuple):
     options: StorageOptions | None = None
 
     def __repr__(self) -> str:
-        shown = (f"{n}={v!r}" for n, v in zip(self._fields[1:], self[1:], strict=True))
-        return f"SourceFile({', '.join((f'url={without_secrets(self.url)!r}', *shown))})"
+        pairs = zip(self._fields, (without_secrets(self.url), *self[1:]), strict=True)
+        return f"SourceFile({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
     @property
     def fingerprint(self) -> tuple[int | None, int | None, str | None]:
@@ -78,64 +78,67 @@ class SourceFile(NamedTuple):
         pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
-        known: list[Any] = [a if b is None else b for a, b in pairs]
-        size, mtime, etag = known
+        merged: list[Any] = [a if b is None else b for a, b in pairs]
+        size, mtime, etag = merged
         return self._replace(size=size, mtime=mtime, etag=etag)
 
 
 PRESENT = 2**32
-"""The number that is added to a CRC-32, so that 0 means "no checksum"."""
+"""The number that is added to a CRC-32, so that 0 can mean "no checksum"."""
 
 
-def checksum_of(data: bytes | bytearray | memoryview) -> int:
-    """Return the checksum that a manifest stores for these bytes (CRC-32: RFC 1952, section 8).
+def compute_checksum(data: bytes | bytearray | memoryview) -> int:
+    """Return the checksum of bytes as in manifests: `PRESENT` + CRC-32 (RFC 1952, section 8).
 
     Examples
     --------
-    >>> hex(checksum_of(b"123456789"))
+    >>> hex(compute_checksum(b"123456789"))
     '0x1cbf43926'
     """
     return PRESENT + zlib.crc32(data)
 
 
-def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
-    """Describe how bytes differ from a checksum; return None if they match, or if it is 0.
+def describe_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
+    """Return how the checksum of bytes differs, or None if it is as expected or 0 is expected.
 
     Examples
     --------
-    >>> find_mismatch(b"123456789", checksum_of(b"12345678"))
+    >>> describe_mismatch(b"123456789", compute_checksum(b"12345678"))
     'their CRC-32 is 0xcbf43926, the reference says 0x9ae0daaf'
     """
-    if not expected or (found := checksum_of(data)) == expected:
+    if not expected or (actual := compute_checksum(data)) == expected:
         return None
-    return f"their CRC-32 is {found - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
+    return (
+        f"their CRC-32 is {actual - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
+    )
 
 
-def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
-    """Return the checksum of the last ``count`` bytes of data that begin with ``head``.
+def compute_tail_checksum(head: bytes, checksum: int, tail_length: int) -> int:
+    """Return the checksum of a tail from its length, the head, and the checksum of head + tail.
 
     Parameters
     ----------
     head : bytes
-        All bytes before them.
-    whole : int
-        The checksum of all the data.
-    count : int
+        The bytes before the tail.
+    checksum : int
+        The checksum of head and tail.
+    tail_length : int
 
     Notes
     -----
-    A CRC is linear: the CRC of two pieces is the CRC of the first, continued over as many zeros as
-    the second has bytes, xor the CRC of the second.
+    A CRC is linear: the CRC of head and tail is the CRC of the head, continued over as many zeros
+    as the tail has bytes, xor the CRC of the tail.
 
     Examples
     --------
-    >>> compute_checksum_behind(b"12345", checksum_of(b"123456789"), 4) == checksum_of(b"6789")
+    >>> tail = compute_tail_checksum(b"12345", compute_checksum(b"123456789"), 4)
+    >>> tail == compute_checksum(b"6789")
     True
     """
     # zlib inverts the register before and after
     inverted = PRESENT - 1
-    continued = zlib.crc32(bytes(count), zlib.crc32(head) ^ inverted) ^ inverted
-    return PRESENT + ((whole - PRESENT) ^ continued)
+    continued = zlib.crc32(bytes(tail_length), zlib.crc32(head) ^ inverted) ^ inverted
+    return PRESENT + ((checksum - PRESENT) ^ continued)
 
 
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
@@ -151,21 +154,21 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
     >>> from_crc32([0, None]).tolist()
     [4294967296, 0]
     """
-    given: npt.NDArray[Any] = np.asarray(values)
-    known = np.array(True)
-    if given.dtype == object:
-        known = np.array([v is not None for v in given.ravel()], bool).reshape(given.shape)
-        given = np.array(np.where(known, given, 0).tolist())
-    if given.size and given.dtype.kind not in "iu":
-        raise ValueError(f"checksums: {given.dtype} given; give integers, or None for none")
-    if given.size and not 0 <= int(given.min()) <= int(given.max()) < PRESENT:
+    crcs: npt.NDArray[Any] = np.asarray(values)
+    is_present = np.array(True)
+    if crcs.dtype == object:
+        is_present = np.array([crc is not None for crc in crcs.ravel()], bool).reshape(crcs.shape)
+        crcs = np.array(np.where(is_present, crcs, 0).tolist())
+    if crcs.size and crcs.dtype.kind not in "iu":
+        raise ValueError(f"checksums: {crcs.dtype} given; give integers, or None for none")
+    if crcs.size and not 0 <= int(crcs.min()) <= int(crcs.max()) < PRESENT:
         raise ValueError(
-            f"checksums: {given.min()} to {given.max()} are not CRC-32 values; give 0 to 2**32 - 1"
+            f"checksums: {crcs.min()} to {crcs.max()} are not CRC-32 values; give 0 to 2**32 - 1"
         )
-    return np.where(known, given.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
+    return np.where(is_present, crcs.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
 
 
 def find_valid_checksums(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
     """Return a mask of the values that are valid checksums: 0, or `PRESENT` plus a CRC-32."""
-    found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
-    return found
+    is_valid: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
+    return is_valid

@@ -1,4 +1,8 @@
-"""Decode streams piece by piece, so that a damaged one cannot allocate too much memory."""
+"""Decode compressed streams piece by piece, so that damaged ones cannot allocate too much memory.
+
+If the decoded length is unknown, a result may have `ALWAYS_ALLOWED` bytes, and `MAX_EXPANSION`
+more for each encoded byte, but at most `MAX_DECODED`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SMALL_TEXT, GROWS_BY, MAX_TEXT = 2**26, 1000, 2**32
-"""The limits of an unknown decoded length: the number of bytes that is always allowed, the number
-of further bytes for each encoded byte, and the maximum."""
+ALWAYS_ALLOWED, MAX_EXPANSION, MAX_DECODED = 2**26, 1000, 2**32
 
 PIECE = 2**20
-"""The number of bytes that are decoded at a time if the result may be too long."""
+"""Bytes that are decoded at a time if the result may be too long."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,12 +26,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def gunzip(data: Buffer) -> bytes:
-    """Return the content of a gzip file (RFC 1952) of unknown decoded length.
+    """Return the content of a gzip file (RFC 1952).
 
     Raises
     ------
     OSError
-        The file is damaged, or expands more than any text does.
+        The file is damaged, or decodes to more bytes than `limit_decoded_size` allows.
     """
     try:
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
@@ -46,53 +48,58 @@ def decode_streams(
     ----------
     decompressor : callable
         Returns a decompressor of one stream, like those of ``bz2``, ``lzma`` and ``zlib``.
+    data : bytes-like
     nbytes : int or None
-        Length of the result; None where only `limit_decoded_size` limits it.
+        Maximum length of the result, by default `limit_decoded_size`.
     lenient : bool
-        Whether to ignore other bytes after a stream, as ``bz2`` does.
+        Whether to ignore bytes after a stream that are not another stream, as ``bz2`` does.
 
     Raises
     ------
     ValueError
-        The streams decode to more bytes.
+        The result is too long.
     EOFError
-        The last one does not end.
+        The last stream is incomplete.
     """
-    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
-    found: list[bytes] = []
-    room, rest = most, bytes(data)
+    limit = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    parts: list[bytes] = []
+    left, rest = limit, bytes(data)
     while rest:
         try:
-            part, rest = _decode_stream(decompressor(), rest, room, most)
+            part, rest = _decode_stream(decompressor(), rest, left, limit)
         except (OSError, lzma.LZMAError):
-            if not (lenient and found):
+            if not (lenient and parts):
                 raise
             break
-        found.append(part)
-        room -= len(part)
-    return found[0] if len(found) == 1 else b"".join(found)
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
     """Decode one stream and ignore the bytes after it; see `decode_streams`."""
-    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
-    return _decode_stream(stream, data, most, most)[0]
+    limit = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    return _decode_stream(stream, data, limit, limit)[0]
 
 
-def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
-    """Return the decoded bytes of one stream, and the bytes after it."""
+def _decode_stream(stream: Any, data: Buffer, left: int, limit: int) -> tuple[bytes, bytes]:
+    """Return the decoded bytes of one stream, at most ``left``, and the bytes after it.
+
+    ``limit`` is the number for the error message.
+    """
     parts: list[bytes] = []
-    left = room + 1
+    # one byte more shows that the result is too long
+    left += 1
     rest: Buffer = data
     while not stream.eof and left:
         parts.append(stream.decompress(rest, left))
         left -= len(parts[-1])
-        # zlib returns unused input, the others keep it
+        # zlib returns input that it has not used yet; bz2 and lzma keep it
         rest = getattr(stream, "unconsumed_tail", b"")
         if not parts[-1] and not rest:
             break
     if not left:
-        raise ValueError(f"decoded to more than the expected {most} bytes")
+        raise ValueError(f"decoded to more than the expected {limit} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
     # RFC 1952 allows zeros after a stream
@@ -100,12 +107,12 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
 
 
 def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None:
-    """Raise an error for a wrong decoded length in the header of encoded bytes, before decoding.
+    """Raise an error if the header of ``encoded`` bytes announces a wrong decoded length.
 
     Raises
     ------
     ValueError
-        The length is not ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
+        The length is not ``nbytes`` or, if that is None, exceeds `limit_decoded_size`.
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
@@ -115,5 +122,5 @@ def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return the maximum number of bytes to which ``nbytes`` encoded bytes may decode."""
-    return min(MAX_TEXT, SMALL_TEXT + GROWS_BY * nbytes)
+    """Return the maximum decoded length of ``nbytes`` encoded bytes."""
+    return min(MAX_DECODED, ALWAYS_ALLOWED + MAX_EXPANSION * nbytes)

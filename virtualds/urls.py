@@ -1,7 +1,7 @@
-"""Functions for urls, which are absolute, have a scheme, and are never unquoted.
+"""Functions for urls, which are absolute and have a scheme.
 
-Names in archives may contain colons, spaces, ``#`` and ``%``; as in fsspec, the text after the
-scheme is the name itself.
+Urls are not percent-encoded: as in fsspec, the text after the scheme is the name itself, which may
+contain colons, spaces, ``#`` and ``%``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import PurePath, PureWindowsPath
 from typing import NamedTuple
 
 ARCHIVES = frozenset({"zip", "tar"})
-"""Schemes of files in archives, which are named ``zip://member::url of the archive``."""
+"""Schemes of members of archives, as in ``zip://2001.nc::s3://bucket/data.zip``."""
 
 HELD = "held"
-"""The scheme of urls that stand for bytes and open files of this process."""
+"""The scheme of urls of bytes and open files in this process."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "s3": ("s3", "s3a"),
     "gs": ("gs", "gcs"),
     "az": ("az", "abfs", "abfss"),
 }
-"""Object stores with an implementation of their own here, and their schemes."""
+"""Kinds of object stores that virtualds implements itself, and their schemes."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
@@ -38,8 +38,8 @@ def scheme_of(url: str) -> str:
     >>> scheme_of("s3://bucket/2001.nc"), scheme_of("/data/2001.nc")
     ('s3', 'file')
     """
-    found = _SCHEME.match(url)
-    scheme = found.group(1).lower() if found else "file"
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else "file"
     return "file" if scheme == "local" else scheme
 
 
@@ -56,7 +56,7 @@ def kind_of(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return scheme and host of a url.
+    """Return the scheme and the host or bucket of a url.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     TypeError
-        It is neither a string nor a path.
+        The path is neither a string nor path-like.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
@@ -92,8 +92,8 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
 
 def local_path(url: str) -> str:
     """Return the path of a ``file`` url or a bare path."""
-    found = _SCHEME.match(url)
-    path = url[found.end() :] if found else url
+    match = _SCHEME.match(url)
+    path = url[match.end() :] if match else url
     # file:///C:/data: the slash before a drive letter belongs to the url
     is_drive = os.name == "nt" and path.startswith("/") and PureWindowsPath(path[1:]).drive
     return path[1:] if is_drive else path
@@ -132,9 +132,9 @@ def make_relative(url: str, base: str) -> str:
     """
     if "::" in url or "::" in base or url.split("/")[:3] != base.split("/")[:3]:
         return url
-    found = posixpath.relpath(url, base.rpartition("/")[0])
-    # a bare name could look like a scheme
-    return found if found.startswith("../") else f"./{found}"
+    relative = posixpath.relpath(url, base.rpartition("/")[0])
+    # the beginning of a bare name may look like a scheme
+    return relative if relative.startswith("../") else f"./{relative}"
 
 
 class ArchiveUrl(NamedTuple):
@@ -206,15 +206,19 @@ def is_in_folder(path: str, folder: str) -> bool:
 
 
 SIDECARS = {".idx": "", ".index": ".grib2", ".dmrpp": ""}
-"""Suffixes of files that describe another one, and what stands in their place in its name: those of
-wgrib2, of ECMWF, and of OPeNDAP."""
+"""Suffixes of sidecar files of wgrib2, ECMWF and OPeNDAP, and the suffix that replaces them in the
+name of the data file."""
 
 
-def find_described(url: str) -> str | None:
-    """Return the url of the file that a sidecar describes, by its name; None for other files.
+def find_sidecar_target(url: str) -> str | None:
+    """Return the url of the data file of a sidecar, from their names; None for other files.
 
-    >>> find_described("s3://bucket/gfs.f003.idx"), find_described("s3://bucket/2001.nc")
+    Examples
+    --------
+    >>> find_sidecar_target("s3://bucket/gfs.f003.idx"), find_sidecar_target("s3://bucket/2001.nc")
     ('s3://bucket/gfs.f003', None)
     """
-    found = next((suffix for suffix in SIDECARS if url.endswith(suffix)), None)
-    return None if found is None else url.removesuffix(found) + SIDECARS[found]
+    for suffix, data_suffix in SIDECARS.items():
+        if url.endswith(suffix):
+            return url.removesuffix(suffix) + data_suffix
+    return None

@@ -136,14 +136,14 @@ def print_error_as_json(error: BaseException, text: str, code: int) -> None:
 
 def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as JSON."""
-    from virtualds.errors import lay_out
+    from virtualds.errors import format_message
 
     notes = _format_notes(error)
     text = to_command_line(f"{error}") or type(error).__name__
     if is_json():
         print_error_as_json(error, text, FAILURE)
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo("\n".join([lay_out(text), *(f"  {note}" for note in notes)]), err=True)
+    click.echo("\n".join([format_message(text), *(f"  {note}" for note in notes)]), err=True)
 
 
 def _format_notes(error: BaseException) -> list[str]:

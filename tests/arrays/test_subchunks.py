@@ -17,7 +17,7 @@ from virtualds import ManifestArray, UnsupportedError
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.subchunks import can_be_split, split_chunks
 from virtualds.codecs.zlib import Zlib
-from virtualds.source_file import SourceFile, checksum_of
+from virtualds.source_file import SourceFile, compute_checksum
 
 VALUES = np.arange(6 * 4 * 5, dtype="i2").reshape(6, 4, 5)
 
@@ -143,7 +143,7 @@ def test_pieces_have_no_checksum(tmp_path: Path) -> None:
     path.write_bytes(VALUES.tobytes())
     whole = ManifestArray.from_arrays(
         shape=VALUES.shape, chunks=VALUES.shape, dtype="i2", path=str(path), offsets=0,
-        lengths=VALUES.nbytes, checksums=checksum_of(VALUES.tobytes()) - 2**32,
+        lengths=VALUES.nbytes, checksums=compute_checksum(VALUES.tobytes()) - 2**32,
     )  # fmt: skip
     cut = split_chunks(whole, {0: 1})
     assert not cut.manifest.checksum.any()

@@ -46,7 +46,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.combine.batch_job import abandon_on_error
 from virtualds.errors import ConflictError, ReadError
 from virtualds.formats import Expiry, change_set
-from virtualds.importing import Late
+from virtualds.importing import LazyFunction
 from virtualds.stores import STORES
 from virtualds.stores.store import StoreError
 
@@ -95,7 +95,7 @@ def simulation(way: str) -> Iterator[None]:
         # what is imported later would have the real clock
         form = find_format(name)
         for late in (form.read, form.write, form.read_version):
-            if isinstance(late, Late):
+            if isinstance(late, LazyFunction):
                 import_module(late.location.partition(":")[0])
     disk = simulated_disk() if way == ON_DISK else nullcontext()
     with disk, pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ from products import looped
 import virtualds
 from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
 from virtualds.errors import ReadError, VirtualdsError
-from virtualds.source_file import checksum_of, compute_checksum_behind
+from virtualds.source_file import compute_checksum, compute_tail_checksum
 
 NUMBERS = np.random.default_rng(5).normal(size=(40, 50)).astype("f4")
 
@@ -52,7 +52,9 @@ def zipped(path: Path, folder: Path) -> Path:
 @looped("rest", [0, 1, 7, 4096, 100_001])
 def test_the_checksum_of_a_rest_follows_from_that_of_all(head: int, rest: int) -> None:
     data = np.random.default_rng(head).bytes(head + rest)
-    assert compute_checksum_behind(data[:head], checksum_of(data), rest) == checksum_of(data[head:])
+    assert compute_tail_checksum(data[:head], compute_checksum(data), rest) == compute_checksum(
+        data[head:]
+    )
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

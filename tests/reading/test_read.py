@@ -55,7 +55,7 @@ from virtualds.reading import threads as pool
 from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan, plan_points
 from virtualds.reading.threads import _Queue
-from virtualds.source_file import PRESENT, SourceFile, checksum_of
+from virtualds.source_file import PRESENT, SourceFile, compute_checksum
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
 
@@ -834,7 +834,7 @@ def test_a_chunk_with_a_checksum_is_read_whole_and_others_in_pieces(folder: Path
 def test_inline_chunks_have_checksums_too() -> None:
     for data, sound in ((b"abcd", True), (b"abce", False)):
         manifest = ChunkManifest.build(
-            (1,), file=INLINE, length=4, inline=[data], checksum=checksum_of(b"abcd")
+            (1,), file=INLINE, length=4, inline=[data], checksum=compute_checksum(b"abcd")
         )
         fragment = Fragment((0,), (ChunkAxis.regular(4, 4),), manifest)
         array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")

@@ -81,7 +81,7 @@ def test_one_file_is_opened_as_before(files: list[Path]) -> None:
 
 
 def test_each_argument_is_of_one_file_or_of_many() -> None:
-    many = VirtualBackendEntrypoint.OF_MANY.keys()
+    many = VirtualBackendEntrypoint.MANY_FILES_DEFAULTS.keys()
     one = find_arguments(virtualds.open_virtual_dataset).keys() | find_arguments(xr.open_dataset)
     # of one file all values are lazy, so that there is nothing to choose
     assert many & one == {"loadable_variables"}

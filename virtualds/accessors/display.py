@@ -28,7 +28,7 @@ from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Range
 from virtualds.datasets.lazy import find_layers, is_lazy
 from virtualds.datasets.structure import describe_gaps
-from virtualds.errors import format_bytes, format_count, name_some, without_secrets
+from virtualds.errors import format_bytes, format_count, format_names, without_secrets
 from virtualds.pictures.blocks import Block, Section, Table, draw
 from virtualds.pictures.html import (
     GAP,
@@ -305,7 +305,7 @@ def _draw_pictures(virtual: Sequence[VariableEntry], most: int = MAX_PICTURES) -
     chosen = list(groups.values())[:most]
     drawn = list[Block]()
     for group in chosen:
-        names = name_some((entry.name for entry in group), SHOWN_NAMES)
+        names = format_names((entry.name for entry in group), SHOWN_NAMES)
         total = sum((entry.statistics for entry in group), ChunkStatistics())
         body = describe_arrays([entry.array for entry in group], total, group[0].dims)
         is_open = len(drawn) < OPEN_PICTURES

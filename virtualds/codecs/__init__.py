@@ -16,7 +16,7 @@ import numpy as np
 
 from virtualds.codecs.codec import OURS, Codec, Kind, Make, SingleTypeCodec
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.importing import LateTable
+from virtualds.importing import LazyTable
 
 CodecAndMaker = tuple[type[Codec], Make]
 """A codec class, and the constructor for one of its names."""
@@ -96,7 +96,7 @@ def _make_sort_key(name: str | int) -> tuple[int, str]:
 
 # ---------------------------------------------------------------------- codecs
 
-CODECS = LateTable[type[Codec]](
+CODECS = LazyTable[type[Codec]](
     "virtualds.codecs.zlib:Zlib",
     "virtualds.codecs.zlib:Gzip",
     "virtualds.codecs.hdf:Shuffle",
@@ -153,7 +153,7 @@ its plugins."""
 
 COMMON = 5
 REGISTRY = Registry(
-    LateTable(
+    LazyTable(
         *CODECS.entries[:COMMON],
         "virtualds.codecs.numcodecs:Numcodecs",
         *CODECS.entries[COMMON:],

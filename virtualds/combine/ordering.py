@@ -22,7 +22,7 @@ from virtualds.chunks.columns import Ints
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.registry import format_of_object
-from virtualds.errors import CombineError, name_some
+from virtualds.errors import CombineError, format_names
 from virtualds.source_file import StorageOptions
 from virtualds.stores.listing import find_matching, names_files
 from virtualds.stores.patterns import PathPattern
@@ -176,7 +176,9 @@ class Files:
         ]
         if not varying:
             return ""
-        examples = "; ".join(f"{{{name}}} is {name_some(list(texts[name]), 3)}" for name in varying)
+        examples = "; ".join(
+            f"{{{name}}} is {format_names(list(texts[name]), 3)}" for name in varying
+        )
         return (
             f"the names of the files vary: {examples}. To join along a name, add it to concat_dim; "
             "to "

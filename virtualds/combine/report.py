@@ -21,7 +21,7 @@ from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING, format_attribute
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
-from virtualds.errors import format_count, name_some, public, without_secrets
+from virtualds.errors import format_count, format_names, public, without_secrets
 from virtualds.pictures.blocks import (
     Block,
     Heading,
@@ -257,9 +257,9 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
     """Yield descriptions of the differences between two schemas; variables alike are grouped."""
     own_names, usual_names = ({name: None for name, _ in schema} for schema in (facts, usual))
     if lacking := [name for name in usual_names if name not in own_names]:
-        yield f"lacks {name_some(lacking, MAX_NAMES)}"
+        yield f"lacks {format_names(lacking, MAX_NAMES)}"
     if added := [name for name in own_names if name not in usual_names]:
-        yield f"also has {name_some(added, MAX_NAMES)}"
+        yield f"also has {format_names(added, MAX_NAMES)}"
     alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
         now = facts.get((name, aspect), "none")
@@ -271,7 +271,7 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
         sentence = DIFFERENCE_FORMATS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
         single = len(names) == 1
         yield sentence.format(
-            names=name_some(names, MAX_NAMES),
+            names=format_names(names, MAX_NAMES),
             now=now,
             usual=was,
             **{"is": "is" if single else "are", "has": "has" if single else "have"},

@@ -42,7 +42,7 @@ from virtualds.errors import (
     CombineError,
     CombineWarning,
     VirtualdsError,
-    name_some,
+    format_names,
     warn_user,
     without_secrets,
 )
@@ -633,9 +633,9 @@ def _describe_broadcasts(
         renamed = find_renamed(usual, other, used_names)
         remedy = f"rename it: preprocess={format_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
         yield (
-            f"{name_some(map(repr, names), MAX_NAMES)}: ({', '.join(other)}) in "
-            f"{name_some(files, MAX_NAMES)}, ({', '.join(usual)}) in others: repeated along what "
-            f"each lacks; {remedy}"
+            f"{format_names(map(repr, names), MAX_NAMES)}: ({', '.join(other)}) in "
+            f"{format_names(files, MAX_NAMES)}, ({', '.join(usual)}) in others: repeated along "
+            f"what each lacks; {remedy}"
         )
 
 
@@ -669,7 +669,7 @@ def _describe_merged_grids(
                 grids[digest_values(index.values)].append(file)
             largest = sorted(grids.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
             places = "; ".join(
-                f"{grid} in {name_some(files, MAX_NAMES)}" for grid, files in largest
+                f"{grid} in {format_names(files, MAX_NAMES)}" for grid, files in largest
             )
             yield (
                 f"{str(dim)!r}: {places}: united to {union.size:,} values, and filled where a file "

@@ -28,7 +28,7 @@ from virtualds.datasets.registry import (
 )
 from virtualds.errors import FormatError, UnsupportedError, format_details, without_secrets
 from virtualds.formats import Format
-from virtualds.importing import LateTable
+from virtualds.importing import LazyTable
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -297,7 +297,7 @@ ARCHIVES = {"zip": is_zip, "tar": is_tar}
 """Functions that recognise archives by their first bytes, by the scheme of the files in them."""
 
 MOST_COMMON, *ALL_OTHERS = PARSERS.entries
-READERS = LateTable[Parser | Format](MOST_COMMON, *FORMATS, *ALL_OTHERS)
+READERS = LazyTable[Parser | Format](MOST_COMMON, *FORMATS, *ALL_OTHERS)
 """Every reader: HDF5, the format of most files, comes first."""
 
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)

@@ -16,7 +16,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import check_values, is_small_enough_to_load
+from virtualds.bounds import check_values, is_below_load_limit
 from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, to_names
@@ -260,7 +260,7 @@ def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[
             continue
         # scalars are loaded into virtual datasets, but read on access in lazy ones
         if name in loaded and not (opening.defers and not array.ndim):
-            if is_small_enough_to_load(array.nbytes):
+            if is_below_load_limit(array.nbytes):
                 yield Prefetch(array, array.nbytes)
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):

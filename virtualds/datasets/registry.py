@@ -14,14 +14,14 @@ from virtualds.formats import Format, Parts, is_never_recognised
 from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
 from virtualds.formats.zarr.document import MARKER as SET_MARKER
 from virtualds.formats.zarr.document import STORE_MARKERS, ZMETADATA
-from virtualds.importing import Late, LateTable
+from virtualds.importing import LazyFunction, LazyTable
 
 ICECHUNK_MARKERS = ("repo", "refs/branch.main/ref.json")
 """Files that mark a folder as an Icechunk repository, of version 2 and of version 1."""
 ICECHUNK_FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 """The folders of a repository (Icechunk specification, "File layout")."""
 WITH_ICECHUNK = partial(
-    Late,
+    LazyFunction,
     needs=(
         "icechunk: it needs Python 3.12 or newer, and icechunk 2.0.5 or newer",
         "pip install --upgrade icechunk"
@@ -33,14 +33,14 @@ PLAIN_ZARR = Parser(
     "zarr",
     # no suffix: a folder named .zarr may also be a reference set
     (),
-    Late("virtualds.formats.zarr_manifests.plain_zarr:detect"),
-    Late("virtualds.formats.zarr_manifests.plain_zarr:read"),
+    LazyFunction("virtualds.formats.zarr_manifests.plain_zarr:detect"),
+    LazyFunction("virtualds.formats.zarr_manifests.plain_zarr:read"),
     markers=STORE_MARKERS,
     natives=(NativeReader("zarr", engine="zarr", remote=True),),
 )
 """Plain Zarr, which modules of the formats read."""
 
-PARSERS = LateTable[Parser](
+PARSERS = LazyTable[Parser](
     "virtualds.parsers.hdf5:PARSER",
     "virtualds.parsers.netcdf3:PARSER",
     "virtualds.parsers.flat_arrays:NPY",
@@ -116,22 +116,22 @@ SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
 ZARR_V3 = Format(
     "zarr-v3",
     (".zarr",),
-    Late("virtualds.formats.zarr_manifests.snapshots:detect"),
-    Late("virtualds.formats.zarr_manifests.snapshots:read"),
-    Late("virtualds.formats.zarr_manifests:write"),
-    read_version=Late("virtualds.formats.zarr_manifests:read_version"),
-    compact=Late("virtualds.formats.zarr_manifests:compact"),
+    LazyFunction("virtualds.formats.zarr_manifests.snapshots:detect"),
+    LazyFunction("virtualds.formats.zarr_manifests.snapshots:read"),
+    LazyFunction("virtualds.formats.zarr_manifests:write"),
+    read_version=LazyFunction("virtualds.formats.zarr_manifests:read_version"),
+    compact=LazyFunction("virtualds.formats.zarr_manifests:compact"),
     markers=(SET_MARKER,),
     first_written=(SET_FOLDER,),
     choices=("manifest", "relative_paths", *CHANGES),
-    history=Late("virtualds.formats.zarr_manifests.snapshots:history"),
-    expire=Late("virtualds.formats.zarr_manifests.snapshots:expire"),
+    history=LazyFunction("virtualds.formats.zarr_manifests.snapshots:history"),
+    expire=LazyFunction("virtualds.formats.zarr_manifests.snapshots:expire"),
     parts=Parts(
-        Late("virtualds.formats.zarr_manifests:begin_parts"),
-        Late("virtualds.formats.zarr_manifests:write_parts"),
-        Late("virtualds.formats.zarr_manifests:commit_parts"),
-        Late("virtualds.formats.zarr_manifests:abandon_parts"),
-        Late("virtualds.formats.zarr_manifests:is_table_inside"),
+        LazyFunction("virtualds.formats.zarr_manifests:begin_parts"),
+        LazyFunction("virtualds.formats.zarr_manifests:write_parts"),
+        LazyFunction("virtualds.formats.zarr_manifests:commit_parts"),
+        LazyFunction("virtualds.formats.zarr_manifests:abandon_parts"),
+        LazyFunction("virtualds.formats.zarr_manifests:is_table_inside"),
     ),
 )
 """The format that can store every array, and also the package's own metadata."""
@@ -140,31 +140,31 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "kerchunk-json",
         (".json", ".json.gz", ".json.zst"),
-        Late("virtualds.formats.kerchunk.json:detect"),
-        Late("virtualds.formats.kerchunk.json:read"),
-        Late("virtualds.formats.kerchunk.json:write"),
-        read_version=Late("virtualds.formats.kerchunk.json:read_version"),
+        LazyFunction("virtualds.formats.kerchunk.json:detect"),
+        LazyFunction("virtualds.formats.kerchunk.json:read"),
+        LazyFunction("virtualds.formats.kerchunk.json:write"),
+        read_version=LazyFunction("virtualds.formats.kerchunk.json:read_version"),
         choices=("templates", "relative_paths", "zarr_format", *CHANGES),
-        to_dict=Late("virtualds.formats.kerchunk.json:to_dict"),
-        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
+        to_dict=LazyFunction("virtualds.formats.kerchunk.json:to_dict"),
+        obstacles=LazyFunction("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
     ),
     Format(
         "kerchunk-parquet",
         (".parquet", ".parq"),
-        Late("virtualds.formats.kerchunk.parquet:detect"),
-        Late("virtualds.formats.kerchunk.parquet:read"),
-        Late("virtualds.formats.kerchunk.parquet:write"),
-        read_version=Late("virtualds.formats.kerchunk.parquet:read_version"),
-        compact=Late("virtualds.formats.kerchunk.parquet:compact"),
+        LazyFunction("virtualds.formats.kerchunk.parquet:detect"),
+        LazyFunction("virtualds.formats.kerchunk.parquet:read"),
+        LazyFunction("virtualds.formats.kerchunk.parquet:write"),
+        read_version=LazyFunction("virtualds.formats.kerchunk.parquet:read_version"),
+        compact=LazyFunction("virtualds.formats.kerchunk.parquet:compact"),
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
-        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
+        obstacles=LazyFunction("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
     ),
     ZARR_V3,
     Format(
         "icechunk",
         (".icechunk",),
-        Late("virtualds.formats.icechunk:detect"),
+        LazyFunction("virtualds.formats.icechunk:detect"),
         WITH_ICECHUNK("virtualds.formats.icechunk.references:read"),
         WITH_ICECHUNK("virtualds.formats.icechunk.write:write"),
         read_version=WITH_ICECHUNK("virtualds.formats.icechunk.write:read_version"),
@@ -176,24 +176,24 @@ FORMATS: tuple[Format, ...] = (
             *("rectilinear", SUBCHUNK),
         ),
         history=WITH_ICECHUNK("virtualds.formats.icechunk.references:history"),
-        expire=Late("virtualds.formats.icechunk:expire"),
+        expire=LazyFunction("virtualds.formats.icechunk:expire"),
         version_choices=("branch", "create_branch", "config", "staging_folder"),
         library="icechunk",
         read_object=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_object"),
         holds=WITH_ICECHUNK("virtualds.formats.icechunk.write:is_occupied"),
-        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_icechunk"),
+        obstacles=LazyFunction("virtualds.formats.zarr.write_plan:list_obstacles_of_icechunk"),
     ),
     Format(
         "cfa",
         (".nca",),
         is_never_recognised,
-        Late("virtualds.datasets.aggregation_writing:read"),
-        Late("virtualds.datasets.aggregation_writing:write"),
-        read_version=Late("virtualds.datasets.aggregation_writing:read_version"),
+        LazyFunction("virtualds.datasets.aggregation_writing:read"),
+        LazyFunction("virtualds.datasets.aggregation_writing:write"),
+        read_version=LazyFunction("virtualds.datasets.aggregation_writing:read_version"),
         choices=("relative_paths",),
-        obstacles=Late("virtualds.datasets.aggregation_writing:list_obstacles"),
+        obstacles=LazyFunction("virtualds.datasets.aggregation_writing:list_obstacles"),
         has_rewritten_chunks=False,
-        is_set=Late("virtualds.datasets.open:is_aggregation_file"),
+        is_set=LazyFunction("virtualds.datasets.open:is_aggregation_file"),
     ),
 )
 

@@ -27,7 +27,7 @@ from virtualds.arrays.parser import NativeReader, Parser, ReadNative, make_store
 from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json
-from virtualds.source_file import SourceFile, compute_checksum_behind
+from virtualds.source_file import SourceFile, compute_tail_checksum
 from virtualds.stores import find_members, find_store, read_heads
 from virtualds.stores.archive import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
@@ -174,7 +174,7 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
         return 0
     if nbytes and len(header) + nbytes == size:
         # the codec verifies the checksum of deflated members
-        return 0 if is_deflated else compute_checksum_behind(header, checksum, nbytes)
+        return 0 if is_deflated else compute_tail_checksum(header, checksum, nbytes)
     try:
         find_store(file.url).get_ranges(file, [(0, size)])
     except StoreError as error:

@@ -42,7 +42,7 @@ from virtualds.reading.plan import (
 )
 from virtualds.reading.tasks import Batch, Task, Tile
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
-from virtualds.source_file import SourceFile, find_mismatch
+from virtualds.source_file import SourceFile, describe_mismatch
 from virtualds.stores.local import LocalStore, count_row_bytes
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.streams import Buffer, Bytes
@@ -451,7 +451,7 @@ class _SelectionReader:
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
         """Raise an error if the bytes of a chunk do not match their checksum."""
-        if expected and (reason := find_mismatch(encoded, expected)):
+        if expected and (reason := describe_mismatch(encoded, expected)):
             raise make_chunk_read_error(self.source, work, number, reason)
 
     def _write(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:

@@ -14,7 +14,7 @@ from virtualds.errors import ReadError
 from virtualds.options import count_cores
 from virtualds.reading.fetch import join_ranges, split_runs
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
-from virtualds.source_file import SourceFile, find_mismatch
+from virtualds.source_file import SourceFile, describe_mismatch
 from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
@@ -150,7 +150,7 @@ class StoredChunks:
         for flat_id, data, expected in zip(
             batch, chunks, self.checksum[batch].tolist(), strict=True
         ):
-            if reason := find_mismatch(data, expected):
+            if reason := describe_mismatch(data, expected):
                 raise self._make_error(int(flat_id), reason)
         return chunks
 

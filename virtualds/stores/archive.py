@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
-from virtualds.source_file import PRESENT, SourceFile, StorageOptions, find_mismatch
+from virtualds.source_file import PRESENT, SourceFile, StorageOptions, describe_mismatch
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, OutsideError
 from virtualds.stores.store import (
     ListedFile,
@@ -412,7 +412,7 @@ class ArchiveStore(Store):
         fetched = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(fetched):
             # the checksum is that of the whole member
-            if len(data) == member.length and (reason := find_mismatch(data, member.checksum)):
+            if len(data) == member.length and (reason := describe_mismatch(data, member.checksum)):
                 raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
         return fetched
 
@@ -437,7 +437,7 @@ class ArchiveStore(Store):
         cached = (len(archive.head) - begin) // PAGE * PAGE
         length = cached if 0 < cached < min(length, member.length) else length
         [head] = self._read_heads(archive, [member], length)
-        if len(head) == member.length and find_mismatch(head, member.checksum):
+        if len(head) == member.length and describe_mismatch(head, member.checksum):
             # get_ranges raises an error for the wrong checksum
             return file, self.get_ranges(file, [(0, len(head))])[0]
         return file, head
@@ -522,7 +522,7 @@ class ArchiveStore(Store):
                 decoded = decode_stream(zlib.decompressobj(-zlib.MAX_WBITS), data, None)
         except (zlib.error, ValueError, EOFError) as error:
             raise StoreError(f"the archive is damaged: {error}") from error
-        if reason := find_mismatch(decoded, member.checksum):
+        if reason := describe_mismatch(decoded, member.checksum):
             raise StoreError(f"the archive is damaged: of all its bytes, {reason}")
         return decoded
 

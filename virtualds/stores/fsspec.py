@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, UnsupportedError, make_exists_error, without_secrets
-from virtualds.importing import format_install_command, import_named
+from virtualds.importing import format_install_command, import_object
 from virtualds.options import get_options
 from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
@@ -425,7 +425,7 @@ def _make_filesystem(
     if kind == "gs":
         # import first, so that an error names gcsfs, not a library that it needs
         import_module("gcsfs")
-    return import_named(_OURS[kind])(root_url, storage_options, retries=retries)
+    return import_object(_OURS[kind])(root_url, storage_options, retries=retries)
 
 
 _OURS = {

@@ -31,7 +31,7 @@ from virtualds.errors import (
     CombineError,
     UnsupportedError,
     format_count,
-    lay_out,
+    format_message,
     public,
     warn_user,
     without_secrets,
@@ -710,7 +710,7 @@ def list_dims(concat_dim: Any) -> tuple[str, ...]:
 def _make_removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
     more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
     return FileNotFoundError(
-        lay_out(
+        format_message(
             f"{without_secrets(removed[0])}{more}: not listed any more, out of {number:,} files of "
             f"the set {location.url}, which has not been changed; if the files should be there, "
             f"check the pattern, the disk and the credentials; if not, pass on_removed='keep' to "

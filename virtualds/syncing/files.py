@@ -51,7 +51,14 @@ from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_s
 from virtualds.stores.patterns import PathPattern, escape_pattern
 from virtualds.stores.requests import normalise_etag
 from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
-from virtualds.urls import ARCHIVES, SIDECARS, find_described, local_path, normalise_url, scheme_of
+from virtualds.urls import (
+    ARCHIVES,
+    SIDECARS,
+    find_sidecar_target,
+    local_path,
+    normalise_url,
+    scheme_of,
+)
 
 Urls = tuple[str, ...]
 Mask = npt.NDArray[np.bool_]
@@ -223,7 +230,7 @@ class KnownFiles:
 
     def name(self, urls: Iterable[str]) -> list[str]:
         """Return the urls by which files are listed: those of their sidecars, if they have one."""
-        names = {find_described(url): url for url in self.notes.select(DESCRIBES)}
+        names = {find_sidecar_target(url): url for url in self.notes.select(DESCRIBES)}
         return [names.get(url, url) for url in urls]
 
 
@@ -345,7 +352,7 @@ def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns)
     listed = list_files(paths, options, known)
     if not any(url.endswith(tuple(SIDECARS)) for url in listed.urls.tolist()):
         return Listing.of(listed)
-    described = [find_described(url) for url in listed.urls.tolist()]
+    described = [find_sidecar_target(url) for url in listed.urls.tolist()]
     described_urls = [url for url in described if url is not None]
     states = dict(
         zip(described_urls, _fetch_states_by_folder(described_urls, options), strict=True)

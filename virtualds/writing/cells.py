@@ -53,7 +53,7 @@ from virtualds.datasets.source_positions import (
     urls_of,
 )
 from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
-from virtualds.errors import CombineError, format_details, name_some
+from virtualds.errors import CombineError, format_details, format_names
 from virtualds.writing.append import (
     AppendOptions,
     append_along,
@@ -574,9 +574,9 @@ def _put(
         files = sorted({file.url for file in part.sources})
         if others := sorted(met.difference(replaced, files)):
             raise CombineError(
-                f"{name_some(files, 1)}: the set has this cell of the grid from {others[0]}; leave "
-                f"one of the files out of the pattern, or choose by overlap='first' or 'last', or "
-                f"by newest=, where their paths differ in nothing else"
+                f"{format_names(files, 1)}: the set has this cell of the grid from {others[0]}; "
+                f"leave one of the files out of the pattern, or choose by overlap='first' or "
+                f"'last', or by newest=, where their paths differ in nothing else"
             )
         array = put_region(array, start, part, replaces=True)
     return None if array is before else array

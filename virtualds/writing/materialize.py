@@ -36,9 +36,9 @@ from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_c
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
-from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
+from virtualds.progress import Advance, ProgressOption, count_progress, is_progress_shown
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
-from virtualds.source_file import SourceFile, StorageOptions, checksum_of
+from virtualds.source_file import SourceFile, StorageOptions, compute_checksum
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import ChangedError, explain_open_errors, explain_write_errors
@@ -175,7 +175,7 @@ def materialize(
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
     root, options = location.url.rstrip("/"), location.options
-    total = _count_bytes(group) if is_shown(progress) else 0
+    total = _count_bytes(group) if is_progress_shown(progress) else 0
     with (
         explain_write_errors(location.url),
         count_progress(progress, "copying", total, "B") as advance,
@@ -231,7 +231,7 @@ class _ContentCopier:
             path = self._put(data)
             copied.append(len(data))
             self._advance(len(data))
-            return path, checksum_of(data) if self._checksums else 0
+            return path, compute_checksum(data) if self._checksums else 0
 
         chunk_ids, copies, inverse = chunks.read_distinct(is_in_file, copy_chunk)
         # report the bytes of equal references, which were copied only once

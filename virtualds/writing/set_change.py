@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from virtualds.arrays.group import find_dim_sizes
-from virtualds.errors import format_count, name_some, public, without_secrets
+from virtualds.errors import format_count, format_names, public, without_secrets
 from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report
 from virtualds.writing.write import EMPTY, CommitResult, Destination
 
@@ -112,12 +112,12 @@ class SetChange(Report):
         words += [f"{format_count(len(self.kept), 'variable')} kept"]
         end = "; a dry run, which wrote nothing" if self.dry_run else ""
         lists = {
-            "sources dropped": name_some(map(without_secrets, self.sources), SHOWN_ROWS),
-            "groups dropped": name_some(self.groups, SHOWN_ROWS),
-            "variables dropped": name_some(self.variables, SHOWN_ROWS),
+            "sources dropped": format_names(map(without_secrets, self.sources), SHOWN_ROWS),
+            "groups dropped": format_names(self.groups, SHOWN_ROWS),
+            "variables dropped": format_names(self.variables, SHOWN_ROWS),
             "renamed": ", ".join(f"{old} to {new}" for old, new in self.renamed.items()),
             "attributes": ", ".join(self.attributes),
-            "kept": name_some(self.kept, SHOWN_ROWS),
+            "kept": format_names(self.kept, SHOWN_ROWS),
         }
         facts = {name: text or None for name, text in lists.items()}
         yield Heading(f"{self.target}: {', '.join(words)}{end}", [facts])

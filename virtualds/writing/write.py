@@ -57,7 +57,7 @@ from virtualds.formats.referenced_files import (
     warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
-from virtualds.progress import INFO, count_writing, is_logged, log
+from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
@@ -570,7 +570,7 @@ class Destination:
 
     def _count_writing(self, group: ManifestGroup) -> AbstractContextManager[None]:
         total = sum(array.nchunks for array in group.list_arrays())
-        return count_writing(self.options.rewriting.progress, total)
+        return count_written_references(self.options.rewriting.progress, total)
 
     def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
         """Prepare a group for the format, and check that a set may contain it."""

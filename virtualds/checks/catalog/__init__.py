@@ -31,7 +31,7 @@ from virtualds.errors import (
     VirtualdsError,
     format_bytes,
     format_count,
-    name_some,
+    format_names,
     public,
     warn_user,
     without_secrets,
@@ -227,13 +227,13 @@ class Catalog(Report):
             if e not in complete
         ]
         if not complete:
+            names = format_names(absent, 3) or "the catalogue is empty"
             raise ValueError(
                 f"{target}: an item of STAC needs a longitude, a latitude and a time, and no group "
-                f"has all ({name_some(absent, 3) or 'the catalogue is empty'}); give coordinates "
-                f"their standard_name, or write to_esm"
+                f"has all ({names}); give coordinates their standard_name, or write to_esm"
             )
         if absent:
-            warn_user(f"{target}: left out of the collection: {name_some(absent, 5)}")
+            warn_user(f"{target}: left out of the collection: {format_names(absent, 5)}")
         documents = build_documents(
             complete, id or name_of(target), description or f"{self._summary}, listed by virtualds",
             license,
@@ -268,7 +268,7 @@ def _format_cells(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
         entry.name,
         entry.group,
         *(entry.names.get(name, "") for name in names),
-        name_some(entry.variables, 3),
+        format_names(entry.variables, 3),
         " ".join(f"{dim} {size:,}" for dim, size in entry.sizes.items()),
         *("" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}" for e in ends),
         "" if entry.files is None else f"{entry.files:,}",
@@ -402,7 +402,9 @@ def catalog(
         results = _list_all(replace(files, nested=sets), groups, opening, on_error == "raise")
     left_out = tuple(one for one in results if isinstance(one, LeftOut))
     if left_out and on_error == "skip":
-        warn_user(f"left out of the catalogue: {name_some(map(str, left_out), 5)}", CombineWarning)
+        warn_user(
+            f"left out of the catalogue: {format_names(map(str, left_out), 5)}", CombineWarning
+        )
     listed = (entry for one in results if isinstance(one, list) for entry in one)
     return Catalog(tuple(listed), left_out)
 

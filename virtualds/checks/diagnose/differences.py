@@ -75,7 +75,7 @@ from virtualds.datasets.structure import (
     list_differing,
     text_of,
 )
-from virtualds.errors import name_some, without_secrets
+from virtualds.errors import format_names, without_secrets
 
 REPEATED_ARGUMENTS = (
     *("combine", "concat_dim", "data_vars", "coords", "compat", "join", "combine_attrs"),
@@ -731,7 +731,7 @@ def _find_other_kind(
     if not dropped or not before or not after or set(before) & set(after):
         return None
     count = max(change.files for change in dropped)
-    old, new = (name_some(names, MAX_NAMES, "others") for names in (before, after))
+    old, new = (format_names(names, MAX_NAMES, "others") for names in (before, after))
     return UntestedDifference(Fact("", KIND), old, new, dropped[0].pair, count)
 
 

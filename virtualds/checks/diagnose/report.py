@@ -18,7 +18,7 @@ import xarray as xr
 from virtualds.datasets.axis_cells import to_numbers
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.structure import compute_steps, find_gaps_among, text_of
-from virtualds.errors import format_count, name_some, public, without_secrets
+from virtualds.errors import format_count, format_names, public, without_secrets
 from virtualds.pictures.blocks import (
     Block,
     Card,
@@ -237,7 +237,7 @@ class EntryLine(NamedTuple):
     @property
     def names(self) -> str:
         """The names of the variables."""
-        return name_some((row.variable for row in self.rows), MAX_NAMES)
+        return format_names((row.variable for row in self.rows), MAX_NAMES)
 
 
 class Entry(NamedTuple):

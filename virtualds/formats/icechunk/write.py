@@ -38,7 +38,7 @@ from virtualds.formats.zarr.write_plan import (
     plan_writing,
     suggest_zarr_v3,
 )
-from virtualds.progress import count_array
+from virtualds.progress import count_array_chunks
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
@@ -283,7 +283,7 @@ class NodeWriter:
             return
         changed = self._locate_changed(path, metadata, node, count_chunks(metadata))
         self._put_document(path, metadata, notes["arrays"].get(path))
-        with count_array(prod(changed.grid)):
+        with count_array_chunks(prod(changed.grid)):
             self._put_chunks(path, changed)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:

@@ -43,7 +43,7 @@ from virtualds.formats.zarr.write_plan import (
     plan_writing,
     suggest_zarr_v3,
 )
-from virtualds.progress import count_array
+from virtualds.progress import count_array_chunks
 from virtualds.urls import make_relative
 
 CONSOLIDATED = ".zmetadata"
@@ -322,7 +322,9 @@ class _DocumentChanges:
             folders |= self._name_folders(after, texts, folders)
         added, replaced = list[bytes](), dict[str, str]()
         for path, blocks in groupby(self.written, lambda written: written.path):
-            with count_array(sum(part.size for _, part in after.arrays[path].parts)) as advance:
+            with count_array_chunks(
+                sum(part.size for _, part in after.arrays[path].parts)
+            ) as advance:
                 for written in blocks:
                     urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
                     members = _encode_rows(written, urls)

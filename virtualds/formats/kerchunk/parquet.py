@@ -53,7 +53,7 @@ from virtualds.formats.zarr.groups import (
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
 from virtualds.json_values import parse_json
-from virtualds.progress import count_array
+from virtualds.progress import count_array_chunks
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -467,7 +467,7 @@ class _NextVersion:
         """
         hierarchy, size = self.hierarchy, self.size
         for path, manifest in hierarchy.manifests.items():
-            with count_array(manifest.size) as advance:
+            with count_array_chunks(manifest.size) as advance:
                 for number in list_records(manifest, size):
                     data = None
                     if self._is_written(path, number):

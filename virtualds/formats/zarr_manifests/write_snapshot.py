@@ -53,7 +53,7 @@ from virtualds.formats.zarr_manifests.set_files import (
     join_parts_folder,
     to_written_path,
 )
-from virtualds.progress import Advance, count_array
+from virtualds.progress import Advance, count_array_chunks
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -155,7 +155,7 @@ class SnapshotWriter:
             keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
             return keys | {"storage_transformers": [transformer]}
         else:
-            with count_array(sum(part.manifest.size for part in node.parts)) as advance:
+            with count_array_chunks(sum(part.manifest.size for part in node.parts)) as advance:
                 transformer = self._write_manifest(path, node, advance)
         transformers = [] if transformer is None else [transformer]
         return node.metadata | {"storage_transformers": transformers}

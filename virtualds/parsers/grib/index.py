@@ -34,7 +34,7 @@ from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import cache_scan
-from virtualds.urls import SIDECARS, find_described, normalise_url
+from virtualds.urls import SIDECARS, find_sidecar_target, normalise_url
 
 UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
 """The units of steps in seconds; in other units, only an equal step is recognised."""
@@ -230,7 +230,7 @@ def _scan(
         )
     eccodes = import_eccodes(source.url, "reading the index of a GRIB file")
     lines = _read_index(source.url, source.options)
-    url = find_described(source.url) or source.url
+    url = find_sidecar_target(source.url) or source.url
     file = find_store(url).describe(url, source.options)
     urls = [normalise_url(os.fspath(name)) for name in names]
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)

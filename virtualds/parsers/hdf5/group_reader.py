@@ -30,7 +30,7 @@ from virtualds.arrays.group import (
     describe_left_out,
     resolve_index,
 )
-from virtualds.bounds import check_selection, is_small_enough_to_load
+from virtualds.bounds import check_selection, is_below_load_limit
 from virtualds.chunks.axes import MAX_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
@@ -744,7 +744,7 @@ class _GroupReader:
         else:
             array = build_stored_array(dataset, stored, dims, encoding, self.files.defers)
         if array is None:
-            if stored.dtype.hasobject and not is_small_enough_to_load(8 * prod(shape)):
+            if stored.dtype.hasobject and not is_below_load_limit(8 * prod(shape)):
                 # xarray reads strings declared as str on opening
                 encoding["dtype"] = stored.dtype
             needs = list_needed_files(dataset, self.files)
