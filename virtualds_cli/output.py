@@ -99,12 +99,12 @@ def is_json() -> bool:
 
 def print_report(document: Mapping[str, Any], *blocks: Block) -> None:
     """Print ``document`` as JSON if the user wants it, else ``blocks``, wrapped on a terminal."""
-    from virtualds.pictures.blocks import UNBOUND, format_text
+    from virtualds.pictures.blocks import UNLIMITED_WIDTH, format_text
 
     if is_json():
         print_json(document)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBOUND
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED_WIDTH
     print_text(format_text(blocks, width, partial(click.style, bold=True)))
 
 

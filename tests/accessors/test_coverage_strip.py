@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds import ManifestArray
-from virtualds.accessors.display import MAX_FILES, _list_keys, draw_strips
+from virtualds.accessors.display import MAX_FILES, _list_legend_entries, draw_strips
 from virtualds.pictures.html import SERIES
 
 DAY = np.timedelta64(1, "D")
@@ -117,4 +117,6 @@ def test_a_strip_begins_with_its_first_day() -> None:
 def test_the_legend_shows_the_first_shade_of_files() -> None:
     coverage: Any = SimpleNamespace(urls=["a.nc"])
     cells: Any = SimpleNamespace(doubled=[])
-    assert _list_keys(coverage, [], cells) == [(SERIES[0], "files, in two shades by turns")]
+    assert _list_legend_entries(coverage, [], cells) == [
+        (SERIES[0], "files, in two shades by turns")
+    ]

@@ -10,7 +10,7 @@ import pytest
 from markup import SVG, rectangles_of
 
 from virtualds.pictures.chunk_grid import (
-    LONGEST,
+    MAX_LENGTH,
     Box,
     Cell,
     Face,
@@ -120,8 +120,8 @@ def test_a_picture_has_room_for_what_is_drawn(box: ElementTree.Element) -> None:
 
 def test_a_single_axis_has_twice_the_length() -> None:
     across, down = Side("x 8", range(9)), Side("y 8", range(9))
-    assert length_of(draw_rectangle(down, across, cells(8, 8), "t")) == LONGEST
-    assert length_of(draw_line(across, cells(1, 8)[0], "t")) == 2 * LONGEST
+    assert length_of(draw_rectangle(down, across, cells(8, 8), "t")) == MAX_LENGTH
+    assert length_of(draw_line(across, cells(1, 8)[0], "t")) == 2 * MAX_LENGTH
 
 
 def test_a_chunk_is_as_long_as_its_share_of_the_axis() -> None:

@@ -8,7 +8,7 @@ from markup import Tags
 from products import looped
 
 from virtualds.pictures.blocks import Card, Code, Heading, Section, Table, draw, format_text
-from virtualds.pictures.chunk_grid import MIN_CELL_WIDTH, Line
+from virtualds.pictures.chunk_grid import MIN_CELL_WIDTH, DrawnSide
 from virtualds.pictures.html import (
     GAP,
     SERIES,
@@ -18,15 +18,15 @@ from virtualds.pictures.html import (
     UNKNOWN,
     Markup,
     Span,
-    cell,
     draw_labels,
+    draw_legend,
+    draw_rect,
+    draw_strip,
     element,
     escape,
     get_shade,
-    legend,
-    page,
-    rectangle,
-    strip,
+    to_notebook_html,
+    to_page,
 )
 
 HOSTILE = (
@@ -45,12 +45,12 @@ def show(words: str) -> list[Markup | None]:
         element("p", words, title=words, class_=words),
         draw(Section(words, [words, (Code(words), words)], note=words)),
         draw({words: words}),
-        draw(Table([words], [[words]] * 3, most=2)),
+        draw(Table([words], [[words]] * 3, max_rows=2)),
         draw(Heading(words, [words])),
         draw(Card(words, [words], words, remedy=words, code=words)),
-        strip([Span(0, 1, GAP, words)], 2, title=words),
-        legend([(SERIES[0], words)]),
-        cell(words),
+        draw_strip([Span(0, 1, GAP, words)], 2, title=words),
+        draw_legend([(SERIES[0], words)]),
+        to_notebook_html(words),
     ]
 
 
@@ -68,9 +68,9 @@ def test_hostile_text_comes_out_as_text(words: str, number: int) -> None:
 
 @pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_page_of_hostile_text_is_one_page(words: str) -> None:
-    markup = page(words, words)
+    markup = to_page(words, words)
     ElementTree.fromstring(markup.removeprefix("<!doctype html>\n"))
-    assert Tags(markup).tags == Tags(page("plain", "plain")).tags
+    assert Tags(markup).tags == Tags(to_page("plain", "plain")).tags
 
 
 def test_markup_is_not_escaped_again_but_in_attributes() -> None:
@@ -173,7 +173,7 @@ def test_no_two_shades_differ_by_colour_alone() -> None:
 
 def test_a_strip_hatches_gaps_and_fills_the_rest() -> None:
     spans = [Span(0, 6, SERIES[0], "2001.nc"), Span(6, 8, GAP), Span(8, 10, SERIES[1])]
-    drawn = ElementTree.fromstring(strip(spans, 10, title="time"))
+    drawn = ElementTree.fromstring(draw_strip(spans, 10, title="time"))
     space = {"s": "http://www.w3.org/2000/svg"}
     patterns = {p.get("id") for p in drawn.iterfind("s:defs/s:pattern", space)}
     full, gap, dotted = drawn.findall("s:rect", space)
@@ -184,7 +184,7 @@ def test_a_strip_hatches_gaps_and_fills_the_rest() -> None:
 
 
 def test_textures_of_two_pictures_have_different_names() -> None:
-    one, other = (strip([Span(0, 1, GAP)], 1, title="t") for _ in range(2))
+    one, other = (draw_strip([Span(0, 1, GAP)], 1, title="t") for _ in range(2))
     found = [set(re.findall(r'id="([^"]+)"', drawn)) for drawn in (one, other)]
     assert all(found) and not found[0] & found[1]
 
@@ -203,12 +203,12 @@ def test_labels_of_a_strip_stand_at_their_places_and_end_as_their_names_do() -> 
 
 
 def test_an_unknown_stretch_has_no_texture() -> None:
-    assert "pattern" not in strip([Span(0, 1, UNKNOWN)], 1, title="t")
+    assert "pattern" not in draw_strip([Span(0, 1, UNKNOWN)], 1, title="t")
 
 
 def test_a_rectangle_has_a_tooltip_only_where_there_is_one() -> None:
-    assert rectangle(0, 0, 1, 2, "red") == '<rect x="0" y="0" width="1" height="2" fill="red"/>'
-    assert "<title>here</title></rect>" in rectangle(0, 0, 1, 2, "red", "here")
+    assert draw_rect(0, 0, 1, 2, "red") == '<rect x="0" y="0" width="1" height="2" fill="red"/>'
+    assert "<title>here</title></rect>" in draw_rect(0, 0, 1, 2, "red", "here")
 
 
 def test_no_element_shows_a_secret() -> None:
@@ -219,9 +219,9 @@ def test_no_element_shows_a_secret() -> None:
 
 def test_lines_are_drawn_between_all_cells_unless_they_would_hide_them() -> None:
     cells = tuple(range(0, 101, 25))
-    assert Line(100, cells).inner == (25, 50, 75)
-    assert Line(4 * MIN_CELL_WIDTH, cells).inner == (25, 50, 75)
-    assert Line(4 * MIN_CELL_WIDTH - 0.1, cells).inner == ()
+    assert DrawnSide(100, cells).inner == (25, 50, 75)
+    assert DrawnSide(4 * MIN_CELL_WIDTH, cells).inner == (25, 50, 75)
+    assert DrawnSide(4 * MIN_CELL_WIDTH - 0.1, cells).inner == ()
 
 
 def test_only_what_there_is_is_drawn() -> None:

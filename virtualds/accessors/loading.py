@@ -1,8 +1,8 @@
-"""Makes xarray's ``load`` and ``compute`` load virtual arrays, too.
+"""Make xarray's ``load`` and ``compute`` load virtual arrays.
 
-xarray treats a duck array as values in memory, so its own ``load`` would silently leave virtual
-arrays unchanged. It has no hook for others; see decision 36. `xarray.Variable.load` is not changed:
-xarray calls it while combining, when virtual arrays are compared by their references.
+xarray assumes that duck arrays are in memory, so its ``load`` would leave virtual arrays unchanged
+without an error, and it has no hook for them; see decision 36. `xarray.Variable.load` is not
+wrapped, since xarray calls it when it combines virtual arrays, which must not load them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from virtualds.errors import VirtualdsError
 from virtualds.importing import importing
 
 ARRAYS = "virtualds.arrays.array"
-"""The module of `ManifestArray`; no virtual array exists before it is imported."""
+"""The module of `ManifestArray`. Until it is imported, there are no virtual arrays."""
 
 METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load"))
-"""The methods that load in place, which ``compute`` and the methods of `xarray.DataArray` call."""
+"""Methods to wrap; ``compute`` and the methods of `xarray.DataArray` call them."""
 
 
-def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
-    """Load virtual arrays in place, each up to ``load_limit`` of `virtualds.set_options`.
+def load_virtual_arrays(obj: xr.Dataset | xr.DataTree) -> None:
+    """Load virtual arrays in place. An error changes nothing.
 
-    All are read before the first is replaced, so that an error changes nothing. A larger array
-    raises an `UnsupportedError`.
+    Raises
+    ------
+    UnsupportedError
+        An array is larger than ``load_limit`` of `virtualds.set_options`.
     """
     if ARRAYS in sys.modules:
-        for variable, values in list(_read_arrays(loaded)):
+        # read all arrays before the first is replaced
+        for variable, values in list(_read_arrays(obj)):
             variable.data = values
 
 
 def _read_arrays(
-    loaded: xr.Dataset | xr.DataTree,
+    obj: xr.Dataset | xr.DataTree,
 ) -> Iterator[tuple[xr.Variable, npt.NDArray[Any]]]:
     with importing:
         from virtualds.datasets.lazy import get_virtual_array
 
-    for node in loaded.subtree if isinstance(loaded, xr.DataTree) else [loaded]:
+    for node in obj.subtree if isinstance(obj, xr.DataTree) else [obj]:
         for name, variable in node.variables.items():
             if (array := get_virtual_array(variable)) is None:
                 continue
@@ -65,7 +68,7 @@ def _add_location(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTr
         error.locate(f"group {node.path}")
 
 
-def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_load(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of xarray so that it loads virtual arrays first."""
     if iscoroutinefunction(method):
 
@@ -85,9 +88,9 @@ def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-for _kind, _name in METHODS:
-    _method = getattr(_kind, _name, None)  # older versions of xarray only load synchronously
-    # after a reload of this module, methods already load virtual arrays
-    _home = getattr(_method, "__globals__", {}).get("__name__")
-    if _method is not None and _home != __name__:
-        setattr(_kind, _name, load_first(_method))
+for _class, _name in METHODS:
+    _method = getattr(_class, _name, None)  # older versions of xarray have no load_async
+    # if this module is reloaded, the methods are wrapped already
+    _module = getattr(_method, "__globals__", {}).get("__name__")
+    if _method is not None and _module != __name__:
+        setattr(_class, _name, wrap_load(_method))

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 WIDTH = 9.0
 """Width of a new figure in inches."""
 LONG_NAME = 24
-"""Number of characters from which names take too much space beside an axis."""
+"""Number of characters above which names beside an axis are shortened further."""
 MAX_NAME = 40
 """Maximum number of characters of a name beside an axis."""
 LEGEND_WIDTH = 64
 """Maximum number of characters in a line of a legend."""
-BELOW = 42
-"""Distance in points from an axis to the legend below its ticks and its label."""
+LEGEND_OFFSET = 42
+"""Distance in points from an axis to the legend below its tick labels and label."""
 
 EMPTY = Shade("empty", "none", "none")
-"""The background of the axes, which shows where the coordinate has no values."""
+"""The background of the axes, for ranges where the coordinate has no values."""
 
 IN_SET = "(in the set)"
 """The label of chunks that are stored in the set itself."""
@@ -68,7 +68,7 @@ def make_axes(purpose: str, ax: Axes | None, height: float) -> Axes:
 
 
 def get_line_colour(ax: Axes) -> Any:
-    """Return the colour of lines on some axes, which is the colour of their frame."""
+    """Return the colour of lines on axes: that of their frame."""
     return ax.spines["left"].get_edgecolor()
 
 
@@ -88,15 +88,15 @@ def add_rectangles(
     sides: npt.ArrayLike,
     shade: Shade,
     *,
-    line: float = 0.0,
-    over_all: bool = False,
+    line_width: float = 0.0,
+    spans_axes: bool = False,
     **properties: Any,
 ) -> PolyCollection:
-    """Add rectangles of one shade, with its texture.
+    """Add rectangles of one shade.
 
-    ``sides`` are left, right, bottom and top of each. ``line`` is the width of the outline in
-    points, which makes the narrowest rectangle visible. With ``over_all``, bottom and top are
-    fractions of the height of the axes. ``properties`` are passed to `PolyCollection`.
+    ``sides`` has the left, right, bottom and top of each. ``line_width``, in points, keeps narrow
+    rectangles visible. With ``spans_axes``, bottom and top are fractions of the height of the axes.
+    ``properties`` are passed to `PolyCollection`.
     """
     from matplotlib.collections import PolyCollection
 
@@ -106,9 +106,9 @@ def add_rectangles(
         corners.reshape(-1, 4, 2),
         facecolors=get_colour(ax, shade),
         edgecolors=get_line_colour(ax) if shade.hatch else get_colour(ax, shade),
-        linewidths=line,
+        linewidths=line_width,
         hatch=shade.hatch or None,
-        transform=ax.get_xaxis_transform() if over_all else ax.transData,
+        transform=ax.get_xaxis_transform() if spans_axes else ax.transData,
         **properties,
     )
     ax.add_collection(collection)
@@ -116,36 +116,32 @@ def add_rectangles(
 
 
 def make_legend_entry(ax: Axes, shade: Shade, description: str) -> Patch:
-    """Return a patch that explains a shade in a legend."""
+    """Return the patch of a shade for a legend."""
     from matplotlib.patches import Patch
 
     colours = {"facecolor": get_colour(ax, shade), "edgecolor": get_line_colour(ax)}
     return Patch(**colours, hatch=shade.hatch * 2, label=description, lw=0.5)
 
 
-def add_legend(ax: Axes, keys: Sequence[Patch], **placement: Any) -> None:
-    """Add a legend whose labels are shown literally, without mathtext."""
-    if keys:
-        texts = [str(key.get_label()) for key in keys]
-        # wrap labels to at most two lines
-        cut = (wrap(full_text, LEGEND_WIDTH, max_lines=2, placeholder=" …") for full_text in texts)
-        labels = [
-            "\n".join(lines) or full_text for lines, full_text in zip(cut, texts, strict=True)
-        ]
+def add_legend(ax: Axes, entries: Sequence[Patch], **placement: Any) -> None:
+    """Add a legend unless it has no entries. Labels have at most two lines, and no mathtext."""
+    if entries:
         # matplotlib omits labels that begin with an underscore, so set the texts afterwards
-        legend_box = ax.legend(keys, ["-"] * len(keys), fontsize="small", **placement)
-        for text, label in zip(legend_box.get_texts(), labels, strict=True):
-            text.set(text=label, parse_math=False)
+        legend = ax.legend(entries, ["-"] * len(entries), fontsize="small", **placement)
+        for text, entry in zip(legend.get_texts(), entries, strict=True):
+            label = str(entry.get_label())
+            lines = wrap(label, LEGEND_WIDTH, max_lines=2, placeholder=" …")
+            text.set(text="\n".join(lines) or label, parse_math=False)
 
 
-def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
+def add_legend_below(ax: Axes, entries: Sequence[Patch]) -> None:
     """Add a legend below the label of the horizontal axis, outside of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     figure: Any = ax.figure
-    down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
-    placement: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
-    add_legend(ax, keys, loc="upper left", borderaxespad=0, **placement)
+    offset = ScaledTranslation(0, -LEGEND_OFFSET / 72, figure.dpi_scale_trans)
+    placement: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + offset}
+    add_legend(ax, entries, loc="upper left", borderaxespad=0, **placement)
 
 
 def set_title(ax: Axes, title: str) -> None:
@@ -195,25 +191,27 @@ def _format_date_ticks(axis: Any, cells: AxisCells) -> None:
 
 
 def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the common prefix of all urls, up to a slash, and the remainder of each url.
+    """Return the common folder of all urls, and the remainder of each url.
 
-    If names are long, the common prefix continues to another separator.
+    If the remainders are long, they are shortened further to a common separator.
 
+    Examples
+    --------
     >>> shorten_urls(["s3://bucket/2001/a.nc", "s3://bucket/2002/a.nc"])
     ('s3://bucket/', ['2001/a.nc', '2002/a.nc'])
     >>> shorten_urls([f"/a_long_name_of_an_experiment_{n}.nc" for n in (1, 2)])
     ('/a_long_name_of_an_experiment_', ['…1.nc', '…2.nc'])
     """
-    public = [without_secrets(url) for url in urls]
-    files = [url for url in public if url != IN_THE_SET] or [""]
-    # a prefix of both the first and the last of sorted names is a prefix of all names
+    urls = [without_secrets(url) for url in urls]
+    files = [url for url in urls if url != IN_THE_SET] or [""]
+    # a common prefix of the smallest and the largest string is a prefix of all strings
     pairs = enumerate(zip(min(files), max(files), strict=False))
-    shared = next((n for n, (one, other) in pairs if one != other), len(min(files)))
-    folder = files[0].rfind("/", 0, shared) + 1
-    common = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
-    is_long = max(map(len, files)) - folder > LONG_NAME and len(files) > 1 and common is not None
-    end, mark = (common.end(), "…") if is_long and common else (folder, "")
-    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in public]
+    shared = next((n for n, (a, b) in pairs if a != b), len(min(files)))
+    end, mark = files[0].rfind("/", 0, shared) + 1, ""
+    separator = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
+    if separator and len(files) > 1 and max(map(len, files)) - end > LONG_NAME:
+        end, mark = separator.end(), "…"
+    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in urls]
 
 
 def shorten_name(name: str) -> str:
@@ -232,7 +230,7 @@ STORED, DECODED = SERIES[0], GAP
 
 
 class VariableSize(NamedTuple):
-    """The size in bytes of the chunks of a variable, as stored and as decoded."""
+    """Bytes of the chunks of a variable, as stored and as decoded."""
 
     name: str
     stored: int
@@ -240,7 +238,7 @@ class VariableSize(NamedTuple):
 
     @classmethod
     def of(cls, name: str, statistics: ChunkStatistics) -> VariableSize:
-        """Return the size of a variable, given the statistics of its chunks."""
+        """Return the size of a variable from the statistics of its chunks."""
         return cls(name, statistics.stored, statistics.decoded)
 
     def __str__(self) -> str:
@@ -257,20 +255,20 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
         bars[MAX_BARS - 1 :] = [VariableSize(f"{len(small):,} others", stored, decoded)]
     ax = make_axes("ds.virtual.plot.sizes", ax, 1.5 + 0.34 * len(bars))
     rows = np.arange(len(bars))
-    for shade, half, column in ((DECODED, 0.36, 2), (STORED, 0.22, 1)):
-        right = np.array([bar[column] for bar in bars], float)
+    for shade, half, kind in ((DECODED, 0.36, "decoded"), (STORED, 0.22, "stored")):
+        right = np.array([getattr(bar, kind) for bar in bars], float)
         sides = np.stack([np.zeros(len(bars)), right, rows - half, rows + half], axis=1)
-        add_rectangles(ax, sides, shade, line=0.6, gid="decoded" if column == 2 else "stored")
+        add_rectangles(ax, sides, shade, line_width=0.6, gid=kind)
     for row, bar in enumerate(bars):
         position = (max(bar.stored, bar.decoded), row)
-        beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-        ax.annotate(str(bar), position, **beside, fontsize="small")
+        offset: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(str(bar), position, **offset, fontsize="small")
     ax.set_ylim(len(bars) - 0.5, -0.5)
     ax.spines[["top", "right"]].set_visible(False)
     _format_byte_ticks(ax, max(max(bar.stored, bar.decoded) for bar in bars))
     set_names(ax, rows.tolist(), [shorten_name(bar.name) for bar in bars])
-    keys = [make_legend_entry(ax, STORED, "stored"), make_legend_entry(ax, DECODED, "decoded")]
-    add_legend(ax, keys, loc="lower right")
+    entries = [make_legend_entry(ax, STORED, "stored"), make_legend_entry(ax, DECODED, "decoded")]
+    add_legend(ax, entries, loc="lower right")
     total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
     count = format_count(len(sizes), "virtual variable")
     set_title(ax, f"{count}: {total}")
@@ -292,12 +290,11 @@ def _format_byte_ticks(ax: Axes, longest: int) -> None:
 # ---------------------------------------------------------------------- coverage
 
 MAX_NAMES = 24
-"""Maximum number of rows that are all labelled; of more rows, only some are."""
+"""Maximum number of rows that are all labelled. If there are more, `SOME_NAMES` are."""
 SOME_NAMES = 10
 
-FILES, HELD = SERIES[0], SERIES[5]
-MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
-"""Shades of bands: missing times, and times that occur in several parts of the axis."""
+FILE, CHUNKS_IN_SET = SERIES[0], SERIES[5]
+MISSING_TIMES, OVERLAP = SERIES[1], SERIES[6]
 
 
 def draw_coverage(
@@ -310,22 +307,24 @@ def draw_coverage(
     ax.set_ylim(max(count, 1) - 0.5, -0.5)
     files, low, high = cells.pieces(coverage.start, coverage.stop)
     number = coverage.file[files]
-    half, line = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
-    in_set = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
-    for shade, chosen in ((FILES, ~in_set), (HELD, in_set)):
+    half, line_width = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
+    is_in_set = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
+    for shade, mask in ((FILE, ~is_in_set), (CHUNKS_IN_SET, is_in_set)):
         sides = np.stack([low, high, number - half, number + half], axis=1)
-        if chosen.any():
-            add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
+        if mask.any():
+            add_rectangles(ax, sides[mask], shade, line_width=line_width, gid="files")
     uncovered = [cells.span(*ends) for ends in coverage.find_uncovered()]
     bands = (
         Band(GAP, "gap", " without file: fill value", uncovered),
         Band(MISSING_TIMES, "gap", " in the dates", list(cells.missing)),
-        Band(DOUBLED, "overlap", "", list(cells.doubled)),
+        Band(OVERLAP, "overlap", "", list(cells.doubled)),
     )
     visible = [band for band in bands if band.spans]
     for band in visible:
         ends = [(*span, 0.0, 1.0) for span in band.spans]
-        add_rectangles(ax, ends, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
+        add_rectangles(
+            ax, ends, band.shade, line_width=0.8, spans_axes=True, alpha=0.55, zorder=0.5
+        )
     add_legend_below(
         ax, [make_legend_entry(ax, band.shade, band.describe(cells)) for band in visible]
     )
@@ -334,27 +333,27 @@ def draw_coverage(
         counts[band.kind] += len(band.spans)
     summary = ", ".join(format_count(n, kind) for kind, n in counts.items())
     set_title(ax, f"{format_count(count, 'file')} along {dim}: {summary or 'no gap'}")
-    _name_rows(ax, coverage.urls)
+    _label_rows(ax, coverage.urls)
     return ax
 
 
 class Band(NamedTuple):
-    """Ranges of one kind, and their name in the legend."""
+    """Ranges of one kind; ``suffix`` follows the kind in the legend."""
 
     shade: Shade
     kind: str
-    words: str
+    suffix: str
     spans: Sequence[Span]
 
     def describe(self, cells: AxisCells) -> str:
         """Return the number of ranges, or the position if there is only one."""
         if len(self.spans) > 1:
-            return f"{format_count(len(self.spans), self.kind)}{self.words}"
+            return f"{format_count(len(self.spans), self.kind)}{self.suffix}"
         start, stop = (cells.format_position(end) for end in self.spans[0])
-        return f"{format_count(1, self.kind)}{self.words}, {start} to {stop}"
+        return f"{format_count(1, self.kind)}{self.suffix}, {start} to {stop}"
 
 
-def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
+def _label_rows(ax: Axes, urls: Sequence[str]) -> None:
     """Label all rows, or some of them if there are many."""
     folder, names = shorten_urls(urls)
     rows = range(len(urls))
@@ -376,9 +375,9 @@ Sides = Sequence[AxisCells]
 
 
 def choose_axes(array: ManifestArray, requested: Sequence[int | None]) -> list[int]:
-    """Return the axes to show: the requested ones, otherwise those with the most chunks.
+    """Return two axes to show, or fewer if the array has fewer.
 
-    A 1-D array has one, and a scalar has none.
+    Axes that are not requested are those with the most chunks.
     """
     edges = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
     others = sorted(set(range(array.ndim)) - set(requested), key=lambda axis: -len(edges[axis]))
@@ -396,24 +395,24 @@ def draw_chunks(
     labels: Sequence[str],
     ax: Axes | None,
 ) -> Axes:
-    """Draw the chunks of a plane on a hatched background."""
+    """Draw the chunks of an array along one or two axes on a hatched background."""
     lengths = ", ".join(format_chunk_lengths(array))
     title = f"{name}: {format_count(array.nchunks, 'chunk')} of ({lengths})"
-    added = 2 - len(axes)
-    for _ in range(added):
+    added_axes = 2 - len(axes)
+    for _ in range(added_axes):
         array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
         cells, labels = [*cells, AxisCells.of_positions(1)], [*labels, ""]
     plane = ChunkPlane.of(array, *axes)
-    ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added else 4.6)
+    ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added_axes else 4.6)
     for axis_name, axis_cells, label in zip("xy", cells, labels, strict=True):
         configure_axis(ax, axis_cells, label, axis_name)
-    for axis in (ax.yaxis, ax.xaxis)[:added]:
+    for axis in (ax.yaxis, ax.xaxis)[:added_axes]:
         axis.set_ticks([])
     ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
-    keys = _draw_boxes(ax, plane, cells, array.pipelines)
+    entries = _draw_boxes(ax, plane, cells, array.pipelines)
     for side in (0, 1):
         _draw_borders(ax, plane, cells, side)
-    add_legend_below(ax, [*keys, *_clear_gaps(ax, cells, labels)])
+    add_legend_below(ax, [*entries, *_clear_gaps(ax, cells, labels)])
     set_title(ax, f"{title}, {plane.missing:,} missing" if plane.missing else title)
     return ax
 
@@ -422,37 +421,38 @@ def _draw_boxes(
     ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
 ) -> list[Patch]:
     """Draw rectangles of chunks with the same encoding, and return the legend entries."""
-    # sides of the rectangles between gaps of both axes, shape (n, 4), and the box of each
-    across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
-    up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
-    sides, box = np.stack([left[up], right[up], low, high], axis=1), across[up]
-    names, kinds = _number_encodings(plane.codes, pipelines)
-    keys = []
-    for kind in np.unique(kinds).tolist():
-        shade = UNKNOWN if kind == SEVERAL else get_shade(kind)
-        label = "several encodings" if kind == SEVERAL else names[kind]
-        add_rectangles(ax, sides[kinds[box] == kind], shade, gid=label)
-        keys.append(make_legend_entry(ax, shade, label))
+    # gaps of the axes cut boxes into rectangles: their sides, of shape (n, 4), and their boxes
+    x_box, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
+    x_piece, low, high = cells[1].pieces(*plane.boxes[x_box, 2:].T)
+    sides = np.stack([left[x_piece], right[x_piece], low, high], axis=1)
+    box = x_box[x_piece]
+    names, encodings = _number_encodings(plane.codes, pipelines)
+    entries = []
+    for encoding in np.unique(encodings).tolist():
+        shade = UNKNOWN if encoding == SEVERAL else get_shade(encoding)
+        label = "several encodings" if encoding == SEVERAL else names[encoding]
+        add_rectangles(ax, sides[encodings[box] == encoding], shade, gid=label)
+        entries.append(make_legend_entry(ax, shade, label))
     if plane.holes.any():
         add_rectangles(ax, sides[plane.holes[box]], GAP, gid="holes")
-        keys.append(make_legend_entry(ax, GAP, "some chunks missing"))
+        entries.append(make_legend_entry(ax, GAP, "some chunks missing"))
     if plane.has_gaps:
-        keys.append(make_legend_entry(ax, GAP, "no chunk: fill value"))
-    return keys
+        entries.append(make_legend_entry(ax, GAP, "no chunk: fill value"))
+    return entries
 
 
 def _number_encodings(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
     """Return the names of the visible encodings, and the index of the encoding of each box."""
-    seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
-    names = list_encodings(seen)
-    number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
-    # the negative code of boxes with several encodings indexes from the end
-    table = np.array([number.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
+    visible = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
+    names = list_encodings(visible)
+    numbers = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(visible)}
+    # negative codes, of boxes with several encodings, index from the end
+    table = np.array([numbers.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
     return names, table[codes]
 
 
 def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:
-    """Clear the gaps in the dates of the axes, and yield the legend entries."""
+    """Draw the background over gaps in the dates of the axes, and yield legend entries."""
     for side, axis_cells in enumerate(cells):
         if not axis_cells.missing:
             continue
@@ -475,11 +475,10 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
         return
     for grid in plane.grids:
         inner = grid[side][(grid[side] > 0) & (grid[side] < size)]
-        begin, end = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
-        pairs = [
-            ((position, begin), (position, end)) for position in cells[side].begin(inner).tolist()
-        ]
-        lines += [(one[::-1], other[::-1]) for one, other in pairs] if side else pairs
+        start, stop = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
+        for position in cells[side].begin(inner).tolist():
+            ends = (position, start), (position, stop)
+            lines.append((ends[0][::-1], ends[1][::-1]) if side else ends)
     ax.add_collection(LineCollection(lines, colors="white", linewidths=0.6, gid="borders"))
 
 
@@ -487,12 +486,12 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
 
 
 class DatasetPlots:
-    """Pictures of a virtual dataset: ``ds.virtual.plot``.
+    """Plots of a virtual dataset: ``ds.virtual.plot``.
 
-    They need matplotlib (``pip install matplotlib``), read no data, and return the `Axes` on which
-    they are drawn: ``ax=``, or those of a new figure. Nothing calls ``plt.show()``. Legends are
-    below axes: a figure of several has space for them with ``layout="constrained"``. An existing
-    title of the axes is kept.
+    The methods need matplotlib (``pip install matplotlib``) and read no data. They draw on ``ax=``
+    or on a new figure, return the `Axes`, and do not call ``plt.show()``. Legends are below the
+    axes; in a figure with several axes, ``layout="constrained"`` makes space for them. An existing
+    title is not replaced.
 
     Examples
     --------
@@ -514,19 +513,19 @@ class DatasetPlots:
     ) -> Axes:
         """Draw which file covers which part of a dimension, with gaps and overlaps.
 
-        Each file has a row, from the first to the last position whose values it contains. Hatched
-        bands show where no file has values, where times are missing in an otherwise regular
-        coordinate, and where the coordinate returns to values of other files.
+        Each file has a row from its first to its last position. Hatched bands show where no file
+        has values, where times are missing in an otherwise regular coordinate, and where the
+        coordinate values of several files overlap.
 
         Parameters
         ----------
         dim : hashable, default "time"
-            The dimension. Its axis has the values of its coordinate if these are loaded and in
-            order within each file, otherwise positions.
+            The dimension. The axis has the values of its coordinate if they are loaded and sorted
+            within each file, otherwise positions.
         variable : hashable, optional
-            The variable whose files to show; those of all virtual variables by default.
+            The variable whose files to show. By default the files of all virtual variables.
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure by default.
+            The axes to draw on. By default those of a new figure.
 
         Returns
         -------
@@ -547,11 +546,11 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2001.nc', '2002.nc']
         """
-        chosen = None if variable is None else [self._check_variable(variable)]
-        arrays = self._check_dimension(dim, chosen or self._check_arrays())
-        file_coverage = find_coverage(self._dataset.sizes[dim], arrays)
-        cells = AxisCells.of(self._dataset, dim, file_coverage.start)
-        return draw_coverage(file_coverage, cells, str(dim), self._label_axis(dim, cells), ax)
+        names = self._check_arrays() if variable is None else [self._check_variable(variable)]
+        arrays = self._check_dimension(dim, names)
+        coverage = find_coverage(self._dataset.sizes[dim], arrays)
+        cells = AxisCells.of(self._dataset, dim, coverage.start)
+        return draw_coverage(coverage, cells, str(dim), self._label_axis(dim, cells), ax)
 
     def chunks(
         self,
@@ -561,20 +560,20 @@ class DatasetPlots:
         y: Hashable | None = None,
         ax: Axes | None = None,
     ) -> Axes:
-        """Draw the chunks of a variable, coloured by how they are encoded.
+        """Draw the chunks of a variable, coloured by encoding.
 
-        A hatched background shows missing chunks, which are read as fill values. Gaps in the dates
-        of an otherwise regular coordinate stay empty.
+        Missing chunks, which are read as fill values, are hatched. Gaps in the dates of an
+        otherwise regular coordinate are left empty.
 
         Parameters
         ----------
         variable : hashable
             Name of a virtual variable.
         x, y : hashable, optional
-            The dimensions to show; by default those with the most chunks. The picture looks through
-            all others.
+            The dimensions to show. By default those with the most chunks. Each rectangle stands
+            for all chunks along the other dimensions.
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure by default.
+            The axes to draw on. By default those of a new figure.
 
         Returns
         -------
@@ -607,14 +606,14 @@ class DatasetPlots:
         return draw_chunks(str(variable), array, axes, cells, labels, ax)
 
     def sizes(self, *, ax: Axes | None = None) -> Axes:
-        """Draw how many bytes the chunks of each virtual variable take, as stored and as decoded.
+        """Draw the sizes of the chunks of each virtual variable, as stored and as decoded.
 
-        Missing chunks are not counted. References that are in a set are read.
+        Missing chunks are not counted. References are read from the set if they are not in memory.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure by default.
+            The axes to draw on. By default those of a new figure.
 
         Returns
         -------
@@ -634,14 +633,11 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        statistics = {n: compute_statistics(a, read=True) for n, a in self._check_arrays().items()}
-        return draw_sizes(
-            [
-                VariableSize.of(str(n), chunk_statistics)
-                for n, chunk_statistics in statistics.items()
-            ],
-            ax,
-        )
+        sizes = [
+            VariableSize.of(str(name), compute_statistics(array, read=True))
+            for name, array in self._check_arrays().items()
+        ]
+        return draw_sizes(sizes, ax)
 
     def _check_arrays(self) -> Mapping[Hashable, ManifestArray]:
         """Return the virtual arrays, or raise an error if there are none."""
@@ -670,16 +666,14 @@ class DatasetPlots:
         self, dim: Hashable, names: Iterable[Hashable]
     ) -> list[tuple[ManifestArray, int]]:
         """Return the arrays that have a dimension, with its axis, or raise an error."""
-        dims = {name: self._dataset.variables[name].dims for name in names}
+        dims_by_name = {name: self._dataset.variables[name].dims for name in names}
         array_axes = [
-            (self._arrays[n], var_dims.index(dim))
-            for n, var_dims in dims.items()
-            if dim in var_dims
+            (self._arrays[name], dims.index(dim))
+            for name, dims in dims_by_name.items()
+            if dim in dims
         ]
         if not array_axes:
-            all_dims = list(
-                dict.fromkeys(str(dim_name) for var_dims in dims.values() for dim_name in var_dims)
-            )
+            all_dims = list(dict.fromkeys(str(d) for dims in dims_by_name.values() for d in dims))
             dim_list = ", ".join(map(repr, all_dims)) or "no dimension"
             raise ValueError(
                 f"ds.virtual.plot.coverage: no virtual variable has the dimension {str(dim)!r}; "

@@ -1,10 +1,10 @@
-"""The accessors ``ds.virtual`` and ``tree.virtual``, and their common base class."""
+"""The accessors ``ds.virtual`` and ``tree.virtual``, and their base class."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pandas as pd
@@ -32,50 +32,48 @@ DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
 
 
 class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
-    """Methods and properties for the virtual arrays of all groups."""
+    """Methods and properties that datasets and trees share."""
 
     _FAMILIAR = OF_DATASETS
     _label: ClassVar[str]
-    """The expression of the accessor in the code of users, such as ``ds.virtual``."""
+    """The accessor in error messages, such as ``ds.virtual``."""
 
-    def __init__(self, opened: DatasetOrTree) -> None:
-        self._opened: DatasetOrTree = opened
+    def __init__(self, obj: DatasetOrTree) -> None:
+        self._obj: DatasetOrTree = obj
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
         with importing:
             from virtualds.accessors.display import format_contents
 
-        return format_contents(self._label, self._contents, isinstance(self._opened, xr.DataTree))
+        return format_contents(self._label, self._contents, isinstance(self._obj, xr.DataTree))
 
     def _repr_html_(self) -> str:
         with importing:
             from virtualds.accessors.display import format_contents_html
 
-        return format_contents_html(
-            self._contents, isinstance(self._opened, xr.DataTree), self.report
-        )
+        return format_contents_html(self._contents, isinstance(self._obj, xr.DataTree), self.report)
 
     @property
     def _contents(self) -> dict[str, Contents]:
         with importing:
             from virtualds.accessors.display import Contents
 
-        return {f"/{path[:-1]}": Contents.of(node._opened) for path, node in self._nodes}
+        return {f"/{path[:-1]}": Contents.of(node._obj) for path, node in self._nodes}
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
-        """Yield the accessor of every group, with the prefix of its variable names."""
+        """Yield the accessor of each group, with the prefix of its variable names."""
         raise NotImplementedError
 
-    def _change_groups(
-        self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]
+    def _map_groups(
+        self, function: Callable[[VirtualDatasetAccessor], xr.Dataset]
     ) -> DatasetOrTree:
-        """Return a copy of the dataset or tree with ``change`` applied to every group."""
+        """Return a dataset or tree of the results of ``function`` for each group."""
         raise NotImplementedError
 
     def _to_group(self) -> ManifestGroup:
-        """Convert the dataset or tree to the group that will be written."""
+        """Return the dataset or tree as the group to write."""
         raise NotImplementedError
 
     @property
@@ -84,7 +82,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the references in memory.
+        """Bytes of the references in memory.
 
         Examples
         --------
@@ -99,14 +97,15 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of all virtual arrays of all groups, including missing chunks.
+        """Number of chunks of all virtual arrays, including missing chunks.
 
         Examples
         --------
         >>> from virtualds import open_virtual_dataset, open_virtual_datatree
-        >>> opened = open_virtual_dataset("2001.nc"), open_virtual_datatree("2001.nc")
-        >>> [one.virtual.nchunks for one in opened]
-        [12, 12]
+        >>> open_virtual_dataset("2001.nc").virtual.nchunks
+        12
+        >>> open_virtual_datatree("2001.nc").virtual.nchunks
+        12
         """
         return sum(array.nchunks for array in self._arrays)
 
@@ -117,9 +116,10 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         Examples
         --------
         >>> from virtualds import open_virtual_dataset, open_virtual_datatree
-        >>> opened = open_virtual_dataset("2001.nc"), open_virtual_datatree("2001.nc")
-        >>> [one.virtual.sources["chunks"].tolist() for one in opened]
-        [[12], [12]]
+        >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
+        [12]
+        >>> open_virtual_datatree("2001.nc").virtual.sources["chunks"].tolist()
+        [12]
         """
         with importing:
             from virtualds.arrays.sources import build_source_table
@@ -127,17 +127,17 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         return build_source_table(self._arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> DatasetOrTree:
-        """Return the dataset or tree with other urls in its references.
+        """Return the dataset or tree with changed urls in its references.
 
         Parameters
         ----------
         change : dict or callable
-            Old prefix of urls to new prefix, or a function of a url.
+            New prefixes of urls by old prefixes, or a function that returns the new url of a url.
 
         Raises
         ------
         ValueError
-            No url begins with one of the prefixes.
+            No url begins with any of the prefixes.
 
         Examples
         --------
@@ -156,13 +156,13 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         with importing:
             from virtualds.arrays.sources import make_prefix_changer, move_sources
 
-        renamed = change if callable(change) else make_prefix_changer(change, self._arrays)
-        return self._change_groups(
-            lambda node: node._map_arrays(lambda array: move_sources(array, renamed))
+        rename = change if callable(change) else make_prefix_changer(change, self._arrays)
+        return self._map_groups(
+            lambda node: node._map_arrays(lambda array: move_sources(array, rename))
         )
 
     def load(self) -> DatasetOrTree:
-        """Return the dataset or tree with all values in memory, of any size.
+        """Return the dataset or tree with all values in memory, without a limit of their size.
 
         Raises
         ------
@@ -179,17 +179,17 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         >>> open_virtual_datatree("2001.nc").virtual.load().virtual.nchunks
         0
         """
-        return self._change_groups(lambda node: node._load_arrays())
+        return self._map_groups(lambda node: node._load_arrays())
 
     def to_lazy(self, chunks: Any = None) -> DatasetOrTree:
-        """Return the dataset or tree with xarray's own lazy arrays, or dask arrays.
+        """Return the dataset or tree with xarray's lazy arrays, or with dask arrays.
 
         Parameters
         ----------
         chunks : as in `xarray.open_dataset` and `xarray.open_datatree`, optional
             ``{}`` creates dask arrays with the chunks of the files. ``"auto"`` joins whole chunks
-            into blocks of about dask's ``array.chunk-size``. Both follow chunks of different
-            lengths. Each group of a tree uses the entries of a mapping for its dimensions.
+            into blocks of about dask's ``array.chunk-size``. Both support chunks of different
+            lengths. Each group of a tree uses those entries of a mapping that are its dimensions.
 
         Examples
         --------
@@ -205,31 +205,31 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         with importing:
             from virtualds.datasets.lazy import to_lazy_copy
 
-        return self._change_groups(lambda node: to_lazy_copy(node._opened, node.arrays, chunks))
+        return self._map_groups(lambda node: to_lazy_copy(node._obj, node.arrays, chunks))
 
     def _write(
         self,
-        given: Mapping[str, Any],
-        whole: Callable[[], ManifestGroup],
+        arguments: Mapping[str, Any],
+        make_group: Callable[[], ManifestGroup],
         write: Callable[[Destination], object],
     ) -> dict[str, Any] | None:
-        """Write with the arguments of ``to_manifest``, or return a dict if its url is None."""
+        """Write with the arguments of ``to_manifest``, or return a dict if the url is None."""
         with importing:
             from virtualds.datasets.location import Location
             from virtualds.writing.write import Destination, WriteOptions, make_dict
 
-        url, access = given["url"], given["storage_options"]
-        call: Any = type(self).to_manifest  # type: ignore[attr-defined]
-        options = select_fields(WriteOptions, given)
+        url, storage_options = arguments["url"], arguments["storage_options"]
+        method: Any = type(self).to_manifest  # type: ignore[attr-defined]
+        options = select_fields(WriteOptions, arguments)
         if url is None:
-            return make_dict(whole, options, access, call)
-        write(Destination.of(Location.of(url, access), options, call))
+            return make_dict(make_group, options, storage_options, method)
+        write(Destination.of(Location.of(url, storage_options), options, method))
         return None
 
     def cost(self, format: str, **choices: Any) -> pd.DataFrame:
-        """Estimate the cost of ``on_unsupported="rewrite"`` without writing anything.
+        """Return a table of the chunks that ``on_unsupported="rewrite"`` would rewrite.
 
-        In a tree, paths name the variables.
+        Variables of a tree are named by their paths.
 
         Examples
         --------
@@ -256,10 +256,10 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         checksums: bool = True,
         progress: ProgressOption = None,
     ) -> DatasetOrTree:
-        """Copy the bytes to which the references point, unchanged, and open the copy.
+        """Copy the referenced bytes unchanged, and open the copy.
 
-        Nothing is decoded or compressed again. Sources are checked as in any read; bytes with a
-        checksum in the references are verified.
+        Chunks are not decoded. Sources are checked as in any read; bytes with a checksum in the
+        references are verified.
 
         Parameters
         ----------
@@ -267,19 +267,19 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
             The folder of the copy.
         layout : {"content", "chunks"}
             ``"content"`` creates a reference set that contains its chunks, each stored once under
-            its hash. It can store any virtual dataset. Chunks that an interrupted copy, or the
-            replaced set, already stored are not written again. ``"chunks"`` creates a new plain
-            Zarr v3 store for any Zarr reader; it can store arrays that plain Zarr can describe.
+            its hash. It can store any virtual dataset. Chunks that an interrupted copy or the
+            replaced set has stored already are not written again. ``"chunks"`` creates a new
+            plain Zarr v3 store for any Zarr reader, if plain Zarr can represent all arrays.
         mode : {"w-", "w"}
             ``"w-"`` creates the copy; ``"w"`` may also add a new snapshot to an existing set.
         storage_options : dict, optional
-            Access options of the target, for fsspec.
+            Access options of the target for fsspec.
         checksums : bool, default True
-            Whether the set stores the CRC-32 of every chunk, which readers verify. A plain store
+            Whether the set stores the CRC-32 of each chunk, which readers verify. A plain store
             cannot store checksums.
         progress : bool or callable, optional
-            Whether to show a progress bar; by default on a terminal and in notebooks, after one
-            second. Or a function of `Progress`.
+            Whether to show a progress bar, or a function that gets the `Progress`. By default a
+            bar appears on terminals and in notebooks after one second.
 
         Raises
         ------
@@ -296,8 +296,8 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         --------
         >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
-        >>> own = ds.virtual.materialize("own.zarr")
-        >>> "own.zarr" in own.virtual.sources["url"][0]
+        >>> copy = ds.virtual.materialize("copy.zarr")
+        >>> "copy.zarr" in copy.virtual.sources["url"][0]
         True
         >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc").virtual.materialize("tree.zarr")
@@ -314,9 +314,9 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         materialize(
             group, location, layout=layout, mode=mode, checksums=checksums, progress=progress
         )
-        is_tree = isinstance(self._opened, xr.DataTree)
-        reopen: Any = open_virtual_datatree if is_tree else open_virtual_dataset
-        copy: DatasetOrTree = reopen(location.url, storage_options=storage_options)
+        is_tree = isinstance(self._obj, xr.DataTree)
+        open_copy: Any = open_virtual_datatree if is_tree else open_virtual_dataset
+        copy: DatasetOrTree = open_copy(location.url, storage_options=storage_options)
         return copy
 
     @check_arguments("{0._label}.verify()")
@@ -328,32 +328,31 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         seed: int = 0,
         progress: ProgressOption = None,
     ) -> Verification:
-        """Check that sources are unchanged, and that chunks equal what native readers read.
+        """Check that sources are unchanged, and that chunks are equal to those of native readers.
 
-        Each file is checked once. In a tree, paths name the variables.
+        Each file is checked once. Variables of a tree are named by their paths.
 
         Parameters
         ----------
         sample : int, float or None, default 100
-            For ``"native"``: number of chunks to compare, or a fraction of all chunks (a float up
+            For ``"native"``: the number of chunks to compare, a fraction of all chunks (a float up
             to 1.0), or None for all. The sample is spread evenly over variables and files.
         against : {"fingerprint", "range", "native"}
-            ``"fingerprint"`` checks every source file once: does it exist, with the recorded size,
-            time and etag? ``"range"`` also checks that all references are within the current files.
-            ``"native"`` also decodes a sample of chunks, and compares them bit for bit with what
-            the native library of the format reads at the same place, both as stored and as decoded.
+            ``"fingerprint"`` checks that each source file exists and has the recorded size, time
+            and etag. ``"range"`` also checks that all references are within the current files.
+            ``"native"`` also compares a sample of chunks bit for bit with the native library of
+            the format, both as stored and as decoded by CF.
         seed : int, default 0
             Random seed of the sample.
         progress : bool or callable, optional
-            Whether to show a progress bar; by default on a terminal and in notebooks, after one
-            second. Or a function of `Progress`.
+            Whether to show a progress bar, or a function that gets the `Progress`. By default a
+            bar appears on terminals and in notebooks after one second.
 
         Returns
         -------
         Verification
-            Its ``ok`` is True if everything was checked and nothing is wrong; otherwise it has a
-            row for each problem. Having no chunk to compare is a problem, too. A bad file raises no
-            error.
+            ``ok`` is True if everything was checked and has no problem. Otherwise there is a row
+            for each problem, also if no chunk can be compared. Problems do not raise errors.
 
         Raises
         ------
@@ -418,38 +417,40 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
         yield "", self
 
-    def _change_groups(self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> xr.Dataset:
-        return change(self)
+    def _map_groups(self, function: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> xr.Dataset:
+        return function(self)
 
     def _to_group(self) -> ManifestGroup:
         with importing:
             from virtualds.datasets.from_dataset import group_from_dataset
 
-        return group_from_dataset(self._opened)
+        return group_from_dataset(self._obj)
 
-    def _map_arrays(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
+    def _map_arrays(self, function: Callable[[ManifestArray], Any]) -> xr.Dataset:
         with importing:
             from virtualds.datasets.lazy import replace_variables
 
         variables = {}
         for name, array in self.arrays.items():
             with locating(f"variable {name!r}"):
-                variables[name] = self._opened.variables[name].copy(data=change(array))
-        return replace_variables(self._opened, variables)
+                variables[name] = self._obj.variables[name].copy(data=function(array))
+        return replace_variables(self._obj, variables)
 
     def _load_arrays(self) -> xr.Dataset:
         loaded = self._map_arrays(lambda array: array.read())
-        # loaded dimension coordinates get an index, as in any xarray dataset
-        without = loaded.coords.keys() - loaded.xindexes.keys()
-        bare = [name for name in loaded.dims if name in without and loaded[name].dims == (name,)]
-        return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
+        # xarray indexes dimension coordinates that are in memory
+        unindexed = loaded.coords.keys() - loaded.xindexes.keys()
+        for name in loaded.dims:
+            if name in unindexed and loaded[name].dims == (name,):
+                loaded = loaded.set_xindex([name])
+        return loaded
 
     @property
     def arrays(self) -> dict[Hashable, ManifestArray]:
-        """The virtual arrays, by variable name.
+        """The virtual arrays by variable name.
 
-        This includes lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without
-        dask, if their values were only selected, transposed or concatenated.
+        They include lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without
+        dask, if these were only indexed, transposed or concatenated.
 
         Examples
         --------
@@ -461,12 +462,12 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         with importing:
             from virtualds.datasets.lazy import find_virtual
 
-        candidates = {name: find_virtual(v) for name, v in self._opened.variables.items()}
+        candidates = {name: find_virtual(v) for name, v in self._obj.variables.items()}
         return {name: array for name, array in candidates.items() if array is not None}
 
     @property
     def plot(self) -> DatasetPlots:
-        """Pictures by matplotlib: ``plot.coverage()``, ``plot.chunks(variable)``, ``plot.sizes()``.
+        """Plots: ``plot.coverage()``, ``plot.chunks(variable)`` and ``plot.sizes()``.
 
         Examples
         --------
@@ -478,11 +479,11 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         with importing:
             from virtualds.accessors.plots import DatasetPlots
 
-        return DatasetPlots(self._opened, self.arrays)
+        return DatasetPlots(self._obj, self.arrays)
 
     @property
     def not_virtual(self) -> dict[str, Any]:
-        """Number of other variables with loaded values, and names of those without.
+        """The number of other variables in memory, and the names of other lazy variables.
 
         Examples
         --------
@@ -494,13 +495,13 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             from virtualds.datasets.lazy import is_lazy
 
         arrays = self.arrays
-        others = {n: v for n, v in self._opened.variables.items() if n not in arrays}
+        others = {n: v for n, v in self._obj.variables.items() if n not in arrays}
         unread = [str(n) for n, v in others.items() if is_lazy(v) or v.chunks is not None]
         return {"loaded": len(others) - len(unread), "unread": unread}
 
     @property
     def gaps(self) -> list[str]:
-        """Gaps in coordinates of otherwise regular times.
+        """Descriptions of gaps in otherwise regular time coordinates.
 
         Examples
         --------
@@ -512,7 +513,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         with importing:
             from virtualds.datasets.structure import describe_gaps
 
-        return describe_gaps(self._opened.indexes)
+        return describe_gaps(self._obj.indexes)
 
     def to_manifest(
         self,
@@ -536,84 +537,83 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         """Write the references of the dataset, and the values of loaded variables.
 
         Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
-        written as references if their values were only selected, transposed or concatenated. Lazily
-        computed values raise an error. Other lazy variables are read and written as values, up to
-        ``load_limit`` of `virtualds.set_options`.
+        written as references if they were only indexed, transposed or concatenated. Variables that
+        were computed from them raise an error. Other lazy variables are loaded and written as
+        values, up to ``load_limit`` of `virtualds.set_options`.
 
         Parameters
         ----------
         url : str or path, or an object of Icechunk
-            Where to write. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
+            The target. Its suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
             kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk; ``.nca``,
-            a netCDF file, is cfa. Or a
-            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. None writes nothing, and
-            returns kerchunk-json as a dict.
+            a netCDF file, is cfa. It may also be a ``Repository``, ``Session`` or
+            ``IcechunkStore`` of Icechunk. None writes nothing, and returns kerchunk-json as a dict.
         format : str, optional
-            Name of the format, if the suffix does not determine it.
+            Name of the format. By default the suffix decides.
         mode : {"w-", "w", "a", "r+", "replace-source"}, optional
             ``"w-"`` creates a set, ``"w"`` creates or replaces one. ``"a"`` appends along
             ``append_dim``, or without it adds variables. ``"r+"`` fills a region, or without it
-            replaces variables by others of the same shape, ``"replace-source"`` the data of sources
-            that the set already has. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
-            ``region``, otherwise ``"w-"``. Readers see the old set or the new one.
+            replaces variables by others of the same shape. ``"replace-source"`` replaces the data
+            of sources in the set. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
+            ``region``, otherwise ``"w-"``. Readers see either the old or the new set.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
             not exist. For ``"replace-source"``, the dimension along which the sources are
             concatenated.
         position : {"end", "start", "coordinate"}
-            Where to append: ``"coordinate"`` inserts each part at the position of its coordinate.
+            Where to append. ``"coordinate"`` inserts data at the position of their coordinate.
         region : mapping of dimension to slice or "auto", or "auto"; optional
-            The region of an existing set to fill, as in `xarray.Dataset.to_zarr`. ``"auto"`` is
-            where the set has the values of the coordinates. Every variable has a dimension of the
-            region. The edges of a region are edges of compressed chunks.
+            The region of an existing set to fill, as in `xarray.Dataset.to_zarr`. ``"auto"`` finds
+            it by the values of the coordinates. Each variable must have a dimension of the region.
+            A region must consist of whole compressed chunks.
         on_duplicate : {"raise", "skip", "replace"}
-            What to do with what the set already has. When appending, ``"raise"`` or ``"skip"``
-            positions: equal coordinate values, or without a coordinate, the same elements of the
-            same files. When adding variables, those of the same name; equal coordinates are shared.
-            In a region, chunks that have references already.
+            What to do with duplicates. When appending (``"raise"`` or ``"skip"``): positions with
+            equal coordinate values, or without a coordinate with the same elements of the same
+            files. When adding variables: variables of the same name, except equal coordinates. In
+            a region: chunks that have references already.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
-            repeat the change on the new state of the set.
+            apply the change to the new state of the set.
         allow : str, path, or iterable of them, optional
             Folders that must contain all files to which a changed set refers, as in
             `open_virtual_dataset`. A remote set may refer to local files only if they are allowed
             here.
         group : str, optional
-            Path of the group to write, such as ``"/a/b"``; by default the root. ``mode`` says what
-            happens to this group: ``"w-"`` adds it to a set, ``"w"`` adds or replaces it.
+            Path of the group to write, such as ``"/a/b"``; by default the root. ``mode`` applies to
+            this group: ``"w-"`` adds it to a set, ``"w"`` adds or replaces it.
         new_variables : {"error", "fill", "drop"}
             What an append does with variables that the set lacks: raise `CombineError`, add them
-            with missing values where the set has data already, or leave them out.
+            with missing values in the existing part, or drop them.
         missing_variables : {"error", "fill"}
-            What an append does with variables that the dataset lacks: raise `CombineError`, or add
-            missing values to them.
+            What an append does with variables that the dataset lacks: raise `CombineError`, or
+            append missing values.
         pad : str, or iterable of str, optional
-            Other dimensions along which an append makes the set as long as the dataset, or the
-            dataset as long as the set, as in `open_virtual_mfdataset`.
+            Other dimensions along which an append pads the set or the dataset to the longer of
+            the two, as in `open_virtual_mfdataset`.
         storage_options : dict, optional
-            Access options of the target, for fsspec.
+            Access options of the target for fsspec.
         **choices
             Options of the format.
 
             - All formats: ``keep_query=True`` also writes urls with a password, signature or token,
               which are otherwise an error.
-            - All but cfa: ``subchunk={"time": 1}`` cuts uncompressed chunks.
-            - To rewrite chunks, all but cfa: ``on_unsupported="rewrite"`` re-encodes chunks that
-              the format cannot store. ``main_encoding=`` says how: a dict of ``chunks``, ``codecs``
-              and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
-              ``progress=`` is a bool, or a function of `Progress`.
+            - All but cfa: ``subchunk={"time": 1}`` splits uncompressed chunks.
+              ``on_unsupported="rewrite"`` re-encodes chunks that the format cannot store:
+              ``main_encoding=`` is a dict of ``chunks``, ``codecs`` and ``dtype`` by variable,
+              ``rewrite_limit=`` the maximum number of bytes to rewrite, and ``progress=`` a bool
+              or a function that gets the `Progress`.
             - All but icechunk and cfa: ``inline_threshold=`` is the number of bytes up to which a
               chunk is read and stored in the set.
             - All but icechunk: ``relative_paths=True`` writes the paths of sources relative to the
               set.
             - kerchunk-json: ``templates=True`` writes each source folder once. ``zarr_format=3``
-              writes the metadata of Zarr v3.
+              writes metadata of Zarr v3.
             - kerchunk-parquet: ``record_size=`` is the number of references per record.
-            - zarr-v3: ``manifest=`` is the form of manifests (``"inline"``, ``"json"``,
+            - zarr-v3: ``manifest=`` is the format of manifests (``"inline"``, ``"json"`` or
               ``"parquet"``; by default their size decides).
             - icechunk: ``message=``, ``metadata=`` (a dict) and ``branch=`` of the commit.
-              ``create_branch=True`` begins a new branch where ``main`` is. ``config=``, an
+              ``create_branch=True`` creates the branch from ``main``. ``config=``, an
               ``icechunk.RepositoryConfig``, is saved in the repository. ``rectilinear=True`` allows
               chunks of different lengths.
 
@@ -622,13 +622,14 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         TypeError
             The format has no such option.
         UnsupportedError
-            The format, or the store, cannot store the dataset; nothing has been written.
+            The format or the store cannot store the dataset; nothing has been written.
         CombineError
-            The dataset does not fit the set, or the set already has it.
+            The dataset does not fit the set, or the set has it already.
         ConflictError
-            Another writer came first; the set is unchanged.
+            Another writer has changed the set; nothing has been written.
         FileExistsError
-            Target or group exist and ``mode`` is ``"w-"``, or the target is not a reference set.
+            The target or group exists and ``mode`` is ``"w-"``, or the target is not a reference
+            set.
         ValueError
             The format, mode or dimension is unknown.
 
@@ -640,11 +641,11 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        given = dict(locals())
+        arguments = dict(locals())
         with importing:
             from virtualds.writing.write_modes import write_dataset
 
-        return self._write(given, self._to_group, partial(write_dataset, self._opened))
+        return self._write(arguments, self._to_group, partial(write_dataset, self._obj))
 
 
 # ---------------------------------------------------------------------- tree
@@ -671,24 +672,24 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
-        for path, node in self._opened.subtree_with_keys:
+        for path, node in self._obj.subtree_with_keys:
             # the root of a subtree keeps the coordinates that it inherits from its parents
-            dataset = node.to_dataset(inherit=node is self._opened)
+            dataset = node.to_dataset(inherit=node is self._obj)
             yield "" if path == "." else f"{path}/", VirtualDatasetAccessor(dataset)
 
-    def _change_groups(self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> xr.DataTree:
+    def _map_groups(self, function: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> xr.DataTree:
         datasets = {}
         for prefix, node in self._nodes:
             path = prefix[:-1] or "."
             with locating(f"group {path}"):
-                datasets[path] = change(node)
-        return xr.DataTree.from_dict(datasets, name=self._opened.name)
+                datasets[path] = function(node)
+        return xr.DataTree.from_dict(datasets, name=self._obj.name)
 
     def _to_group(self, inherited: bool = False) -> ManifestGroup:
         with importing:
             from virtualds.datasets.from_dataset import group_from_tree
 
-        return group_from_tree(self._opened, inherited)
+        return group_from_tree(self._obj, inherited)
 
     def to_manifest(
         self,
@@ -719,22 +720,22 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
         mode : {"w-", "w", "a", "r+"}, optional
             As for ``ds.virtual.to_manifest``: ``"a"`` adds groups, and variables of groups.
         append_dim : str, optional
-            Dimension to append along in every group that has it. All groups are extended in one
-            step. The other groups must equal those of the set.
+            Dimension to append along in all groups that have it, at once. The other groups must be
+            equal to those of the set.
         write_inherited_coords : bool, default False
-            Whether to write coordinates that a group inherits into that group, too, as in
-            `xarray.DataTree.to_zarr`. Then a group that is opened on its own has them.
+            Whether to write inherited coordinates into each group, as in
+            `xarray.DataTree.to_zarr`, so that a group that is opened on its own has them.
 
         Raises
         ------
         TypeError
             The format has no such option.
         UnsupportedError
-            The format, or the store, cannot store the tree; nothing has been written.
+            The format or the store cannot store the tree; nothing has been written.
         CombineError
-            A group does not fit that of the set, or the set already has it.
+            A group does not fit that of the set, or the set has it already.
         ConflictError
-            Another writer came first; the set is unchanged.
+            Another writer has changed the set; nothing has been written.
         FileExistsError
             The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError
@@ -748,10 +749,9 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        given = dict(locals())
+        arguments = dict(locals())
         with importing:
             from virtualds.writing.write_modes import write_tree
 
-        inherited = write_inherited_coords
-        write = partial(write_tree, self._opened, inherited)
-        return self._write(given, partial(self._to_group, inherited), write)
+        write = partial(write_tree, self._obj, write_inherited_coords)
+        return self._write(arguments, partial(self._to_group, write_inherited_coords), write)

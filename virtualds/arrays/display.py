@@ -26,7 +26,7 @@ from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.pictures import html
 from virtualds.pictures.blocks import Section, Table, draw
 from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
-from virtualds.pictures.html import Markup, Shade, cell, element, legend
+from virtualds.pictures.html import Markup, Shade, draw_legend, element, to_notebook_html
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:
@@ -461,7 +461,9 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
         shades = [html.SERIES[0], html.NEXT]
     picture = _draw_grid(array, bins, [_make_face(face, shades) for face in faces], dims)
     entries = _list_legend_entries(array, bins, faces, shades)
-    return element("div", picture, legend(entries), _describe_omissions(array, bins, faces, dims))
+    return element(
+        "div", picture, draw_legend(entries), _describe_omissions(array, bins, faces, dims)
+    )
 
 
 def _project_counts(bins: ChunkBins) -> list[Ints]:
@@ -587,7 +589,7 @@ def format_summary(array: ManifestArray) -> str:
 def format_html(array: ManifestArray) -> str:
     """Format a virtual array as HTML for notebooks."""
     statistics = compute_statistics(array)
-    return cell(
+    return to_notebook_html(
         describe_arrays([array], statistics), draw(build_files_section([array], SHOWN_FILES))
     )
 

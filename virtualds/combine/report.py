@@ -29,7 +29,17 @@ from virtualds.pictures.blocks import (
     Section,
     Table,
 )
-from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join, legend, strip
+from virtualds.pictures.html import (
+    MISSING,
+    NEXT,
+    OK,
+    Markup,
+    Shade,
+    Span,
+    draw_legend,
+    draw_strip,
+    join,
+)
 from virtualds.progress import Progress, ProgressCallback
 
 MAX_REASONS = 10
@@ -449,5 +459,5 @@ def _draw_outcomes(report: BuildReport) -> Markup:
         for (shade, name, count), stop in zip(present, stops, strict=True)
     ]
     title = ", ".join(f"{count:,} {name}" for _, name, count in present)
-    keys = legend([(shade, f"{count:,} {name}") for shade, name, count in present])
-    return join(strip(spans, report.files, title=title), keys)
+    keys = draw_legend([(shade, f"{count:,} {name}") for shade, name, count in present])
+    return join(draw_strip(spans, report.files, title=title), keys)

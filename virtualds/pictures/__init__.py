@@ -1,1 +1,1 @@
-"""Pictures: plain numbers and names as SVG and HTML, escaped, for light and dark pages."""
+"""Reports and pictures as text, HTML and SVG, for light and dark pages."""

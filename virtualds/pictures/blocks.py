@@ -1,8 +1,8 @@
-"""The blocks of reports, which `format_text` shows as text, and `draw` as HTML.
+"""The blocks of reports, which `format_text` returns as text, and `draw` as HTML.
 
-Besides the classes here, a block is a line of words, or lines that are not wrapped; a mapping of
-names to facts, without those that are None; a picture, which is markup and omitted in text; or
-another report. A block without content shows nothing.
+A block is one of the classes below, a string, a mapping of names to facts (None is omitted), markup
+of a picture (omitted in text), or another report. A string with line breaks is not wrapped. A block
+without content is omitted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from virtualds.pictures.html import (
     UNPRINTABLE,
     Markup,
     Shade,
-    cell,
     element,
     join,
     name_shade,
-    page,
+    to_notebook_html,
+    to_page,
 )
 
 SHOWN_ROWS = 20
@@ -41,7 +41,7 @@ Words: TypeAlias = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Heading:
-    """A verdict on one line, and its basis below; ``sign`` precedes the verdict in HTML."""
+    """A result on one line, and blocks below it; ``sign`` precedes the title in HTML."""
 
     title: str
     below: Sequence[Block] = ()
@@ -51,23 +51,23 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a table; if there are many, a report shows only the first few.
+    """A table, of which a report shows at most ``max_rows`` rows.
 
-    Columns whose cells are all empty are left out. Those with ``numbers`` are right-aligned in
-    HTML. ``total`` is the number of rows if not all are given, and ``rest`` says where all are.
+    Columns without content are omitted. The columns in ``numbers`` are right-aligned in HTML.
+    ``total`` is the number of rows if ``rows`` does not have all, and ``rest`` says where all are.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
     numbers: Sequence[int] = ()
-    most: int = SHOWN_ROWS
+    max_rows: int = SHOWN_ROWS
     total: int = 0
     rest: str = ""
 
     @property
-    def more(self) -> str:
-        """A note with the number of rows that are not shown, or "" if all are."""
-        return format_remainder(max(self.total, len(self.rows)) - self.most, self.rest)
+    def remainder(self) -> str:
+        """A note with the number of rows that are not shown, or "" if all are shown."""
+        return format_remainder(max(self.total, len(self.rows)) - self.max_rows, self.rest)
 
     def select_columns(self) -> list[int]:
         """Return the columns that are not empty."""
@@ -76,7 +76,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """A finding: ``note`` is beside its title, ``remedy`` and ``code`` at its end."""
+    """A finding, with a note beside its title, and a remedy and code at its end."""
 
     title: Words
     body: Sequence[Block] = ()
@@ -89,7 +89,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks with a title, collapsible in HTML; cards are drawn side by side."""
+    """Blocks with a title, which HTML can collapse. Cards are drawn side by side."""
 
     title: str
     body: Iterable[Block]
@@ -98,10 +98,10 @@ class Section:
 
 
 class Report:
-    """A report that can be text, HTML in a notebook, a page or a dictionary."""
+    """A report as text, as HTML in a notebook, as an HTML page, and as a dictionary."""
 
     _title: ClassVar[str] = "Report"
-    """The title of its page."""
+    """The title of the page."""
 
     def _iterate_blocks(self) -> Iterable[Block]:
         raise NotImplementedError
@@ -112,7 +112,7 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return cell(draw(self))
+        return to_notebook_html(draw(self))
 
     def to_html(self) -> str:
         """Return the report as a complete HTML page.
@@ -124,7 +124,7 @@ class Report:
         >>> page.splitlines()[0], "verified against fingerprint: ok" in page
         ('<!doctype html>', True)
         """
-        return page(self._title, draw(self))
+        return to_page(self._title, draw(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary for JSON.
@@ -143,9 +143,10 @@ def _to_plain(value: Any) -> Any:
     """Convert dataclasses and tuples to dictionaries and lists."""
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping) or hasattr(value, "_asdict"):
-        named = value if isinstance(value, Mapping) else value._asdict()
-        return {name: _to_plain(item) for name, item in named.items()}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: _to_plain(item) for name, item in value.items()}
     return [_to_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -165,26 +166,26 @@ def format_remainder(count: int, rest: str = "") -> str:
 
 # ---------------------------------------------------------------------- text
 
-GAP = "  "
-"""The space between two columns, and the indentation inside a block."""
-UNBOUND = 100_000
+INDENT = "  "
+"""The space between columns, and the indentation of nested blocks."""
+UNLIMITED_WIDTH = 100_000
 """Line width in characters at which nothing is wrapped."""
 MIN_VALUE_WIDTH = 20
-"""Minimum width of a column of values in characters, even in a narrow terminal."""
+"""Minimum width of values in characters, even in a narrow terminal."""
 
 Style: TypeAlias = Callable[[str], str]
 
 
-def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str) -> str:
+def format_text(blocks: Iterable[Block], width: int = UNLIMITED_WIDTH, bold: Style = str) -> str:
     """Return blocks as text.
 
     Parameters
     ----------
     blocks : iterable of blocks
     width : int
-        Characters of a line at which values and sentences are wrapped, and tables become lists.
+        Maximum length of lines. Longer text is wrapped, and wider tables are written as lists.
     bold : callable
-        Makes titles, names of facts and heads of tables bold.
+        Formats titles, names of facts and heads of tables.
 
     Examples
     --------
@@ -196,106 +197,109 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
       variable  bytes
       wind      7
     """
-    lines = [line.rstrip() for block in blocks for line in _write(block, width, bold)]
+    lines = [line.rstrip() for block in blocks for line in _iterate_lines(block, width, bold)]
     return "\n".join(lines).strip("\n")
 
 
-def _format_value(text: object) -> str:
-    """Return a string without secrets and without control characters."""
-    # mask secrets before the text is wrapped, aligned or made bold, so that they are recognised
-    masked = without_secrets(str(text))
-    return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), masked)
+def _format_value(value: object) -> str:
+    """Return a value as text without secrets and without control characters."""
+    # secrets are not recognised after the text is wrapped, aligned or made bold
+    text = without_secrets(str(value))
+    return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
 
 
-def _format_one_line(text: object) -> str:
-    """Return a string on one line, without secrets and without control characters."""
-    return re.sub(r"[\r\n]+", " ", _format_value(text))
+def _format_one_line(value: object) -> str:
+    """Return a value as one line of text, without secrets and without control characters."""
+    return re.sub(r"[\r\n]+", " ", _format_value(value))
 
 
-def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
+def _iterate_lines(block: Block, width: int, bold: Style) -> Iterator[str]:
+    """Yield the lines of a block."""
     match block:
         case Markup() | "":
             return
         case str() if "\n" in block:
             yield from _format_value(block).splitlines()
         case str() | tuple():
-            yield from _fold("".join(block), width)
+            yield from _wrap("".join(block), width)
         case Mapping():
-            yield from _write_facts(block, width, bold)
+            yield from _iterate_fact_lines(block, width, bold)
         case Table():
-            yield from _write_table(block, width, bold)
+            yield from _iterate_table_lines(block, width, bold)
         case Heading(title, below):
             yield bold(_format_one_line(title))
-            yield from _indent(below, width, bold)
+            yield from _iterate_indented_lines(below, width, bold)
         case Section(title, body, note):
-            if inside := list(_indent(body, width, bold)):
+            if lines := list(_iterate_indented_lines(body, width, bold)):
                 yield ""
                 yield bold(_format_one_line(title)) + f" ({_format_one_line(note)})" * bool(note)
-                yield from inside
+                yield from lines
         case Card(title, body, note):
-            yield bold(_format_one_line("".join(title))) + f": {_format_one_line(note)}" * bool(
-                note
-            )
+            suffix = f": {_format_one_line(note)}" if note else ""
+            yield bold(_format_one_line("".join(title))) + suffix
             remedy = f"do: {block.remedy}" if block.remedy else ""
-            yield from _indent([*body, remedy], width, bold)
-            yield from (f"{GAP}{line}" for line in _format_value(block.code).splitlines())
+            yield from _iterate_indented_lines([*body, remedy], width, bold)
+            yield from (f"{INDENT}{line}" for line in _format_value(block.code).splitlines())
         case Report():
             for part in block._iterate_blocks():
-                yield from _write(part, width, bold)
+                yield from _iterate_lines(part, width, bold)
 
 
-def _indent(blocks: Iterable[Block], width: int, bold: Style) -> Iterator[str]:
+def _iterate_indented_lines(blocks: Iterable[Block], width: int, bold: Style) -> Iterator[str]:
     for block in blocks:
-        yield from (f"{GAP}{line}" for line in _write(block, width - len(GAP), bold))
+        for line in _iterate_lines(block, width - len(INDENT), bold):
+            yield f"{INDENT}{line}"
 
 
-def _write_facts(rows: Mapping[str, Any], width: int, bold: Style) -> Iterator[str]:
-    facts = {
-        _format_one_line(name): str(value) for name, value in rows.items() if value is not None
-    }
-    wide = max(map(len, facts), default=0)
-    for name, value in facts.items():
-        first, *continuation = _fold(value, max(width - wide - len(GAP), MIN_VALUE_WIDTH))
-        yield bold(name.ljust(wide)) + GAP + first
-        yield from (" " * wide + GAP + line for line in continuation)
+def _iterate_fact_lines(facts: Mapping[str, Any], width: int, bold: Style) -> Iterator[str]:
+    texts = {_format_one_line(name): str(fact) for name, fact in facts.items() if fact is not None}
+    name_width = max(map(len, texts), default=0)
+    value_width = max(width - name_width - len(INDENT), MIN_VALUE_WIDTH)
+    for name, text in texts.items():
+        first, *others = _wrap(text, value_width)
+        yield bold(name.ljust(name_width)) + INDENT + first
+        yield from (" " * name_width + INDENT + line for line in others)
 
 
-def _write_table(table: Table, width: int, bold: Style) -> Iterator[str]:
+def _iterate_table_lines(table: Table, width: int, bold: Style) -> Iterator[str]:
     columns = table.select_columns()
-    lines = [table.head, *table.rows[: table.most]] if table.rows else []
-    cells = [[" ".join(_format_value(line[n]).split()) for n in columns] for line in lines]
+    rows = [table.head, *table.rows[: table.max_rows]] if table.rows else []
+    cells = [[" ".join(_format_value(row[n]).split()) for n in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for number, line in enumerate(cells):
-        if sum(widths) + len(GAP) * (len(widths) - 1) <= width:
-            text = GAP.join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
-            yield text if number else bold(text)
+    for number, row in enumerate(cells):
+        if sum(widths) + len(INDENT) * (len(widths) - 1) <= width:
+            line = INDENT.join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+            yield line if number else bold(line)
         elif number:
             # a table that is wider than the terminal is written as a list
-            yield from _fold(line[0], width)
-            named = zip(cells[0][1:], line[1:], strict=True)
-            yield from _indent([{n: c for n, c in named if c}], width, bold)
-    if table.more:
-        yield _format_value(table.more)
+            yield from _wrap(row[0], width)
+            facts = {name: c for name, c in zip(cells[0][1:], row[1:], strict=True) if c}
+            yield from _iterate_indented_lines([facts], width, bold)
+    if table.remainder:
+        yield _format_value(table.remainder)
 
 
-def _fold(text: str, width: int) -> list[str]:
-    folded = (
+def _wrap(text: str, width: int) -> list[str]:
+    """Return a text as at least one line."""
+    wrapped = (
         textwrap.wrap(
             line, max(width, MIN_VALUE_WIDTH), break_on_hyphens=False, break_long_words=False
         )
         for line in _format_value(text).splitlines()
     )
-    return [line for lines in folded for line in lines or [""]] or [""]
+    return [line for lines in wrapped for line in lines or [""]] or [""]
 
 
-# ---------------------------------------------------------------------- html
+# ---------------------------------------------------------------------- HTML
 
-BESIDE = "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:0 8px"
-CODE = (
+CARD_GRID_STYLE = (
+    "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:0 8px"
+)
+CODE_STYLE = (
     "margin:4px 0 0;padding:4px 8px;border:1px solid rgba(128,128,128,.35);border-radius:3px;"
     "overflow-x:auto;user-select:all;white-space:pre-wrap;overflow-wrap:anywhere"
 )
-"""The CSS style of code, in which one click selects everything."""
+"""The CSS style of code, which a click selects as a whole."""
 
 
 def draw(block: Block) -> Markup | None:
@@ -334,9 +338,9 @@ def draw(block: Block) -> Markup | None:
             if not parts:
                 return None
             if any(isinstance(block, Card) for block in blocks):
-                parts = [element("div", *parts, style=BESIDE)]
-            beside = element("span", note, class_="vds-note") if note else None
-            summary = element("summary", element("b", title), beside)
+                parts = [element("div", *parts, style=CARD_GRID_STYLE)]
+            note_span = element("span", note, class_="vds-note") if note else None
+            summary = element("summary", element("b", title), note_span)
             return element("details", summary, *parts, class_="vds-section", open=is_open)
         case Card():
             return _draw_card(block)
@@ -356,28 +360,28 @@ def _draw_table(table: Table) -> Markup | None:
     names = (element("th", table.head[n], class_=k, scope="col") for n, k in columns.items())
     body = (
         element("tr", *(element("td", row[n], class_=k) for n, k in columns.items()))
-        for row in table.rows[: table.most]
+        for row in table.rows[: table.max_rows]
     )
-    drawn = element(
+    html_table = element(
         "table",
         element("thead", element("tr", *names)),
         element("tbody", *body),
         class_="vds-table",
     )
-    more = element("div", table.more, class_="vds-note") if table.more else None
-    return element("div", drawn, more, class_="vds-scroll")
+    note = element("div", table.remainder, class_="vds-note") if table.remainder else None
+    return element("div", html_table, note, class_="vds-scroll")
 
 
 def _draw_card(card: Card) -> Markup:
     title = join(f"{card.sign} " if card.sign else None, _draw_line(card.title))
-    line = element("code", card.code)
+    code = element("code", card.code)
     colour = f"border-left-color:{name_shade(card.shade)};" if card.shade else ""
     return element(
         "div",
         element("div", element("b", title), element("span", card.note, class_="vds-note")),
         *map(draw, card.body),
         element("div", element("b", "Do: "), card.remedy) if card.remedy else None,
-        element("pre", line, class_="vds-code", style=CODE, title="click to select all")
+        element("pre", code, class_="vds-code", style=CODE_STYLE, title="click to select all")
         if card.code
         else None,
         class_="vds-card",

@@ -1,14 +1,11 @@
-"""The elements of reports and pictures: HTML and SVG, safely escaped, and their style.
+"""Escaped HTML and SVG: elements, pages, strips, textures, labels, legends and style sheets.
 
-Elements form pages, strips, textures, labels and their legend.
+All CSS rules are limited to the class ``vds``, so that they do not affect the page around it. Text
+and lines have the colour of that page. Only the shades depend on whether it is light or dark: by
+the attributes of Jupyter, VS Code, Sphinx themes and xarray, else by the setting of the browser.
 
-Every rule of the style sheet begins with a class of ours, so that none leaks. Text and lines take
-the colour of the page around them. Only the shades differ between light and dark: the page says
-which by the attributes of Jupyter, VS Code, Sphinx themes and xarray, else the browser does.
-
-The colours are those of Okabe and Ito (2008), which colour-blind people can distinguish, in an
-order in which neighbours differ in lightness too. Each has its own texture: no picture relies on
-colour alone.
+The colours are those of Okabe and Ito (2008), which colour-blind people can distinguish. Neighbours
+also differ in lightness, and each colour has its own texture.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ class Shade(NamedTuple):
     Parameters
     ----------
     name : str
-        The name of the shade in HTML and SVG.
+        Name in HTML and SVG.
     light, dark : str
-        The colour on a light and on a dark page.
+        Colours on a light and on a dark page.
     texture : str
-        The lines on top of it, as a path on a square of `TILE` units; empty for none.
+        Path of the lines of the texture on a square of `TILE` units; empty for none.
     ink : str
-        The colour of these lines.
+        Colour of these lines.
     hatch : str
-        The name of a similar texture in matplotlib.
+        Similar hatch of matplotlib.
     """
 
     name: str
@@ -48,7 +45,7 @@ class Shade(NamedTuple):
 
 
 TILE = 6
-"""Width and height of the square that is repeated in a texture."""
+"""Side length of the square that a texture repeats."""
 
 SLASHES = f"M-1 1l2 -2M0 {TILE}L{TILE} 0M{TILE - 1} {TILE + 1}l2 -2"
 BACKSLASHES = f"M-1 {TILE - 1}l2 2M0 0L{TILE} {TILE}M{TILE - 1} -1l2 2"
@@ -70,10 +67,10 @@ GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
 """The shade of missing data: a texture without a colour."""
 
 NEXT = Shade("next", "#7fbfe6", "#0b4f78")
-"""The shade that alternates with the first shade of the series, to separate neighbours."""
+"""The shade that alternates with the first of `SERIES` to separate neighbours."""
 
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
-"""The shade of items that have not been examined."""
+"""The shade of items that have not been checked."""
 
 OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
 """The shades of items that are unchanged, changed and missing."""
@@ -82,7 +79,7 @@ SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
 
 
 def get_shade(number: int) -> Shade:
-    """Return the shade of a category by its index; categories beyond the series share the last.
+    """Return the shade of a category by its index. The last shade is for all further categories.
 
     Examples
     --------
@@ -96,7 +93,7 @@ def get_shade(number: int) -> Shade:
 
 
 def name_shade(shade: Shade) -> str:
-    """Return the colour of a shade in CSS, with a fallback for pages without our style sheet."""
+    """Return the CSS colour of a shade, with a fallback for pages without the style sheet."""
     return f"var(--vds-{shade.name},{shade.light})"
 
 
@@ -112,13 +109,14 @@ def _format_theme_selectors(theme: str, is_light: str) -> str:
     return ",".join(f"{page} .vds" for page in pages)
 
 
-def _set_colours(colours: dict[str, str]) -> str:
+def _format_colours(colours: dict[str, str]) -> str:
     return "{" + ";".join(f"--vds-{name}:{colour}" for name, colour in colours.items()) + "}"
 
 
 _LIGHT = {shade.name: shade.light for shade in SHADES}
 _DARK = {shade.name: shade.dark for shade in SHADES if shade.dark != shade.light}
-_LIGHT_AGAIN = {name: _LIGHT[name] for name in _DARK}
+_LIGHT_OVERRIDES = {name: _LIGHT[name] for name in _DARK}
+"""Colours for a light page in a browser whose setting is dark."""
 
 _RULES = """
 .vds{font-size:13px;line-height:1.45;max-width:1000px;text-align:left}
@@ -157,26 +155,26 @@ padding:6px 12px;margin:8px 0}
 
 STYLE = "".join(
     (
-        f".vds{_set_colours(_LIGHT)}",
-        f"@media(prefers-color-scheme:dark){{.vds{_set_colours(_DARK)}}}",
-        _format_theme_selectors("light", "true") + _set_colours(_LIGHT_AGAIN),
-        _format_theme_selectors("dark", "false") + _set_colours(_DARK),
+        f".vds{_format_colours(_LIGHT)}",
+        f"@media(prefers-color-scheme:dark){{.vds{_format_colours(_DARK)}}}",
+        _format_theme_selectors("light", "true") + _format_colours(_LIGHT_OVERRIDES),
+        _format_theme_selectors("dark", "false") + _format_colours(_DARK),
         _RULES.replace("\n", ""),
     )
 )
 """The style sheet for notebooks."""
 
-STYLE_OF_PAGES = (
+PAGE_STYLE = (
     "html{color-scheme:light dark;background:Canvas;color:CanvasText}"
     "body{margin:0}"
     ".vds-page{font-family:system-ui,sans-serif;margin:0 auto;padding:16px}"
     ".vds-page h1{font-size:20px;margin:0 0 12px}"
     ".vds-page h2{font-size:16px;margin:20px 0 6px}"
 )
-"""The additional style sheet of our own pages."""
+"""The additional style sheet of HTML pages."""
 
 
-# ---------------------------------------------------------------------- html
+# ---------------------------------------------------------------------- HTML
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML 1.0 (section 2.2) or UTF-8 cannot contain, or that are invisible."""
@@ -184,18 +182,20 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufff
 SPECIAL = re.compile(f"[&<>\"']|{UNPRINTABLE.pattern}")
 """Characters that must be escaped in text."""
 
-EMPTY = frozenset({"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"})
-"""Void elements; all others get an end tag, as HTML requires."""
+VOID_ELEMENTS = frozenset(
+    {"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"}
+)
+"""Elements without an end tag if they have no children."""
 
 
 class Markup(str):
-    """HTML or SVG text, which is not escaped again."""
+    """HTML or SVG, which is not escaped again."""
 
     __slots__ = ()
 
 
 def escape(value: object) -> Markup:
-    """Escape a value for HTML, SVG and attributes of both.
+    """Escape a value for HTML and SVG, and remove its secrets.
 
     Examples
     --------
@@ -204,7 +204,6 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    # no page contains a secret
     text = without_secrets(str(value))
     if SPECIAL.search(text) is None:
         return Markup(text)
@@ -212,7 +211,7 @@ def escape(value: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """Concatenate children; None is skipped, and anything that is not markup is escaped.
+    """Concatenate children, without None; children that are not markup are escaped.
 
     Examples
     --------
@@ -231,35 +230,35 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     children : object
         As for `join`.
     attributes : object
-        By name, with underscores for hyphens, and ``class_`` for ``class``. None and False leave an
-        attribute out; True is an attribute without a value.
+        Attributes by name, with underscores for hyphens, and ``class_`` for ``class``. Those with
+        None and False are omitted; True means an empty value.
 
     Examples
     --------
     >>> element("p", "<script>", class_="vds-note")
     '<p class="vds-note">&lt;script&gt;</p>'
     """
-    named = "".join(
+    attribute_text = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape("" if value is True else str(value))}"'
         for name, value in attributes.items()
         if value is not None and value is not False
     )
-    if tag in EMPTY and not children:
-        return Markup(f"<{tag}{named}/>")
-    return Markup(f"<{tag}{named}>{join(*children)}</{tag}>")
+    if tag in VOID_ELEMENTS and not children:
+        return Markup(f"<{tag}{attribute_text}/>")
+    return Markup(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
-def cell(*children: object) -> Markup:
-    """Return the HTML representation of an object in a notebook, with a scoped style sheet."""
+def to_notebook_html(*children: object) -> Markup:
+    """Return the HTML repr of an object in a notebook, with the style sheet."""
     return element("div", element("style", Markup(STYLE)), *children, class_="vds")
 
 
-def page(title: str, *body: object) -> Markup:
+def to_page(title: str, *body: object) -> Markup:
     """Return a self-contained HTML page.
 
     Examples
     --------
-    >>> page("Report", element("p", "all is well"))[:15]
+    >>> to_page("Report", element("p", "all is well"))[:15]
     '<!doctype html>'
     """
     head = element(
@@ -267,7 +266,7 @@ def page(title: str, *body: object) -> Markup:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
-        element("style", Markup(STYLE_OF_PAGES + STYLE)),
+        element("style", Markup(PAGE_STYLE + STYLE)),
     )
     container = element("div", element("h1", title), *body, class_="vds vds-page")
     return Markup(
@@ -275,40 +274,40 @@ def page(title: str, *body: object) -> Markup:
     )
 
 
-# ---------------------------------------------------------------------- svg
+# ---------------------------------------------------------------------- SVG
 
 STRIP_WIDTH, STRIP_HEIGHT = 600, 14
 
 
 class Textures:
-    """The textures of one picture.
+    """The textures of a picture.
 
-    The names of patterns are global in a page, and a pattern of a hidden picture is not drawn. So
-    each picture has its own, with unique names.
+    Ids of SVG patterns are global in a page, and patterns of a hidden picture are not drawn. So
+    each picture defines its own patterns with unique ids.
     """
 
     def __init__(self) -> None:
         self._key = os.urandom(4).hex()
         self._used: dict[str, Shade] = {}
 
-    def fill(self, shade: Shade) -> str:
-        """Return the ``fill`` of a shape: the colour of a shade, or a reference to its texture."""
+    def get_fill(self, shade: Shade) -> str:
+        """Return the ``fill`` attribute of a shade: its colour, or a reference to its texture."""
         if not shade.texture:
             return name_shade(shade)
         self._used[shade.name] = shade
         return f"url(#vds-{shade.name}-{self._key})"
 
     def define(self) -> Markup | None:
-        """Return the definitions of the textures that were used, or None if there are none."""
-        patterns = [self._define_one(shade) for shade in self._used.values()]
+        """Return the patterns of the textures that are used, or None if there are none."""
+        patterns = [self._define_pattern(shade) for shade in self._used.values()]
         return element("defs", *patterns) if patterns else None
 
-    def _define_one(self, shade: Shade) -> Markup:
-        ground = None if shade is GAP else rectangle(0, 0, TILE, TILE, name_shade(shade))
+    def _define_pattern(self, shade: Shade) -> Markup:
+        background = None if shade is GAP else draw_rect(0, 0, TILE, TILE, name_shade(shade))
         lines = element("path", d=shade.texture, stroke=shade.ink, stroke_opacity=0.4, fill="none")
         return element(
             "pattern",
-            ground,
+            background,
             lines,
             id=f"vds-{shade.name}-{self._key}",
             width=TILE,
@@ -317,41 +316,41 @@ class Textures:
         )
 
 
-def number(value: float) -> str:
-    """Format a length of SVG with at most one decimal.
+def format_length(value: float) -> str:
+    """Format a length in SVG with at most one decimal.
 
     Examples
     --------
-    >>> number(12.04), number(0.25)
+    >>> format_length(12.04), format_length(0.25)
     ('12', '0.2')
     """
     return f"{value:.1f}".removesuffix(".0")
 
 
-def rectangle(
+def draw_rect(
     x: float, y: float, width: float, height: float, fill: str, tooltip: object = None
 ) -> Markup:
-    """Return a rectangle; ``tooltip`` is shown while the pointer is over it."""
+    """Return a rectangle with an optional tooltip."""
     title = () if tooltip is None else (element("title", tooltip),)
     sides = {"x": x, "y": y, "width": width, "height": height}
-    return element("rect", *title, **{n: number(v) for n, v in sides.items()}, fill=fill)
+    return element("rect", *title, **{n: format_length(v) for n, v in sides.items()}, fill=fill)
 
 
-def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:
-    """Return a line of text; ``anchor`` is the end of it at ``x`` (SVG's ``text-anchor``)."""
-    return element("text", words, x=number(x), y=number(y), text_anchor=anchor)
+def draw_text(x: float, y: float, text: object, anchor: str = "start") -> Markup:
+    """Return a line of text; ``anchor`` is SVG's ``text-anchor``."""
+    return element("text", text, x=format_length(x), y=format_length(y), text_anchor=anchor)
 
 
-def picture(
+def draw_svg(
     width: float, height: float, *children: object, title: object, class_: str | None = None
 ) -> Markup:
-    """Return a picture; ``title`` describes it for those who cannot see it."""
+    """Return an SVG picture; ``title`` describes it for screen readers."""
     return element(
         "svg",
         *children,
-        width=number(width),
-        height=number(height),
-        viewBox=f"0 0 {number(width)} {number(height)}",
+        width=format_length(width),
+        height=format_length(height),
+        viewBox=f"0 0 {format_length(width)} {format_length(height)}",
         role="img",
         aria_label=title,
         class_=class_,
@@ -360,7 +359,7 @@ def picture(
 
 
 class Span(NamedTuple):
-    """A range of a strip, in units of the strip."""
+    """A range of a strip, in its units."""
 
     start: float
     stop: float
@@ -368,16 +367,16 @@ class Span(NamedTuple):
     tooltip: object = None
 
 
-def strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
-    """Return a strip of spans, as wide as its container; ``title`` describes what it shows."""
+def draw_strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
+    """Return a strip of spans as wide as its container; ``title`` describes it."""
     textures, scale = Textures(), STRIP_WIDTH / (total or 1)
-    drawn = [
-        rectangle(
+    rects = [
+        draw_rect(
             span.start * scale,
             0,
             max((span.stop - span.start) * scale, 0.5),
             STRIP_HEIGHT,
-            textures.fill(span.shade),
+            textures.get_fill(span.shade),
             span.tooltip,
         )
         for span in spans
@@ -385,8 +384,8 @@ def strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
     return element(
         "svg",
         textures.define(),
-        *drawn,
-        frame(0, 0, STRIP_WIDTH, STRIP_HEIGHT),
+        *rects,
+        draw_frame(0, 0, STRIP_WIDTH, STRIP_HEIGHT),
         width=STRIP_WIDTH,
         height=STRIP_HEIGHT,
         viewBox=f"0 0 {STRIP_WIDTH} {STRIP_HEIGHT}",
@@ -398,11 +397,12 @@ def strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
     )
 
 
-def frame(x: float, y: float, width: float, height: float) -> Markup:
+def draw_frame(x: float, y: float, width: float, height: float) -> Markup:
     """Return the outline of a rectangle."""
+    left, top, right, down = map(format_length, (x, y, width, height))
     return element(
         "path",
-        d=f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z",
+        d=f"M{left} {top}h{right}v{down}h{format_length(-width)}z",
         fill="none",
         stroke="currentColor",
         stroke_opacity=0.5,
@@ -410,15 +410,15 @@ def frame(x: float, y: float, width: float, height: float) -> Markup:
     )
 
 
-def legend(entries: Sequence[tuple[Shade, object]]) -> Markup:
+def draw_legend(entries: Sequence[tuple[Shade, object]]) -> Markup:
     """Return the legend of the shades of a picture."""
     return element("div", *(_draw_legend_entry(*entry) for entry in entries), class_="vds-key")
 
 
 def _draw_legend_entry(shade: Shade, label: object) -> Markup:
     textures = Textures()
-    square = rectangle(0, 0, 14, 14, textures.fill(shade))
-    swatch = picture(14, 14, textures.define(), square, frame(0, 0, 14, 14), title=shade.name)
+    square = draw_rect(0, 0, 14, 14, textures.get_fill(shade))
+    swatch = draw_svg(14, 14, textures.define(), square, draw_frame(0, 0, 14, 14), title=shade.name)
     return element("span", swatch, join(label))
 
 
@@ -427,7 +427,7 @@ MAX_LABEL = 22
 
 
 def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
-    """Return labels below a strip, each at its position from 0 to 1.
+    """Return labels below a strip, at positions from 0 to 1.
 
     Examples
     --------
@@ -444,10 +444,10 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
     return element("div", *labels, style=style)
 
 
-def _position_style(part: float) -> str:
-    return "right:0" if part >= 1 else f"left:{part * 100:.1f}%"
+def _position_style(position: float) -> str:
+    return "right:0" if position >= 1 else f"left:{position * 100:.1f}%"
 
 
 def _shorten_label(label: str) -> str:
-    """Shorten a label to its end, in which file names usually differ."""
+    """Return the end of a long label, since file names usually differ there."""
     return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"

@@ -37,7 +37,7 @@ from virtualds.errors import (
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
 from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
-from virtualds.pictures.html import cell
+from virtualds.pictures.html import to_notebook_html
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 from virtualds.streams import Buffer
@@ -225,7 +225,7 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         return format_text(self._iterate_blocks(), WIDTH)
 
     def _repr_html_(self) -> str:
-        return cell(*map(draw, self._iterate_blocks()))
+        return to_notebook_html(*map(draw, self._iterate_blocks()))
 
     def _iterate_blocks(self) -> Iterator[Block]:
         yield Heading(

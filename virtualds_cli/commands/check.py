@@ -64,13 +64,13 @@ def _make_page(description: Description) -> str:
     from virtualds.checks.describe import load_references
     from virtualds.errors import without_secrets
     from virtualds.pictures.blocks import Section, draw
-    from virtualds.pictures.html import Markup, page
+    from virtualds.pictures.html import Markup, to_page
 
     tree = load_references(description)
     dataset = tree if tree.children else tree.to_dataset()
     groups = (node.to_dataset(inherit=True) for node in tree.subtree)
     strips = [strip for group in groups for strip in draw_strips(group, group.virtual.arrays)]
-    html = page(
+    html = to_page(
         description.url,
         draw(description),
         *strips,

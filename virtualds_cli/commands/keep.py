@@ -106,7 +106,9 @@ def snapshots(url: str, **options: Any) -> None:
 
     records = to_records(virtualds.snapshots(url, **select_options(options, options)))
     rows = [[*record.values()] for record in records]
-    print_report({"snapshots": records}, Table(("snapshot", "time (UTC)"), rows, most=len(rows)))
+    print_report(
+        {"snapshots": records}, Table(("snapshot", "time (UTC)"), rows, max_rows=len(rows))
+    )
 
 
 # ---------------------------------------------------------------------- expire snapshots

@@ -41,9 +41,9 @@ from virtualds.pictures.html import (
     Shade,
     Span,
     draw_labels,
+    draw_legend,
+    draw_strip,
     element,
-    legend,
-    strip,
 )
 
 Verdict = Literal["combines", "costs", "blocks"]
@@ -669,7 +669,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         return Markup("")
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
     lanes = [
-        strip([*gaps, *_iterate_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
+        draw_strip([*gaps, *_iterate_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
         for lane in _sort_into_lanes(stretches)
     ]
     rows = [
@@ -681,7 +681,9 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     if gaps:
         rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
     style = "--vds-height:22px;margin-bottom:8px"
-    return element("div", *lanes, _label_line(eras, stretches, shorten), legend(rows), style=style)
+    return element(
+        "div", *lanes, _label_line(eras, stretches, shorten), draw_legend(rows), style=style
+    )
 
 
 def _shade_era(number: int, eras: Sequence[Era]) -> Shade:

@@ -25,9 +25,9 @@ from virtualds.pictures.html import (
     Markup,
     Shade,
     Span,
+    draw_legend,
+    draw_strip,
     element,
-    legend,
-    strip,
 )
 
 NOT_COMPARED = "not compared"
@@ -220,8 +220,8 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | str:
             )
         start += run.files
     legend_rows = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
-    drawn = strip(spans, 1, title=f"{total:,} files in order")
-    return element("div", drawn, legend(legend_rows), style="--vds-height:22px;margin:8px 0")
+    drawn = draw_strip(spans, 1, title=f"{total:,} files in order")
+    return element("div", drawn, draw_legend(legend_rows), style="--vds-height:22px;margin:8px 0")
 
 
 def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
@@ -233,7 +233,7 @@ def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
                 for p in of_kind[:SHOWN_PROBLEMS]
             ]
             head = ("file", "variable", "chunk", "what")
-            table = Table(head, rows, most=SHOWN_PROBLEMS, total=len(of_kind), rest=WHERE_ALL)
+            table = Table(head, rows, max_rows=SHOWN_PROBLEMS, total=len(of_kind), rest=WHERE_ALL)
             yield Card(
                 f"{name} ({len(of_kind):,})",
                 [table],
