@@ -77,5 +77,5 @@ def test_small_sets_of_other_tools_are_searched_for_sources(
     text = marker.read_text()
     marker.write_text(text.replace('"virtualds"', '"somebody else"'))
     assert describe(target).sources == (1, None, archive_files[0].as_uri())
-    monkeypatch.setattr(description, "LOOKED_THROUGH", 1)
+    monkeypatch.setattr(description, "MAX_REFERENCES", 1)
     assert describe(target).sources is None

@@ -255,7 +255,7 @@ def test_small_variables_of_many_chunks_are_read_as_a_whole(
 def test_of_a_large_uncompressed_chunk_some_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.checks.verify.chunks.PIECE", 2**12)
+    monkeypatch.setattr("virtualds.checks.verify.chunks.MAX_PART_BYTES", 2**12)
     xr.Dataset({"v": (("t", "y", "x"), numbers(5, 40, 60))}).to_netcdf(tmp_path / "a.nc")
     with counting_server(tmp_path) as (url, counts):
         dataset = virtualds.open_virtual_dataset(f"{url}/a.nc")

@@ -21,7 +21,7 @@ from virtualds.checks.diagnose.trials import SIDE_BY_SIDE, _find_keeping
 from virtualds.checks.verify import chunks
 from virtualds.checks.verify.chunks import (
     SampledFragment,
-    _draw_some,
+    _draw_chunks,
     _OpenSource,
     check_sample,
     sample_chunks,
@@ -56,7 +56,7 @@ SAMPLES += [(0.1, 111), (1.0, 1110), (0.0001, 1)]
 def test_a_sample_has_as_many_chunks_as_were_asked_for(sample: Any, count: int) -> None:
     arrays = {"a": array(1000), "b": array(100), "c": array(10)}
     found = list(sample_chunks(arrays, sample, 0))
-    assert len(found) == len({(c.variable, c.number) for c in found}) == count
+    assert len(found) == len({(c.variable, c.chunk_id) for c in found}) == count
     assert found == list(sample_chunks(arrays, sample, 0))
     assert count in (1, 1110) or found != list(sample_chunks(arrays, sample, 1))
 
@@ -68,7 +68,7 @@ def test_every_variable_has_its_share() -> None:
 
 
 def test_a_sample_is_spread_over_the_variable() -> None:
-    numbers = [c.number[0] for c in sample_chunks({"a": array(1000)}, 10, 0)]
+    numbers = [c.chunk_id[0] for c in sample_chunks({"a": array(1000)}, 10, 0)]
     assert [n // 100 for n in sorted(numbers)] == list(range(10))
 
 
@@ -76,7 +76,7 @@ def test_missing_chunks_leave_their_share_to_others() -> None:
     present = np.random.default_rng(5).random(1000) < 0.5
     found = list(sample_chunks({"a": array(1000, present)}, 20, 0))
     assert len(found) == 20
-    assert all(present[c.number] for c in found)
+    assert all(present[c.chunk_id] for c in found)
     assert list(sample_chunks({"a": array(50, False)}, 20, 0)) == []
 
 
@@ -113,7 +113,7 @@ def test_pieces_of_a_manifest_are_all_of_it_once(shape: list[int], most: int, da
     )
     table = whole.transpose(order)
     seen = np.zeros(table.shape, int)
-    for first, part in split_blocks(table, most=most):
+    for first, part in split_blocks(table, max_chunks=most):
         assert part.size <= most
         box = tuple(slice(a, a + n) for a, n in zip(first, part.shape, strict=True))
         np.testing.assert_array_equal(part.offset, table.offset[box])
@@ -153,7 +153,7 @@ def test_a_sample_is_a_number_a_fraction_or_everything() -> None:
 def test_missing_chunks_are_drawn_again() -> None:
     half = array(200, np.arange(200) % 2 == 1)
     part = SampledFragment("v", half, half.fragments[0])
-    drawn = list(_draw_some(part, 100, np.random.default_rng(0)))
+    drawn = list(_draw_chunks(part, 100, np.random.default_rng(0)))
     # half of what is drawn first is missing
     assert len(drawn) > 75
 
@@ -188,7 +188,7 @@ def test_the_remedy_is_the_first_that_combines_the_files() -> None:
 
 
 def test_a_manifest_without_chunks_is_one_piece() -> None:
-    assert len(list(split_blocks(ChunkManifest.missing((1000,)), most=10))) == 1
+    assert len(list(split_blocks(ChunkManifest.missing((1000,)), max_chunks=10))) == 1
 
 
 def test_values_of_another_shape_differ_from_those_of_the_file() -> None:

@@ -1,1 +1,1 @@
-"""Checks: describe a set, diagnose an archive, verify references."""
+"""Describe a set, catalogue sets and files, diagnose an archive, verify references."""

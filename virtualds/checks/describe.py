@@ -27,12 +27,12 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors
 
-LOOKED_THROUGH = 2**21
-"""Maximum number of references to search for source files if a set does not list them."""
+MAX_REFERENCES = 2**21
+"""Maximum number of references that are searched if a set does not list its source files."""
 
 
 class Sources(NamedTuple):
-    """Number, total size in bytes (if all sizes are known) and first url of the source files."""
+    """Number, total size in bytes (None if a size is unknown) and first url of source files."""
 
     number: int
     nbytes: int | None
@@ -49,12 +49,12 @@ class Description(Report):
     format : str
         Name of the format, or of the parser.
     tree : xarray.DataTree
-        The contents: variables as virtual arrays.
+        The contents as virtual arrays.
     references : int
         Chunks of all variables, including missing chunks.
     sources : Sources, optional
-        The source files that the references point to, without files of the set itself. None if the
-        set does not list its files and has too many references to search.
+        The source files of the references, without files of the set itself. None if the set does
+        not list its files and has too many references to search.
     snapshots : pandas.DataFrame, optional
         As listed by `virtualds.snapshots`, or None if the format has no snapshots.
     """
@@ -126,22 +126,22 @@ def describe(
 
     Examples
     --------
-    >>> found = describe("2001.nc")
-    >>> found.format, found.references, found.sources.number
+    >>> description = describe("2001.nc")
+    >>> description.format, description.references, description.sources.number
     ('hdf5', 15, 1)
     """
-    opening = OpenOptions(
+    options = OpenOptions(
         *(group, None, parser, "keep", allow, snapshot, loadable_variables),
         below=True,
         parser_options=parser_options,
     )
-    location, opening = enter_set(Location.of_url(url, storage_options), opening)
+    location, options = enter_set(Location.of_url(url, storage_options), options)
     with explain_open_errors(location.url), location.cache_scan():
-        opened = reader, source = set_reader_of(location, parser)
-        contents = open_group(location, opening, opened)
-        check_loadable(contents, opening, location.url)
-        tree = to_virtual_tree(contents, opening)
-    manifests = list(_iterate_manifests(contents))
+        reader, source = set_reader_of(location, parser)
+        root = open_group(location, options, (reader, source))
+        check_loadable(root, options, location.url)
+        tree = to_virtual_tree(root, options)
+    manifests = list(_iterate_manifests(root))
     is_set, snapshots = isinstance(reader, Format), None
     if isinstance(reader, Format) and reader.history is not None:
         snapshots = reader.list_snapshots(source.url, location.options)
@@ -156,7 +156,7 @@ def describe(
 
 
 def load_references(description: Description) -> xr.DataTree:
-    """Return the contents of a set with its references in memory, unless there are too many.
+    """Return the tree of a description, with references in memory unless there are too many.
 
     Examples
     --------
@@ -164,24 +164,24 @@ def load_references(description: Description) -> xr.DataTree:
     >>> tree["t"].variable.data.manifest.is_loaded
     True
     """
-    if description.references > LOOKED_THROUGH:
+    if description.references > MAX_REFERENCES:
         return description.tree
-    nodes = {
-        n.path: _load_dataset_references(n.to_dataset(inherit=False))
-        for n in description.tree.subtree
+    datasets = {
+        node.path: _load_dataset_references(node.to_dataset(inherit=False))
+        for node in description.tree.subtree
     }
-    return xr.DataTree.from_dict(nodes, name=description.tree.name)
+    return xr.DataTree.from_dict(datasets, name=description.tree.name)
 
 
 def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
-    changed = {}
+    variables = {}
     for name, variable in dataset.variables.items():
         array = get_virtual_array(variable)
         if array is not None:
             loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
             data: Any = replace(array, fragments=tuple(loaded)).pruned()
-            changed[name] = variable.copy(data=data)
-    return replace_variables(dataset, changed)
+            variables[name] = variable.copy(data=data)
+    return replace_variables(dataset, variables)
 
 
 def _iterate_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
@@ -189,9 +189,9 @@ def _iterate_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
 
 
 def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> Sources | None:
-    """Return the source files of manifests, except those in ``set_folder``.
+    """Return the source files of manifests, without those in ``set_folder``.
 
-    Returns None if the set does not list them, and has too many references to search.
+    Return None if the set does not list them and has too many references to search.
     """
     catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
@@ -201,13 +201,12 @@ def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> 
             entry = catalogues.setdefault(catalogue.name, (catalogue, manifest))
             if entry[0].number < catalogue.number:
                 catalogues[catalogue.name] = catalogue, manifest
-        elif manifest.is_in_set and manifest.size > LOOKED_THROUGH:
+        elif manifest.is_in_set and manifest.size > MAX_REFERENCES:
             return None
         else:
-            listed = manifest.listed
-            files |= dict.fromkeys(
-                f for f in listed if not set_folder or not f.url.startswith(set_folder)
-            )
+            for file in manifest.listed:
+                if not set_folder or not file.url.startswith(set_folder):
+                    files[file] = None
     if len(catalogues) == 1 and not files:
         [(catalogue, _)] = catalogues.values()
         return Sources(catalogue.number, catalogue.nbytes, catalogue.first)

@@ -1,6 +1,6 @@
-"""A catalogue of the contents of sets and files, group by group, from metadata and coordinates.
+"""Catalogues of the contents of sets and files, from metadata and coordinates.
 
-It becomes a table, a catalogue of intake-esm, or a collection of STAC.
+A catalogue can be converted to a table, an intake-esm catalogue, or a STAC collection.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Literal
 
 import pandas as pd
@@ -51,14 +52,14 @@ from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme
 @public
 @dataclass(frozen=True, repr=False)
 class Catalog(Report):
-    """The contents of sets and files, group by group, as returned by `virtualds.catalog`.
+    """The contents of sets and files by group, as returned by `virtualds.catalog`.
 
     Parameters
     ----------
     entries : tuple of CatalogEntry
-        The groups, in the order of the sets or files.
+        The groups in the order of the sets or files.
     left_out : tuple of LeftOut
-        Sets and files that could not be opened, with the reasons.
+        Sets and files that could not be opened, with the reason.
 
     Examples
     --------
@@ -75,13 +76,14 @@ class Catalog(Report):
         return len(self.entries)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the table, one row for each group.
+        """Return a table with one row for each group.
 
         The columns are ``name``, ``path`` and ``group``, the names of the pattern, and then
         ``format``, ``variables`` (a list), ``sizes`` (a dict), ``time_start`` and ``time_end`` (ISO
         8601, in the calendar of the data), ``lon_min``, ``lon_max``, ``lat_min`` and ``lat_max``
-        (as stored), ``files`` and ``bytes`` (of source files), ``nbytes`` (of decoded values),
-        ``snapshots``, ``snapshot`` and ``modified`` (how many, and the newest).
+        (as stored), ``files`` and ``bytes`` (number and size of source files), ``nbytes`` (of
+        decoded values), ``snapshots`` (their number), and ``snapshot`` and ``modified`` (id and
+        time of the newest one).
 
         Examples
         --------
@@ -105,25 +107,25 @@ class Catalog(Report):
         description: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a catalogue for intake-esm.
+        """Write an intake-esm catalogue.
 
         Open it with ``intake.open_esm_datastore(url)``, and its data with
         ``to_dataset_dict(xarray_open_kwargs={"engine": "virtual"})``. ``path`` in its table is the
-        url of the set with the path of the group. Rows that agree in all names of the pattern are
-        joined along time. Columns without any values are left out, and columns of numbers that some
-        rows do not have are text.
+        url of the set with the path of the group. Rows with equal values of all names of the
+        pattern are joined along time. Columns without values are left out. A column of numbers
+        becomes text if some rows have no number.
 
         Parameters
         ----------
         url : str or path
             The file to write or replace; its name must end in ``.json``.
         csv : bool, default False
-            Whether the table is a CSV file beside it, and not in it. Then intake-esm needs
-            ``columns_with_iterables=["variables"]``, and has only text in all other columns.
+            Whether to write the table as a separate CSV file. Then intake-esm needs
+            ``columns_with_iterables=["variables"]``, and reads all other columns as text.
         description : str, optional
-            What the catalogue holds.
+            A description of the contents.
         storage_options : dict, optional
-            Access options of the target, for fsspec.
+            Access options of the target for fsspec.
 
         Raises
         ------
@@ -142,10 +144,15 @@ class Catalog(Report):
             raise ValueError(f"{target}: give the catalogue a name that ends in .json")
         stem = name_of(target).removesuffix(".json")
         table = self._build_esm_table()
-        times = [name for e in self.entries for name, x in e.extents.items() if x.axis == "time"]
+        time_dims = Counter(
+            name
+            for entry in self.entries
+            for name, extent in entry.extents.items()
+            if extent.axis == "time"
+        )
         joins = [
             {"type": "join_existing", "attribute_name": "time_start", "options": {"dim": name}}
-            for name, _ in Counter(times).most_common(1)
+            for name, _ in time_dims.most_common(1)
         ]
         rows = {"catalog_file": f"{stem}.csv"} if csv else {"catalog_dict": to_records(table)}
         document = {
@@ -158,7 +165,7 @@ class Catalog(Report):
             "assets": {"column_name": "path", "format_column_name": "asset_format"},
             "aggregation_control": {
                 "variable_column_name": "variables",
-                # with a single column, intake-esm does not find the key again
+                # intake-esm cannot look up keys that consist of a single column
                 "groupby_attrs": [*(self._list_names() or ["name"]), "group"],
                 "aggregations": [{"type": "union", "attribute_name": "variables"}, *joins],
             },
@@ -169,7 +176,7 @@ class Catalog(Report):
         _write(target.rpartition("/")[0], texts, storage_options)
 
     def _build_esm_table(self) -> pd.DataFrame:
-        """Return the table with one type per column, as intake-esm infers types from a few rows."""
+        """Return the table with one type per column: intake-esm infers types from a few rows."""
         table = self.to_dataframe().assign(
             sizes=[json.dumps(entry.sizes) for entry in self.entries],
             path=[entry.place for entry in self.entries],
@@ -189,26 +196,26 @@ class Catalog(Report):
         license: str = "other",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a collection of STAC 1.1: ``collection.json``, and an item for each group.
+        """Write a STAC 1.1 collection: ``collection.json``, and an item for each group.
 
         Items have the datacube extension (dimensions with their extents, and variables), and an
         asset with the arguments of `xarray.open_dataset` (``xarray:open_kwargs``). Groups without
-        a longitude, a latitude or a time have no item; a warning names them. Longitudes become
-        those between -180 and 180. Dates of other calendars that do not exist, such as 30
+        a longitude, a latitude or a time have no item; a warning names them. Longitudes are
+        converted to -180 to 180. Dates that do not exist in the Gregorian calendar, such as 30
         February, become the last day of the month.
 
         Parameters
         ----------
         folder : str or path
-            Where to write. Files of the same names are replaced.
+            The target folder. Existing files of the same names are replaced.
         id : str, optional
             Id of the collection, by default the name of the folder.
         description : str, optional
-            What the collection holds.
+            A description of the contents.
         license : str, default "other"
             An SPDX identifier, such as ``"CC-BY-4.0"``.
         storage_options : dict, optional
-            Access options of the target, for fsspec.
+            Access options of the target for fsspec.
 
         Raises
         ------
@@ -221,23 +228,21 @@ class Catalog(Report):
         """
         target = normalise_url(folder)
         complete = [entry for entry in self.entries if not _list_missing_axes(entry)]
-        absent = [
-            f"{e.place} has no {_list_missing_axes(e)[0]}"
-            for e in self.entries
-            if e not in complete
+        incomplete = [
+            f"{entry.place} has no {missing[0]}"
+            for entry in self.entries
+            if (missing := _list_missing_axes(entry))
         ]
         if not complete:
-            names = format_names(absent, 3) or "the catalogue is empty"
+            names = format_names(incomplete, 3) or "the catalogue is empty"
             raise ValueError(
                 f"{target}: an item of STAC needs a longitude, a latitude and a time, and no group "
                 f"has all ({names}); give coordinates their standard_name, or write to_esm"
             )
-        if absent:
-            warn_user(f"{target}: left out of the collection: {format_names(absent, 5)}")
-        documents = build_documents(
-            complete, id or name_of(target), description or f"{self._summary}, listed by virtualds",
-            license,
-        )  # fmt: skip
+        if incomplete:
+            warn_user(f"{target}: left out of the collection: {format_names(incomplete, 5)}")
+        description = description or f"{self._summary}, listed by virtualds"
+        documents = build_documents(complete, id or name_of(target), description, license)
         texts = {path: _to_json(document) for path, document in documents.items()}
         _write(target, texts, storage_options)
 
@@ -262,15 +267,15 @@ class Catalog(Report):
 
 
 def _format_cells(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the table cells of an entry in the report."""
-    ends = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
+    """Return the cells of an entry in the table of the report."""
+    extents = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
     return (
         entry.name,
         entry.group,
         *(entry.names.get(name, "") for name in names),
         format_names(entry.variables, 3),
         " ".join(f"{dim} {size:,}" for dim, size in entry.sizes.items()),
-        *("" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}" for e in ends),
+        *("" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}" for e in extents),
         "" if entry.files is None else f"{entry.files:,}",
         "" if entry.bytes is None else format_bytes(entry.bytes),
         "" if entry.snapshots is None else f"{entry.snapshots:,}",
@@ -290,10 +295,10 @@ NETCDF4_ENGINE_FORMATS = ("hdf5", "netcdf3")
 
 
 def _find_asset_format(entry: CatalogEntry) -> str:
-    """Return the format for which intake-esm gives xarray a path that our engine can open.
+    """Return the format for which intake-esm passes a path that the engine can open.
 
-    It opens local files itself, and files of a server as file objects, except with ``opendap``.
-    Its ``reference`` opens the root of kerchunk JSON also without our engine.
+    intake-esm opens remote files itself and passes file objects, except with ``opendap``. With
+    ``reference`` it can open the root of kerchunk JSON without this engine.
     """
     if entry.format in NETCDF4_ENGINE_FORMATS and entry.group == "/":
         return "netcdf"
@@ -306,7 +311,7 @@ def _to_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(folder: str, texts: Mapping[str, str], options: Mapping[str, Any] | None) -> None:
-    """Write files into a folder. The last file, which lists the others, is written last."""
+    """Write files into a folder in their order; the last one refers to the others."""
     store, access = find_store(folder), StorageOptions.of(options)
     for name, text in texts.items():
         url = join_path(folder, name)
@@ -316,7 +321,7 @@ def _write(folder: str, texts: Mapping[str, str], options: Mapping[str, Any] | N
             store.write_all(url, text.encode(), access, replace=True)
 
 
-# ---------------------------------------------------------------------- finding the sets and files
+# ---------------------------------------------------------------------- listing sets and files
 
 
 @check_arguments()
@@ -331,7 +336,7 @@ def catalog(
     parser_options: Mapping[str, Any] | None = None,
     allow: Allow = None,
 ) -> Catalog:
-    """List what sets and files hold, group by group: variables, sizes, extents, files, versions.
+    """List the variables, sizes, extents, files and versions of sets and files, by group.
 
     Only metadata and coordinates are read: those that opening loads, and the longitudes and
     latitudes of curvilinear grids, up to 64 MB each.
@@ -339,46 +344,44 @@ def catalog(
     Parameters
     ----------
     paths : str or path, or list of them
-        A set or a file; a folder, whose sets are listed (files and folders in it with the suffix
-        of a format); a pattern, as in `open_virtual_mfdataset`, of sets or files; or several sets
-        and files. The names of a pattern become columns.
+        A set or a file; a folder of sets (files and folders with the suffix of a format); a pattern
+        of sets or files, as in `open_virtual_mfdataset`; or several sets and files. The names of a
+        pattern become columns.
     tree : str, optional
-        A pattern of paths of groups, such as ``"/{model}/{variable}"``, with which
-        `open_virtual_mfdatatree` or `sync` has made the sets. Its names become columns, too; groups
-        that it does not match have none.
+        A pattern of paths of groups, such as ``"/{model}/{variable}"``, as it was passed to
+        `open_virtual_mfdatatree` or `sync`. Its names become columns, which are empty for groups
+        that it does not match.
     newest : str, optional
         A name of the pattern, as in `open_virtual_mfdataset`: only the newest versions are listed.
     on_error : {"raise", "skip", "collect"}
-        What to do with one of several sets and files that cannot be opened: raise; leave it out
-        with a warning; or leave it out, with an entry in ``left_out``.
+        What to do with one of several sets and files that cannot be opened: raise an error; leave
+        it out with a warning; or leave it out, with an entry in ``left_out``.
     storage_options : dict, optional
-        Access options, for fsspec.
+        Access options for fsspec.
     parser, parser_options, allow
         As in `open_virtual_dataset`.
 
     Returns
     -------
     Catalog
-        The report, shown as text, and as HTML in notebooks; ``to_dataframe()``, ``to_esm(...)`` and
-        ``to_stac(...)`` convert it.
+        A report, which ``to_dataframe()``, ``to_esm(...)`` and ``to_stac(...)`` convert.
 
     Raises
     ------
     FileNotFoundError
         There is no such set or file, or nothing matches the pattern.
     ValueError
-        ``on_error`` is unknown; or a name of a pattern is that of another column.
+        ``on_error`` is unknown, or a name of a pattern is that of another column.
     FormatError
         A folder contains no sets; or as `open_virtual_dataset`.
 
     Examples
     --------
-    >>> found = catalog("{year:d}.nc")
-    >>> found.to_dataframe()["year"].to_list()
+    >>> catalog("{year:d}.nc").to_dataframe()["year"].to_list()
     ['2001', '2002']
     """
     check_choice("on_error", on_error, ("raise", "skip", "collect"))
-    opening = OpenOptions(
+    options = OpenOptions(
         parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
     )
     is_one = isinstance(paths, str | os.PathLike) and not names_files(os.fspath(paths))
@@ -394,19 +397,19 @@ def catalog(
             f"pattern another one"
         )
     try:
-        results = _list_all(files, groups, opening, is_one or on_error == "raise")
+        results = _list_all(files, groups, options, is_one or on_error == "raise")
     except (FileNotFoundError, FormatError):
         # the path may be a folder of sets
         if not is_one or not (sets := _find_sets(files)):
             raise
-        results = _list_all(replace(files, nested=sets), groups, opening, on_error == "raise")
-    left_out = tuple(one for one in results if isinstance(one, LeftOut))
+        results = _list_all(replace(files, nested=sets), groups, options, on_error == "raise")
+    left_out = tuple(result for result in results if isinstance(result, LeftOut))
     if left_out and on_error == "skip":
         warn_user(
             f"left out of the catalogue: {format_names(map(str, left_out), 5)}", CombineWarning
         )
-    listed = (entry for one in results if isinstance(one, list) for entry in one)
-    return Catalog(tuple(listed), left_out)
+    entries = (entry for result in results if isinstance(result, list) for entry in result)
+    return Catalog(tuple(entries), left_out)
 
 
 EntriesOrError = list[CatalogEntry] | LeftOut
@@ -414,15 +417,15 @@ EntriesOrError = list[CatalogEntry] | LeftOut
 
 
 def _list_all(
-    files: Files, groups: PathPattern, opening: OpenOptions, raises: bool
+    files: Files, groups: PathPattern, options: OpenOptions, raises: bool
 ) -> list[EntriesOrError]:
-    """Return the entries of sets and files, in order; remote ones are opened in threads."""
+    """Return the entries of sets and files in order; remote ones are opened in threads."""
     folder = _find_common_folder([normalise_url(file) for file in files.flat])
 
-    def examine(number: int) -> EntriesOrError:
+    def list_one(number: int) -> EntriesOrError:
         location = Location.of_url(files.flat[number], files.options)
         try:
-            entries = list_entries(location, opening, folder, files.facts[number])
+            entries = list_entries(location, options, folder, files.facts[number])
         except (VirtualdsError, OSError) as error:
             if raises:
                 raise
@@ -434,9 +437,9 @@ def _list_all(
 
     numbers = range(len(files.flat))
     if not files.are_remote or len(numbers) < 2:
-        return [examine(number) for number in numbers]
+        return [list_one(number) for number in numbers]
     with ThreadPoolExecutor(min(len(numbers), get_options().max_requests)) as pool:
-        tasks = [pool.submit(copy_context().run, examine, number) for number in numbers]
+        tasks = [pool.submit(copy_context().run, list_one, number) for number in numbers]
         try:
             return [task.result() for task in tasks]
         except BaseException:
@@ -453,7 +456,7 @@ def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
 
 
 def _find_sets(files: Files) -> list[str]:
-    """Return the urls of the sets in a folder, by the suffixes of formats; none for a file."""
+    """Return the urls of the sets in a folder, by their suffixes; an empty list for a file."""
     url = normalise_url(files.flat[0])
     if "::" in url:
         return []
@@ -469,9 +472,5 @@ def _find_sets(files: Files) -> list[str]:
 def _find_common_folder(urls: Sequence[str]) -> str:
     """Return the deepest folder that contains all urls."""
     folders = [url.rpartition("/")[0].split("/") for url in urls]
-    together = 0
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        together += 1
-    return "/".join(folders[0][:together])
+    levels = takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False))
+    return "/".join(names[0] for names in levels)

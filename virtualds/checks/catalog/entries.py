@@ -34,14 +34,14 @@ COLUMNS = (
     *("time_start", "time_end", "lon_min", "lon_max", "lat_min", "lat_max"),
     *("files", "bytes", "nbytes", "snapshots", "snapshot", "modified"),
 )
-"""The columns of the table, besides the names of a pattern, which follow ``group``."""
+"""Columns of the table. The names of a pattern are inserted after ``group``."""
 
 
 class Extent(NamedTuple):
     """The lowest and highest value of a coordinate: numbers, or dates in ISO 8601.
 
-    ``axis`` is ``"time"``, ``"longitude"``, ``"latitude"``, ``"vertical"`` or ``""``. ``calendar``
-    is the calendar of dates. Coordinates of text have ``values`` instead.
+    ``axis`` is ``"time"``, ``"longitude"``, ``"latitude"``, ``"vertical"`` or ``""``. Only dates
+    have a ``calendar``. Coordinates of text have ``values`` instead of ``start`` and ``stop``.
     """
 
     axis: str
@@ -53,7 +53,7 @@ class Extent(NamedTuple):
 
 
 class VariableFacts(NamedTuple):
-    """The dimensions and dtype of a data variable, and its attributes of the CF conventions."""
+    """The dimensions, dtype and CF attributes of a data variable."""
 
     dims: tuple[str, ...]
     dtype: str
@@ -76,24 +76,24 @@ class CatalogEntry:
     group : str
         Path of the group; ``"/"`` is the root.
     format : str
-        Name of the format, or of the parser.
+        Name of the format or parser.
     names : dict
-        The values of the names of the patterns.
+        The names of the patterns with their values.
     title : str
-        The global attribute of this name.
+        The global attribute ``title``.
     variables : dict
-        The data variables: dimensions, dtype, units, standard name and long name.
+        Dimensions, dtype, units, standard name and long name of the data variables.
     sizes : dict
         Lengths of the dimensions.
     extents : dict
-        Extents of the coordinates, by name.
+        Extents of the coordinates by name.
     files, bytes : int, optional
-        Number and total size of the source files. None if that is not known, also if the set lists
-        only the files of all its groups together.
+        Number and total size of the source files. None if unknown, for example if the set has one
+        list of files for several groups.
     nbytes : int
-        The size in bytes of the decoded values.
+        Bytes of the decoded values.
     snapshots : int, optional
-        Number of snapshots; None if the format has none.
+        Number of snapshots; None if the format has no snapshots.
     snapshot, modified : str
         Id and time (UTC) of the newest snapshot.
 
@@ -126,11 +126,11 @@ class CatalogEntry:
 
     @property
     def place(self) -> str:
-        """The url with the path of the group, by which ``engine="virtual"`` opens the group."""
+        """The url of the group, which ``engine="virtual"`` can open."""
         return self.path if self.group == "/" else join_path(self.path, self.group.strip("/"))
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row of the table."""
+        """Return the entry as a row of the table."""
         row = {name: getattr(self, name, None) for name in COLUMNS}
         row |= {"variables": list(self.variables), "sizes": dict(self.sizes)}
         for axis, (low, high) in AXIS_COLUMNS.items():
@@ -151,42 +151,43 @@ AXIS_COLUMNS = {
 
 
 def list_entries(
-    location: Location, opening: OpenOptions, folder: str, names: Mapping[str, str]
+    location: Location, options: OpenOptions, folder: str, names: Mapping[str, str]
 ) -> list[CatalogEntry]:
     """Return an entry for each group with variables, or for the root if no group has any.
 
-    The names of entries are relative to ``folder``; ``names`` are the names of a pattern, with
-    their values.
+    The names of entries are relative to ``folder``. ``names`` are the names of a pattern with their
+    values.
     """
-    location, opening = enter_set(location, opening)
+    location, options = enter_set(location, options)
     is_below = location.url.startswith(f"{folder}/")
     name = location.url.removeprefix(f"{folder}/") if is_below else name_of(location.url)
     entries, extents = list[CatalogEntry](), dict[str, Mapping[str, Extent]]()
     with explain_open_errors(location.url), location.cache_scan():
-        reader, source = set_reader_of(location, opening.parser)
-        root = open_group(location, opening, (reader, source))
+        reader, source = set_reader_of(location, options.parser)
+        root = open_group(location, options, (reader, source))
         groups = {path: group for path, group in root.walk() if group.variables} or {"": root}
-        fetch_coordinates(location.url, groups.values(), opening)
+        fetch_coordinates(location.url, groups.values(), options)
         versions = _describe_versions(reader, source, location)
         set_prefix = f"{location.url.rstrip('/')}/" if isinstance(reader, Format) else None
         manifests = {path: _list_manifests(group) for path, group in groups.items()}
-        shared = _find_shared_lists(manifests)
+        sharing = _find_groups_with_shared_catalogue(manifests)
         for path, group in groups.items():
-            alone = replace(group, groups={})
-            make = partial(to_virtual_dataset, opening=opening)
-            dataset: xr.Dataset = decode_group(alone, "keep", make, location.url)
+            make_dataset = partial(to_virtual_dataset, opening=options)
+            dataset: xr.Dataset = decode_group(
+                replace(group, groups={}), "keep", make_dataset, location.url
+            )
             sizes = {str(dim): size for dim, size in dataset.sizes.items()}
-            extents[path] = _inherit(extents, path, sizes) | find_extents(dataset)
-            sources = None if path in shared else find_sources(manifests[path], set_prefix)
+            extents[path] = _find_inherited_extents(extents, path, sizes) | find_extents(dataset)
+            sources = None if path in sharing else find_sources(manifests[path], set_prefix)
             title = group.attributes.get("title", root.attributes.get("title", ""))
             entry = CatalogEntry(
                 without_secrets(name.rstrip("/")),
                 without_secrets(location.url),
-                f"/{opening.group or ''}/{path}".replace("//", "/").rstrip("/") or "/",
+                f"/{options.group or ''}/{path}".replace("//", "/").rstrip("/") or "/",
                 reader.name,
                 names=names,
                 title=str(title),
-                variables={str(n): _describe(v.variable) for n, v in dataset.data_vars.items()},
+                variables={str(n): _find_facts(v.variable) for n, v in dataset.data_vars.items()},
                 sizes=sizes,
                 extents=extents[path],
                 files=None if sources is None else sources.number,
@@ -217,8 +218,10 @@ def _list_manifests(group: ManifestGroup) -> list[ChunkManifest]:
     return [fragment.manifest for array in arrays for fragment in array.fragments]
 
 
-def _find_shared_lists(manifests: Mapping[str, Sequence[ChunkManifest]]) -> set[str]:
-    """Return the groups that share the set's list of source files with other groups."""
+def _find_groups_with_shared_catalogue(
+    manifests: Mapping[str, Sequence[ChunkManifest]],
+) -> set[str]:
+    """Return the groups whose source files the set lists together with those of other groups."""
     owners: dict[Hashable, set[str]] = {}
     for path, group_manifests in manifests.items():
         for manifest in group_manifests:
@@ -227,19 +230,19 @@ def _find_shared_lists(manifests: Mapping[str, Sequence[ChunkManifest]]) -> set[
     return {path for paths in owners.values() if len(paths) > 1 for path in paths}
 
 
-def _describe(variable: xr.Variable) -> VariableFacts:
+def _find_facts(variable: xr.Variable) -> VariableFacts:
     attributes = {**variable.encoding, **variable.attrs}
     names = ("units", "standard_name", "long_name")
     texts = (str(attributes.get(name, "")) for name in names)
     return VariableFacts(tuple(map(str, variable.dims)), str(variable.dtype), *texts)
 
 
-# ---------------------------------------------------------------------- the extents of coordinates
+# ---------------------------------------------------------------------- extents of coordinates
 
 MAX_GRID_BYTES = 2**26
-"""Maximum size in bytes of a longitude or latitude of a curvilinear grid that is read."""
+"""Maximum size of a longitude or latitude of a curvilinear grid that is read."""
 MAX_DEGREES = {"latitude": 90.001, "longitude": 720}
-"""Largest absolute values in degrees; larger ones are metres or undeclared fill values."""
+"""Maximum absolute values in degrees; larger ones are metres or undeclared fill values."""
 MAX_VALUES = 100
 """Maximum number of values of a text coordinate that an extent lists."""
 
@@ -255,23 +258,22 @@ AXIS_NAMES = {"longitude": ("lon", "longitude"), "latitude": ("lat", "latitude")
 
 
 def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
-    """Return the extents of the coordinates, by name.
+    """Return the extents of the coordinates by name.
 
-    Axes are identified as in CF, by ``standard_name``, units and ``axis``. If several variables
-    qualify as time, longitude or latitude, the first of the most certain ones is chosen.
+    Axes are identified by ``standard_name``, units and ``axis`` as in CF. If several variables
+    qualify as time, longitude or latitude, the first with the lowest rank is chosen.
 
     Examples
     --------
-    >>> found = find_extents(xr.open_dataset("2001.nc", engine="virtual"))
-    >>> found["lat"]
+    >>> find_extents(xr.open_dataset("2001.nc", engine="virtual"))["lat"]
     Extent(axis='latitude', start=-75.0, stop=75.0, units='', calendar='', values=())
     """
-    axes: dict[str, tuple[int, str]] = {}
+    best: dict[str, tuple[int, str]] = {}
     extents: dict[str, Extent] = {}
     for key, variable in dataset.variables.items():
-        name, (axis, uncertainty) = str(key), _find_axis(str(key), variable)
+        name, (axis, rank) = str(key), _find_axis(str(key), variable)
         if axis == "time" and key not in dataset.coords:
-            # a data variable may hold dates
+            # dates of a data variable
             continue
         if not (axis or variable.dims == (key,)) or (axis and variable.ndim > 2):
             continue
@@ -281,41 +283,41 @@ def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
         if extent is None:
             continue
         if axis in UNIQUE_AXES:
-            best, other = axes.get(axis, (uncertainty + 1, ""))
-            if uncertainty >= best:
+            best_rank, best_name = best.get(axis, (rank + 1, ""))
+            if rank >= best_rank:
                 extent = extent._replace(axis="")
             else:
-                axes[axis] = uncertainty, name
-                if other:
-                    extents[other] = extents[other]._replace(axis="")
+                best[axis] = rank, name
+                if best_name:
+                    extents[best_name] = extents[best_name]._replace(axis="")
         extents[name] = extent
     return extents
 
 
 def _find_axis(name: str, variable: xr.Variable) -> tuple[str, int]:
-    """Return the axis of a variable, and a rank: the lower, the more certain."""
+    """Return the axis of a variable, and a rank: the lower it is, the more certain is the axis."""
     attributes = {**variable.encoding, **variable.attrs}
-    standard, units = attributes.get("standard_name", ""), attributes.get("units", "")
-    letter = attributes.get("axis", "")
+    standard_name, units = attributes.get("standard_name", ""), attributes.get("units", "")
+    cf_axis = attributes.get("axis", "")
     minor = 2 * (variable.dims != (name,))
-    if _are_dates(variable):
-        # of the times of a forecast, the valid time is preferred to the reference time
-        rank = 0 if standard == "time" else 1 if letter == "T" else 3 if standard else 2
+    if _has_dates(variable):
+        # prefer the valid time of a forecast to its reference time
+        rank = 0 if standard_name == "time" else 1 if cf_axis == "T" else 3 if standard_name else 2
         return "time", minor + 4 * rank
     for axis, axis_units in AXIS_UNITS.items():
-        if standard == axis or (not standard and units in axis_units):
-            return axis, minor + (standard != axis)
-        if not standard and not units and name.lower() in AXIS_NAMES[axis]:
+        if standard_name == axis or (not standard_name and units in axis_units):
+            return axis, minor + (standard_name != axis)
+        if not standard_name and not units and name.lower() in AXIS_NAMES[axis]:
             return axis, minor + 4
-    if variable.dims == (name,) and (letter == "Z" or attributes.get("positive")):
+    if variable.dims == (name,) and (cf_axis == "Z" or attributes.get("positive")):
         return "vertical", 0
     return "", 0
 
 
-def _are_dates(variable: xr.Variable) -> bool:
+def _has_dates(variable: xr.Variable) -> bool:
     if variable.dtype.kind == "M":
         return True
-    # cftime dates have dtype object, and such variables are always loaded
+    # cftime dates have dtype object, which is never virtual
     first = variable.values.flat[:1] if variable.dtype.kind == "O" and variable.size else ()
     return any(hasattr(value, "calendar") for value in first)
 
@@ -330,7 +332,7 @@ def _load_values(variable: xr.Variable) -> npt.NDArray[Any] | None:
 
 
 def _compute_extent(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Extent | None:
-    """Return the extent of the values that are not missing, or None if all are."""
+    """Return the extent of values, or None if they have no order or all are missing."""
     kind, units = values.dtype.kind, str(variable.attrs.get("units", ""))
     if kind in "OUST" and axis != "time":
         texts = tuple(map(str, values.ravel()[:MAX_VALUES].tolist()))
@@ -344,8 +346,9 @@ def _compute_extent(values: npt.NDArray[Any], axis: str, variable: xr.Variable) 
         return None
     low, high = valid.min(), valid.max()
     if axis == "time":
-        of_numpy = variable.encoding.get("calendar", "proleptic_gregorian")
-        calendar = getattr(low, "calendar", of_numpy)
+        # cftime dates have a calendar, those of numpy do not
+        calendar = variable.encoding.get("calendar", "proleptic_gregorian")
+        calendar = getattr(low, "calendar", calendar)
         return Extent(axis, _format_date(low), _format_date(high), calendar=str(calendar))
     if max(abs(low), abs(high)) > MAX_DEGREES.get(axis, np.inf):
         return None
@@ -356,15 +359,15 @@ def _format_date(value: Any) -> str:
     return text_of(value) if isinstance(value, np.datetime64) else value.isoformat()
 
 
-def _inherit(
+def _find_inherited_extents(
     extents: Mapping[str, Mapping[str, Extent]], path: str, sizes: Mapping[str, int]
 ) -> dict[str, Extent]:
-    """Return the extents of dimensions that a group inherits from the groups above it."""
+    """Return the extents of the dimensions of a group that its parents have."""
     inherited: dict[str, Extent] = {}
-    above = path
-    while above:
-        above = above.rpartition("/")[0]
-        for name, extent in extents.get(above, {}).items():
+    parent = path
+    while parent:
+        parent = parent.rpartition("/")[0]
+        for name, extent in extents.get(parent, {}).items():
             if name in sizes:
                 inherited.setdefault(name, extent)
     return inherited

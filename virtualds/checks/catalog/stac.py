@@ -1,7 +1,7 @@
-"""The documents of a STAC collection: one item for each entry of a catalogue.
+"""Build the documents of a STAC collection, with an item for each entry of a catalogue.
 
-STAC 1.1.0 (https://github.com/radiantearth/stac-spec), with the extensions datacube 2.2.0 and
-xarray-assets 1.0.0.
+Sources: STAC 1.1.0 (https://github.com/radiantearth/stac-spec), and its extensions datacube 2.2.0
+and xarray-assets 1.0.0.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ MEDIA_TYPES = {
     "zarr": "application/vnd.zarr",
     "cfa": "application/netcdf",
 }
-"""Media types of assets, by the format; other formats have none."""
+"""Media types of assets by format."""
 
 Document = dict[str, Any]
 
@@ -43,12 +44,12 @@ Document = dict[str, Any]
 def build_documents(
     entries: Sequence[CatalogEntry], id: str, description: str, license: str
 ) -> dict[str, Document]:
-    """Return the items and, last, the collection, by path relative to the collection's folder."""
+    """Return the items, followed by the collection, by their paths in the folder."""
     ids = _make_ids(entries)
     items = [_make_item(entry, item_id, id) for entry, item_id in zip(entries, ids, strict=True)]
     paths = [f"{item_id}/{item_id}.json" for item_id in ids]
-    spans = [(item["properties"]["start_datetime"], item["properties"]["end_datetime"])
-             for item in items]  # fmt: skip
+    starts = [item["properties"]["start_datetime"] for item in items]
+    stops = [item["properties"]["end_datetime"] for item in items]
     collection = {
         "type": "Collection",
         "stac_version": VERSION,
@@ -57,7 +58,7 @@ def build_documents(
         "license": license,
         "extent": {
             "spatial": {"bbox": [_find_common_box([item["bbox"] for item in items])]},
-            "temporal": {"interval": [[min(a for a, _ in spans), max(b for _, b in spans)]]},
+            "temporal": {"interval": [[min(starts), max(stops)]]},
         },
         "links": [
             _link("root", "./collection.json"),
@@ -68,15 +69,12 @@ def build_documents(
 
 
 def _make_ids(entries: Sequence[CatalogEntry]) -> list[str]:
-    """Return unique ids of the entries, which are also valid file names."""
+    """Return unique ids of entries, which are valid file names."""
     ids: dict[str, None] = {}
     for entry in entries:
-        item_id = plain = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
-        number = 1
-        while item_id in ids:
-            number += 1
-            item_id = f"{plain}-{number}"
-        ids[item_id] = None
+        base = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
+        candidates = chain([base], (f"{base}-{number}" for number in count(2)))
+        ids[next(candidate for candidate in candidates if candidate not in ids)] = None
     return list(ids)
 
 
@@ -92,7 +90,7 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
     box = [west, lat.start, east, lat.stop]
     start, stop = to_datetime(time.start), to_datetime(time.stop, is_end=True)
     properties: Document = {
-        # a single moment has no range
+        # null for a range of times
         "datetime": start if start == stop else None,
         "start_datetime": start,
         "end_datetime": stop,
@@ -113,10 +111,10 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
         },
     }
     open_kwargs = {"engine": "virtual"} | ({} if entry.group == "/" else {"group": entry.group})
-    media = MEDIA_TYPES.get(entry.format)
+    media_type = MEDIA_TYPES.get(entry.format)
     asset = {
         "href": entry.path,
-        **({"type": media} if media else {}),
+        **({"type": media_type} if media_type else {}),
         "roles": ["data"],
         "xarray:open_kwargs": open_kwargs,
     }
@@ -155,13 +153,13 @@ def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
     return {"type": "coordinate", "extent": ends} | unit
 
 
-# ---------------------------------------------------------------------- bounding boxes, datetimes
+# ---------------------------------------------------------------------- bounding boxes and dates
 
 
 def to_longitudes(start: float, stop: float) -> tuple[float, float]:
-    """Return the west and east of a range of longitudes, between -180 and 180.
+    """Return the west and east end of a range of longitudes, between -180 and 180.
 
-    As in GeoJSON (RFC 7946, section 5.2), west is greater than east across the antimeridian.
+    If the range crosses the antimeridian, west is greater than east (RFC 7946, section 5.2).
 
     Examples
     --------
@@ -176,7 +174,7 @@ def to_longitudes(start: float, stop: float) -> tuple[float, float]:
 
 
 def to_geometry(west: float, south: float, east: float, north: float) -> Document:
-    """Return a bounding box as a GeoJSON geometry: one or two polygons, a line or a point."""
+    """Return a bounding box as a GeoJSON polygon, multipolygon, line or point."""
     if (west, south) == (east, north):
         return {"type": "Point", "coordinates": [west, south]}
     if west == east or south == north:
@@ -193,8 +191,9 @@ def _make_ring(west: float, south: float, east: float, north: float) -> list[lis
 
 def _find_common_box(boxes: Sequence[Sequence[float]]) -> list[float]:
     west, south, east, north = np.transpose(boxes)
-    crosses = bool((west > east).any())
-    ends = (-180.0, 180.0) if crosses and len(boxes) > 1 else (west.min(), east.max())
+    crosses_antimeridian = bool((west > east).any())
+    is_global = crosses_antimeridian and len(boxes) > 1
+    ends = (-180.0, 180.0) if is_global else (west.min(), east.max())
     return [float(ends[0]), float(south.min()), float(ends[1]), float(north.max())]
 
 
@@ -202,10 +201,10 @@ DATE = re.compile(r"(-?\d+)-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d:\d\d)(\.\d+)?)?")
 
 
 def to_datetime(text: str, *, is_end: bool = False) -> str:
-    """Return a date of ISO 8601 in the format of RFC 3339: in UTC, in the Gregorian calendar.
+    """Convert an ISO 8601 date of any calendar to RFC 3339, in UTC and the Gregorian calendar.
 
-    A day that the month does not have in that calendar becomes its last day. Fractions of a second
-    have at most six digits; at the end of a span they are rounded up.
+    A day that does not exist becomes the last day of its month. Fractions of a second are rounded
+    to six digits: up with ``is_end``, otherwise down.
 
     Examples
     --------
@@ -220,8 +219,8 @@ def to_datetime(text: str, *, is_end: bool = False) -> str:
         )
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     day = min(day, calendar.monthrange(year, month)[1])
-    digits = float(match[5] or 0) * 1e6
-    micro = min(math.ceil(digits) if is_end else math.floor(digits), 999_999)
-    clock = datetime.fromisoformat(f"2000-01-01T{match[4] or '00:00:00'}")
-    moment = clock.replace(year=year, month=month, day=day, microsecond=micro)
-    return f"{moment.isoformat()}Z"
+    fraction = float(match[5] or 0) * 1e6
+    microsecond = min(math.ceil(fraction) if is_end else math.floor(fraction), 999_999)
+    time_of_day = datetime.fromisoformat(f"2000-01-01T{match[4] or '00:00:00'}")
+    date = time_of_day.replace(year=year, month=month, day=day, microsecond=microsecond)
+    return f"{date.isoformat()}Z"

@@ -1,4 +1,4 @@
-"""Verifying references: files, byte ranges, and values against a native reader."""
+"""Verify references: check files and byte ranges, and compare values with native readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from virtualds.source_file import SourceFile
 __all__ = ["Problem", "Verification", "verify_arrays"]
 
 AGAINST = ("fingerprint", "range", "native")
-"""The values of ``against``, each of which includes the previous ones."""
+"""Values of ``against``. Each includes the checks of the previous ones."""
 NOT_VIRTUAL = (
     "not a virtual array: xarray or dask reads its values; open the set with "
     "open_virtual_dataset to verify it"
@@ -48,15 +48,15 @@ def verify_arrays(
     seed: int,
     progress: ProgressOption = None,
 ) -> Verification:
-    """Check whether the references of arrays are still valid.
+    """Return a report on whether the references of arrays are still valid.
 
     Parameters
     ----------
     arrays : dict of str to ManifestArray
     loaded : int
-        Number of other variables with values in memory.
+        Number of other variables in memory.
     unread : iterable of str
-        Other variables with lazy values that are not virtual arrays.
+        Other lazy variables, which are not virtual arrays.
     gaps : iterable of str
         Gaps in coordinates.
     sample, against, seed, progress
@@ -75,12 +75,13 @@ def verify_arrays(
     compared = ComparisonResult()
     if against == "native":
         members = find_damaged_members(states.archives)
-        most = min(count_sampled(arrays, sample), survey.references)
-        with count_progress(progress, "comparing", most, "chunk") as advance:
-            compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound, advance)
+        total = min(count_sampled(arrays, sample), survey.references)
+        with count_progress(progress, "comparing", total, "chunk") as advance:
+            chunks = sample_chunks(arrays, sample, seed)
+            compared = compare_chunks(chunks, states.unchanged, advance)
         compared.problems += members
-    strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
-    problems = (*survey.problems, *states.problems, *ranges, *compared.problems, *strange)
+    not_virtual = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
+    problems = (*survey.problems, *states.problems, *ranges, *compared.problems, *not_virtual)
     locations = dict.fromkeys((file.url, file.options) for file in survey.ends)
     verification = Verification(
         against=against,
@@ -96,16 +97,14 @@ def verify_arrays(
         problems=problems,
         runs=list_runs((url for url, _ in locations), problems),
     )
-    # any other problem already explains why nothing was compared
-    return (
-        verification
-        if verification.ok or verification.problems
-        else replace(verification, problems=(_make_no_comparison_problem(verification),))
-    )
+    if verification.ok or verification.problems:
+        return verification
+    # no other problem explains why no chunk was compared
+    return replace(verification, problems=(_make_no_comparison_problem(verification),))
 
 
 def _make_no_comparison_problem(verification: Verification) -> Problem:
-    """Return the problem that no chunk was compared, with the reason and the remedy."""
+    """Return the problem that no chunk was compared, with its reason and remedy."""
     text = (
         f"no chunk was compared: {verification.references:,} lie in files, "
         f"{verification.missing:,} are missing, {verification.inline:,} inline, "
@@ -123,7 +122,7 @@ def _make_no_comparison_problem(verification: Verification) -> Problem:
 def _find_out_of_range(
     arrays: Arrays, survey: ReferenceSurvey, states: FileStates
 ) -> list[Problem]:
-    """Return the references that reach past the current end of their files."""
+    """Return problems for references that extend past the current end of their files."""
     sizes: dict[SourceFile, int] = {
         file: size
         for file, end in survey.ends.items()

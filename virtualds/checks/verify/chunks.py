@@ -1,13 +1,12 @@
-"""Samples chunks of a set, and compares them with what native readers return.
+"""Sample chunks of a set, and compare them with values of native readers.
 
-The sample is spread over all variables, and is the same for the same seed. The chunk cache is not
-used: every sampled chunk is read again. A native reader is the library that the parser of a format
-names: it returns a region of a variable as stored and as decoded. HDF5 and netCDF allow one thread
-at a time, so native readers run in the calling thread, while other threads fetch and decode the
-next chunks.
+The sample is spread over all variables, and depends only on the seed. Sampled chunks are read
+without the chunk cache. A native reader is a library that the parser of a format names. It returns
+a region of a variable, as stored and as decoded by CF. HDF5 and netCDF allow one thread at a time,
+so native readers run in the calling thread, while other threads fetch and decode the next chunks.
 
-Rewritten chunks are compared with the chunks that they were made from: beside the set are files of
-rewritten chunks, and the original references of the variable (`virtualds.writing.rewrite`).
+Rewritten chunks are compared with the original chunks, whose references are stored beside the set
+(`virtualds.writing.rewrite`).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ from virtualds.writing.rewrite import Original, find_original, read_rows
 def open_native(
     native: NativeReader, parser: Parser, source: SourceFile, closing: ExitStack
 ) -> ReadNative:
-    """Open a source file with a native reader of its format.
+    """Return a function that reads a source file with a native reader of its format.
 
     Raises
     ------
@@ -84,7 +83,7 @@ def open_native(
     is_local, options = scheme_of(source.url) == "file", dict(native.options)
     target: Callable[[], Any] = partial(_open_unless_local, source, closing)
     if parser.markers:
-        # a folder is opened by its path
+        # the source is a folder, which has no file object
         target = partial(local_path if is_local else str, source.url)
         if source.options and not is_local:
             options["storage_options"] = dict(source.options)
@@ -96,39 +95,41 @@ def open_native(
 
 
 def _open_unless_local(source: SourceFile, closing: ExitStack) -> Any:
-    """Return the path of a local file, or a new file object of fsspec."""
+    """Return the path of a local file, or a new file object of any other file."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
     if scheme_of(source.url) == HELD:
         return io.BytesIO(find_store(source.url).read_all(source.url, source.options))
     filesystem, path = find_filesystem(source.url, source.options)
-    # file objects of archives close their files when they are garbage collected
+    # keep a reference: a filesystem of an archive closes its files when it is garbage collected
     closing.callback(id, filesystem)
     return closing.enter_context(filesystem.open(path, "rb"))
 
 
-MAX_WHOLE_BYTES = 2**18
-"""Maximum size in bytes of variables that are read whole when several chunks are needed."""
+MAX_CACHED_BYTES = 2**18
+"""Maximum size of variables of which all values are read for the second region."""
 
 
 @dataclass
 class _XarrayReader:
-    """A file opened by an xarray engine, group by group.
+    """Reads a file with an xarray engine, one dataset for each group.
 
-    ``target`` makes the argument of the engine; one dataset reads one file object. Libraries take
-    milliseconds for each read, so ``whole`` caches the small variables of which a second region was
-    needed: their values, or None if only regions can be read, as beside a damaged chunk.
+    ``make_target`` returns the argument of the engine; each dataset needs its own file object.
+    Each read of a library takes milliseconds, so ``cache`` has all values of small variables of
+    which more than one region was read. It has None if not all values can be read because another
+    chunk is damaged.
     """
 
     engine: str
-    target: Callable[[], Any]
+    make_target: Callable[[], Any]
     closing: ExitStack
     options: Mapping[str, Any]
-    opened: dict[tuple[str, bool], xr.Dataset] = field(default_factory=dict)
-    asked: set[tuple[str, str, bool]] = field(default_factory=set)
-    whole: dict[tuple[str, str, bool], Array | None] = field(default_factory=dict)
+    datasets: dict[tuple[str, bool], xr.Dataset] = field(default_factory=dict)
+    requested: set[tuple[str, str, bool]] = field(default_factory=set)
+    cache: dict[tuple[str, str, bool], Array | None] = field(default_factory=dict)
 
     def read(self, request: NativeRegion) -> Array:
+        """Return the values of a region."""
         dataset = self._open_dataset(request.group, request.decoded)
         if request.variable not in dataset.variables:
             raise NativeReadError(f"it has no variable {request.variable!r}")
@@ -136,27 +137,28 @@ class _XarrayReader:
         if variable.shape != request.shape:
             raise NativeReadError(f"it reads the variable with shape {variable.shape}")
         key = request.group, request.variable, request.decoded
-        if key in self.asked and variable.nbytes <= MAX_WHOLE_BYTES and key not in self.whole:
-            self.whole[key] = _read_whole(variable)
-        self.asked.add(key)
-        if (values := self.whole.get(key)) is not None:
+        is_repeated = key in self.requested and key not in self.cache
+        if is_repeated and variable.nbytes <= MAX_CACHED_BYTES:
+            self.cache[key] = _read_all(variable)
+        self.requested.add(key)
+        if (values := self.cache.get(key)) is not None:
             return np.asarray(values[request.region])
         return np.asarray(variable[request.region].values)
 
     def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
-        if (group, decoded) not in self.opened:
+        if (group, decoded) not in self.datasets:
             open_kwargs = {
                 "decode_cf": decoded,
                 "cache": False,
                 "group": group or None,
                 **self.options,
             }
-            dataset = xr.open_dataset(self.target(), engine=self.engine, **open_kwargs)
-            self.opened[group, decoded] = self.closing.enter_context(dataset)
-        return self.opened[group, decoded]
+            dataset = xr.open_dataset(self.make_target(), engine=self.engine, **open_kwargs)
+            self.datasets[group, decoded] = self.closing.enter_context(dataset)
+        return self.datasets[group, decoded]
 
 
-def _read_whole(variable: xr.Variable) -> Array | None:
+def _read_all(variable: xr.Variable) -> Array | None:
     """Return all values of a variable, or None if some cannot be read."""
     try:
         return np.asarray(variable.values)
@@ -164,7 +166,7 @@ def _read_whole(variable: xr.Variable) -> Array | None:
         return None
 
 
-# ---------------------------------------------------------------------- chunks
+# ---------------------------------------------------------------------- rewritten chunks
 
 REPOSITORY_REASON = "it is a chunk of an Icechunk repository, and no other file holds it"
 """The reason for not comparing a chunk that the repository itself stores."""
@@ -182,9 +184,9 @@ class RewrittenFile:
     Parameters
     ----------
     original : Original
-        The variable from which they were made.
+        The original variable.
     cells : dict of int to int
-        The index of the cell of each chunk, by its offset; -1 is a chunk of one value.
+        Indexes of cells by the offsets of their chunks; -1 means a chunk of a single value.
     """
 
     original: Original
@@ -192,17 +194,17 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: SourceFile) -> RewrittenFile | None:
-        """Return a file of rewritten chunks, or None if the file is of another kind."""
+        """Return a file of rewritten chunks, or None for other files."""
         if file.size is None or (original := find_original(file)) is None:
             return None
         if (rows := read_rows(file)) is None:
             return None
         cells, lengths = zip(*rows, strict=True)
-        begins = np.cumsum(lengths) - np.array(lengths)
-        return cls(original, dict(zip(begins.tolist(), cells, strict=True)))
+        offsets = np.cumsum(lengths) - np.array(lengths)
+        return cls(original, dict(zip(offsets.tolist(), cells, strict=True)))
 
     def pair(self, chunk: SampledChunk) -> tuple[Array, Array]:
-        """Return the values of a rewritten chunk, and the original values at the same position.
+        """Return the values of a rewritten chunk, and the original values of its cell.
 
         Raises
         ------
@@ -224,7 +226,7 @@ class RewrittenFile:
 def pair_rewritten(
     file: SourceFile, chunks: Sequence[SampledChunk]
 ) -> list[tuple[SampledChunk, Array, Array]] | None:
-    """Return rewritten chunks with rewritten and original values, or None for other files."""
+    """Return chunks with their rewritten and original values, or None if they are not rewritten."""
     rewritten = RewrittenFile.of(file)
     if rewritten is None:
         return None
@@ -237,29 +239,29 @@ Sample = int | float | None
 """A number of chunks, a fraction of them, or None for all."""
 
 
-ATTEMPTS = 8
-"""Maximum number of draws to find an existing chunk where many are missing."""
+MAX_DRAWS = 8
+"""Maximum number of draws for each chunk of a sample, since a drawn chunk may be missing."""
 
 
 CHUNKS_AT_ONCE = 2**16
-"""Number of chunks of one fragment that are looked up at a time."""
+"""Number of chunks of a fragment that are looked up at a time."""
 
 
 class SampledChunk(NamedTuple):
-    """The location of a chunk in a file, and the information to decode it."""
+    """The location of a chunk in a file, and what is needed to decode it."""
 
     variable: str
-    number: ChunkId
+    chunk_id: ChunkId
     file: SourceFile
     offset: int
     length: int
     checksum: int
     pipeline: CodecPipeline
-    encoded: tuple[int, ...]
+    encoded_shape: tuple[int, ...]
 
 
 class SampledFragment(NamedTuple):
-    """A fragment of an array."""
+    """A fragment of an array from which chunks are drawn."""
 
     name: str
     array: ManifestArray
@@ -267,12 +269,12 @@ class SampledFragment(NamedTuple):
 
 
 def check_sample(sample: Any) -> Sample:
-    """Return the size of the sample.
+    """Return the size of a sample as an int, a float or None.
 
     Raises
     ------
     ValueError
-        It is neither a number of chunks nor a fraction.
+        It is neither a number of chunks, nor a fraction, nor None.
     """
     is_count = isinstance(sample, int | np.integer) and not isinstance(sample, bool)
     if sample is None or (is_count and sample > 0):
@@ -286,11 +288,11 @@ def check_sample(sample: Any) -> Sample:
 
 
 def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[SampledChunk]:
-    """Yield chunks that are in files, spread evenly over all of them.
+    """Yield a sample of the chunks that are in files, spread evenly over all chunks.
 
-    Each variable has its share, at least one chunk if the sample is large enough. A variable is
-    divided into as many ranges of equal length, and one chunk is drawn from each. References that
-    cannot be read yield nothing.
+    Each fragment gets a number of chunks by its size, at least one if the sample is large enough.
+    It is divided into as many ranges of equal length, and one chunk is drawn from each. References
+    that cannot be read yield nothing.
     """
     parts = [
         SampledFragment(name, array, fragment)
@@ -300,26 +302,26 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
     ]
     rng = np.random.default_rng(seed)
     sizes = np.array([part.fragment.manifest.size for part in parts], np.int64)
-    for part, quota in zip(parts, _share_quotas(sizes, sample, rng).tolist(), strict=True):
-        if quota == part.fragment.manifest.size:
-            yield from _iterate_all(part)
-        elif quota:
-            yield from _draw_some(part, quota, rng)
+    for part, count in zip(parts, _divide_sample(sizes, sample, rng).tolist(), strict=True):
+        if count == part.fragment.manifest.size:
+            yield from _iterate_all_chunks(part)
+        elif count:
+            yield from _draw_chunks(part, count, rng)
 
 
 def count_sampled(arrays: Arrays, sample: Sample) -> int:
-    """Return the maximum number of chunks of a sample; missing chunks are not drawn."""
-    return _size_sample(sum(array.nchunks for array in arrays.values()), sample)
+    """Return the maximum number of chunks of a sample, which has no missing chunks."""
+    return _compute_sample_size(sum(array.nchunks for array in arrays.values()), sample)
 
 
-def _size_sample(total: int, sample: Sample) -> int:
+def _compute_sample_size(total: int, sample: Sample) -> int:
     count = total if sample is None else sample
     return min(total, ceil(count * total) if isinstance(count, float) else count)
 
 
-def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
+def _divide_sample(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
     """Return the number of chunks to draw from each part: one, and more by its size."""
-    count = _size_sample(int(sizes.sum()), sample)
+    count = _compute_sample_size(int(sizes.sum()), sample)
     minimum = np.ones(sizes.size, np.int64)
     if count < sizes.size:
         minimum[rng.permutation(sizes.size)[count:]] = 0
@@ -329,53 +331,54 @@ def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints
     return minimum + np.diff(ends, prepend=0)
 
 
-def _iterate_all(part: SampledFragment) -> Iterator[SampledChunk]:
+def _iterate_all_chunks(part: SampledFragment) -> Iterator[SampledChunk]:
     size = part.fragment.manifest.size
     for start in range(0, size, CHUNKS_AT_ONCE):
-        sampled = _make_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
-        yield from (chunk for chunk in sampled if chunk is not None)
+        chunks = _look_up_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
+        yield from (chunk for chunk in chunks if chunk is not None)
 
 
-def _draw_some(
-    part: SampledFragment, quota: int, rng: np.random.Generator
+def _draw_chunks(
+    part: SampledFragment, count: int, rng: np.random.Generator
 ) -> Iterator[SampledChunk]:
-    """Draw one chunk from each range; draw again if a range yields none."""
+    """Yield a random chunk from each range. If it is not in a file, draw another one."""
     size = part.fragment.manifest.size
-    bounds = np.arange(quota + 1) * size // quota
-    pending = np.arange(quota)
-    for _ in range(ATTEMPTS):
-        drawn = rng.integers(bounds[pending], bounds[pending + 1])
-        sampled = _make_chunks(part, drawn)
-        yield from (chunk for chunk in sampled if chunk is not None)
-        pending = pending[[chunk is None for chunk in sampled]]
+    bounds = np.arange(count + 1) * size // count
+    pending = np.arange(count)
+    for _ in range(MAX_DRAWS):
+        indexes = rng.integers(bounds[pending], bounds[pending + 1])
+        chunks = _look_up_chunks(part, indexes)
+        yield from (chunk for chunk in chunks if chunk is not None)
+        pending = pending[[chunk is None for chunk in chunks]]
         if not pending.size:
             return
 
 
-def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
-    """Return chunks by their flat indexes, or None for chunks that are in no file."""
+def _look_up_chunks(part: SampledFragment, indexes: Ints) -> Sequence[SampledChunk | None]:
+    """Return the chunks at flat indexes, with None for chunks that are not in a file."""
     axes = part.fragment.axes
     try:
-        rows = part.fragment.manifest.at(ids)
+        rows = part.fragment.manifest.at(indexes)
     except (VirtualdsError, OSError):
-        return [None] * ids.size  # the survey has reported it
-    positions = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
-    sampled: list[SampledChunk | None] = []
-    for n in range(ids.size):
+        return [None] * indexes.size  # the survey has reported it
+    ids = np.unravel_index(indexes, part.fragment.manifest.shape) if axes else ()
+    chunks: list[SampledChunk | None] = []
+    for n in range(indexes.size):
         row = rows.lookup((n,))
-        number = tuple(int(at[n]) for at in positions)
-        slabs = (axis.slabs(i, i + 1) for axis, i in zip(axes, number, strict=True))
-        encoded = tuple(int(slab.encoded[0]) for slab in slabs)
-        byte_range = (row.offset, row.length, row.checksum)
-        pipeline = part.array.pipelines[row.pipeline] if row.file >= 0 else None
-        sampled.append(
-            None
-            if pipeline is None
-            else SampledChunk(
-                part.name, number, rows.files[row.file], *byte_range, pipeline, encoded
+        if row.file < 0:
+            chunks.append(None)
+            continue
+        chunk_id = tuple(int(ids_of_axis[n]) for ids_of_axis in ids)
+        slabs = (axis.slabs(i, i + 1) for axis, i in zip(axes, chunk_id, strict=True))
+        encoded_shape = tuple(int(slab.encoded[0]) for slab in slabs)
+        chunks.append(
+            SampledChunk(
+                *(part.name, chunk_id, rows.files[row.file]),
+                *(row.offset, row.length, row.checksum),
+                *(part.array.pipelines[row.pipeline], encoded_shape),
             )
         )
-    return sampled
+    return chunks
 
 
 Item = TypeVar("Item")
@@ -384,30 +387,29 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-PIECE = 2**24
-"""Maximum number of bytes of an uncompressed chunk to compare, as it may be a whole
-file."""
+MAX_PART_BYTES = 2**24
+"""Maximum number of bytes to compare of an uncompressed chunk, which may be a whole file."""
 
 
 def select_part(chunk: SampledChunk) -> SampledChunk:
-    """Return the part of a chunk to compare: all, or middle rows of a large uncompressed one."""
-    shape = chunk.pipeline.stored_shape(chunk.encoded)
+    """Return the whole chunk, or rows in the middle of a large uncompressed chunk."""
+    shape = chunk.pipeline.stored_shape(chunk.encoded_shape)
     size = chunk.pipeline.dtype.itemsize
-    if chunk.pipeline.codecs or chunk.checksum or chunk.length <= PIECE:
+    if chunk.pipeline.codecs or chunk.checksum or chunk.length <= MAX_PART_BYTES:
         return chunk
     if chunk.length != prod(shape) * size:
         return chunk
-    rows = [prod(shape[axis:]) * size for axis in range(len(shape) + 1)]
-    inner = next(axis for axis, row in enumerate(rows) if row <= PIECE)
-    # the rows must be within one row of the next outer axis to form a box
-    row, outer = rows[inner], rows[inner - 1]
-    row_count = min(PIECE // row * row, outer)
-    begin = chunk.length // outer // 2 * outer + (outer - row_count) // 2 // row * row
-    return chunk._replace(offset=chunk.offset + begin, length=row_count)
+    row_bytes = [prod(shape[axis:]) * size for axis in range(len(shape) + 1)]
+    axis = next(axis for axis, nbytes in enumerate(row_bytes) if nbytes <= MAX_PART_BYTES)
+    # to form a box, the rows must be within one row of the previous axis
+    row, outer_row = row_bytes[axis], row_bytes[axis - 1]
+    length = min(MAX_PART_BYTES // row * row, outer_row)
+    start = chunk.length // outer_row // 2 * outer_row + (outer_row - length) // 2 // row * row
+    return chunk._replace(offset=chunk.offset + start, length=length)
 
 
 def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
-    """Return the stored values of a chunk or a part: a row if uncompressed, else in its shape.
+    """Return the stored values of a part of a chunk: 1-D if uncompressed, else in its shape.
 
     Raises
     ------
@@ -417,7 +419,7 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
         Bytes are outside the file.
     """
     pipeline = chunk.pipeline
-    shape = pipeline.stored_shape(chunk.encoded)
+    shape = pipeline.stored_shape(chunk.encoded_shape)
     if part.length != chunk.length:
         shape = (part.length // pipeline.dtype.itemsize,)
     manifest = ChunkManifest.build(
@@ -436,26 +438,28 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Return whether the bytes were read but are invalid."""
+    """Return whether bytes were read, but cannot be decoded."""
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
 
 
 def map_in_order(
-    items: Iterable[Item], work: Callable[[Item], Result], at_once: int
+    items: Iterable[Item], function: Callable[[Item], Result], threads: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with the result of ``work``, which threads compute ahead."""
-    with ThreadPoolExecutor(at_once, thread_name_prefix="virtualds verify") as pool:
+    """Yield each item with the result of ``function``, which threads compute ahead."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds verify") as pool:
         try:
-            for item, future in iterate_results(pool, work, items, ahead=at_once + 1):
+            for item, future in iterate_results(pool, function, items, ahead=threads + 1):
                 yield item, future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-# ---------------------------------------------------------------------- compare chunks
+# ---------------------------------------------------------------------- comparison
 
 SORTED_CHUNKS = 2**17
-"""Number of chunks that are sorted by file at a time, so that each file is opened once."""
+"""Number of chunks that are sorted by file at a time, so that files are opened few times."""
+BATCH = 16
+"""Number of chunks of a file that are compared at a time."""
 MAX_OPEN_SOURCES = 4
 """Maximum number of files that are kept open."""
 COMPARE_ERRORS = (
@@ -468,7 +472,7 @@ COMPARE_ERRORS = (
 
 @dataclass
 class ComparisonResult:
-    """The problems found, and the number of equal chunks by reader (``equal``)."""
+    """The number of sampled chunks, of equal chunks by reader, and the problems."""
 
     sampled: int = 0
     equal: Counter[str] = field(default_factory=Counter)
@@ -476,76 +480,68 @@ class ComparisonResult:
 
 
 def compare_chunks(
-    chunks: Iterable[SampledChunk], sound: set[SourceFile], advance: Advance
+    chunks: Iterable[SampledChunk], unchanged: set[SourceFile], advance: Advance
 ) -> ComparisonResult:
-    """Compare chunks of valid files; chunks of other files are skipped."""
+    """Compare chunks of unchanged files; other chunks are skipped."""
     result = ComparisonResult()
-    waiting = (chunk for chunk in chunks if chunk.file in sound)
-    with ExitStack() as closing:
-        sources = closing.enter_context(_OpenSources())
-        while batch := list(islice(waiting, SORTED_CHUNKS)):
-            # options cannot be ordered
+    valid_chunks = (chunk for chunk in chunks if chunk.file in unchanged)
+    with _OpenSources() as sources:
+        while batch := list(islice(valid_chunks, SORTED_CHUNKS)):
+            # files cannot be sorted: their options have no order
             batch.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
-            _compare_batch(batch, sources, result, advance)
+            _compare_sorted(batch, sources, result, advance)
     return result
 
 
-def _compare_batch(
+def _compare_sorted(
     chunks: Sequence[SampledChunk],
     sources: _OpenSources,
     result: ComparisonResult,
     advance: Advance,
 ) -> None:
-    for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
-        for batch in _batch_reads(members):
+    for file, reads in groupby(_read_chunks(chunks), key=lambda read: read[0].file):
+        while batch := list(islice(reads, BATCH)):
             result.sampled += len(batch)
-            good = [(chunk, part, numbers) for chunk, part, numbers in batch
-                    if not _is_refused(chunk, numbers, result)]  # fmt: skip
-            if good:
-                _compare_file(file, good, sources, result)
+            values = []
+            for chunk, part, stored in batch:
+                if isinstance(stored, VirtualdsError):
+                    result.problems.append(_make_read_problem(chunk, stored))
+                else:
+                    values.append((chunk, part, stored))
+            if values:
+                _compare_file(file, values, sources, result)
             advance(len(batch))
 
 
 Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
-"""A chunk, the part of it to compare, and the stored values of that part."""
+"""A chunk, the part of it to compare, and the stored values of that part, or the error."""
 
 
-def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
-    while batch := list(islice(members, 16)):
-        yield batch
-
-
-def _read_pairs(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
-    far = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
+def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
+    is_remote = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
     pairs = ((chunk, select_part(chunk)) for chunk in chunks)
-    at_once = min(16, get_options().max_requests) if far else count_cores()
-    for (chunk, part), numbers in map_in_order(pairs, _read_numbers, at_once):
-        yield chunk, part, numbers
+    threads = min(16, get_options().max_requests) if is_remote else count_cores()
+    for (chunk, part), stored in map_in_order(pairs, _read_or_get_error, threads):
+        yield chunk, part, stored
 
 
-def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
+def _read_or_get_error(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
     try:
         return read_stored_numbers(*pair)
     except VirtualdsError as error:
         return error
 
 
-def _is_refused(
-    chunk: SampledChunk, numbers: Array | VirtualdsError, result: ComparisonResult
-) -> bool:
-    """Return whether a chunk cannot be read, and record the problem."""
-    if not isinstance(numbers, VirtualdsError):
-        return False
-    kind = "undecodable" if is_undecodable(numbers) else "unreachable"
-    if isinstance(numbers, FormatError):
-        # an invalid reference, for which nothing was read
+def _make_read_problem(chunk: SampledChunk, error: VirtualdsError) -> Problem:
+    kind = "undecodable" if is_undecodable(error) else "unreachable"
+    if isinstance(error, FormatError):
+        # the reference is invalid, and nothing was read
         kind = "range"
-    result.problems.append(_make_problem(chunk, kind, str(numbers)))
-    return True
+    return _make_problem(chunk, kind, str(error))
 
 
 def _make_problem(chunk: SampledChunk, kind: str, text: str) -> Problem:
-    return Problem(chunk.file.url, chunk.variable, chunk.number, kind, text)
+    return Problem(chunk.file.url, chunk.variable, chunk.chunk_id, kind, text)
 
 
 def _compare_file(
@@ -554,7 +550,7 @@ def _compare_file(
     sources: _OpenSources,
     result: ComparisonResult,
 ) -> None:
-    """Compare chunks of one file with its native readers, or with their originals."""
+    """Compare chunks of a file with its native readers, or rewritten chunks with the originals."""
     try:
         pairs = pair_rewritten(file, [chunk for chunk, _, _ in chunks])
     except COMPARE_ERRORS as error:
@@ -571,12 +567,12 @@ def _compare_file(
         return
     ranges = [(part.offset, part.length) for _, part, _ in chunks]
     locations = source.scanned.locate_ranges(file.url, ranges)
-    for chunk, part, numbers in chunks:
+    for chunk, part, stored in chunks:
         location = locations.get((part.offset, part.length))
         if location is None:
             result.problems.append(_make_problem(chunk, *source.describe_absence(part)))
             continue
-        kind, text = source.compare(chunk, location, numbers)
+        kind, text = source.compare(chunk, location, stored)
         if kind:
             result.problems.append(_make_problem(chunk, kind, text))
         else:
@@ -586,19 +582,19 @@ def _compare_file(
 def _compare_pairs(
     pairs: Sequence[tuple[SampledChunk, Array, Array]], result: ComparisonResult
 ) -> None:
-    """Compare rewritten chunks with the values from which they were made."""
-    for chunk, ours, theirs in pairs:
-        if text := find_difference(ours, theirs):
+    """Compare rewritten chunks with their original values."""
+    for chunk, rewritten, original in pairs:
+        if text := find_difference(rewritten, original):
             result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
         else:
             result.equal["the originals"] += 1
 
 
-# ---------------------------------------------------------------------- one file
+# ---------------------------------------------------------------------- open files
 
 
 class _OpenSources:
-    """The open files; the least recently used are closed first."""
+    """A cache of open files, which closes the least recently used ones."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _OpenSource | str] = OrderedDict()
@@ -611,7 +607,7 @@ class _OpenSources:
             self._close_oldest()
 
     def of(self, file: SourceFile) -> _OpenSource | str:
-        """Return the opened file or its Zarr store, or the reason why it cannot be compared."""
+        """Return the open file or its Zarr store, or the reason why it cannot be compared."""
         url = next((url for url in self._open if f"{file.url}/".startswith(f"{url}/")), None)
         if url is not None:
             self._open.move_to_end(url)
@@ -634,89 +630,94 @@ class _OpenSources:
 
 
 class _OpenSource:
-    """A file that was scanned again, with its native readers."""
+    """A file that was scanned again, and its native readers."""
 
     def __init__(self, scanned: ScannedSource) -> None:
         self.scanned = scanned
         self.closing = ExitStack()
-        self._opened: dict[str, ReadNative | str] = {}
+        self._readers: dict[str, ReadNative | str] = {}
 
     def describe_absence(self, part: SampledChunk) -> tuple[str, str]:
-        """Return the kind and text of the problem when the file has no chunk at a position."""
+        """Return the kind and text of the problem that the file has no chunk at these bytes."""
         end = part.offset + part.length
         text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
         problems = self.scanned.group.all_problems()
         if problems and self.scanned.parser.options:
-            # sets do not record parser options, which may have selected this chunk
-            why = next(iter(problems.values()))
-            return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
+            # the chunk may need parser options, which sets do not store
+            reason = next(iter(problems.values()))
+            return (
+                NOT_COMPARED,
+                f"decoded, but not compared: {text}, without parser_options: {reason}",
+            )
         return "differs", f"{text}; scan it again"
 
     def compare(
-        self, chunk: SampledChunk, location: ByteLocation, numbers: Array
+        self, chunk: SampledChunk, location: ByteLocation, stored: Array
     ) -> tuple[str, str]:
         """Return the kind and text of a problem, or "" and the name of the reader if equal."""
         try:
-            visible = location.locate_values(numbers)
+            visible = location.locate_values(stored)
         except ValueError:
             return "differs", (
-                f"{numbers.size} elements of {numbers.dtype} were decoded, the file has "
+                f"{stored.size} elements of {stored.dtype} were decoded, the file has "
                 f"{location.box} of {location.pipeline.dtype} there"
             )
         if visible is None:
             return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
-        why: list[str] = []
+        errors: list[str] = []
         for native in self.scanned.parser.natives:
             try:
-                text = self._compare(native, chunk, location, *visible)
+                text = self._compare_with(native, chunk, location, *visible)
             except COMPARE_ERRORS as error:
-                why.append(f"{native.package}: {_describe_error(error)}")
+                errors.append(f"{native.package}: {_describe_error(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
-        reasons = "; ".join(why) or f"{self.scanned.parser.name} files have no known native reader"
+        no_reader = f"{self.scanned.parser.name} files have no known native reader"
+        reasons = "; ".join(errors) or no_reader
         return NOT_COMPARED, f"decoded, but not compared: {reasons}"
 
-    def _compare(
+    def _compare_with(
         self,
         native: NativeReader,
         chunk: SampledChunk,
         location: ByteLocation,
         region: Region,
-        numbers: Array,
+        stored: Array,
     ) -> str:
-        """Return a description of the difference from the values of a reader, or "" if equal."""
-        read = self._read_of(native)
+        """Return the difference from the values of a native reader, or "" if there is none."""
+        read = self._get_reader(native)
         packing = chunk.pipeline.packing
-        comparisons = [(False, numbers)]
+        comparisons = [(False, stored)]
         if packing is not None:
-            comparisons.append((True, packing.decode(numbers.copy())))
-        answers = 0
+            comparisons.append((True, packing.decode(stored.copy())))
+        has_compared = False
         for decoded, ours in comparisons:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 theirs = read(location.to_native_region(region, decoded=decoded))
             if theirs is None:
                 continue
-            answers += 1
+            has_compared = True
             if not decoded and theirs.dtype == bool and ours.dtype.itemsize == 1:
-                # some libraries return booleans for values that are stored as integers
+                # some libraries return integers as booleans
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
                 kind = "decoded" if decoded else "stored"
                 return f"{kind} {location.variable}{_format_region(region)}: {text}"
-        if not answers:
+        if not has_compared:
             raise NativeReadError("it does not give values in this form")
         return ""
 
-    def _read_of(self, native: NativeReader) -> ReadNative:
-        reader = self._opened.get(native.package)
+    def _get_reader(self, native: NativeReader) -> ReadNative:
+        reader = self._readers.get(native.package)
         if reader is None:
-            reader = self._opened[native.package] = self._open(native)
+            reader = self._readers[native.package] = self._open(native)
         if isinstance(reader, str):
             raise NativeReadError(reader)
         return reader
 
     def _open(self, native: NativeReader) -> ReadNative | str:
+        """Return a reader, or the reason why there is none."""
         source = self.scanned.source
         if native.name is None:
             return "it is not installed"
@@ -733,19 +734,19 @@ class _OpenSource:
 def _describe_error(error: BaseException) -> str:
     if isinstance(error, NativeReadError):
         return str(error)
-    first = (format(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:300]
+    first_line = (format(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"[:300]
 
 
 def _format_region(region: Region) -> str:
     return f"[{', '.join(f'{part.start}:{part.stop}' for part in region)}]"
 
 
-# ---------------------------------------------------------------------- bit for bit
+# ---------------------------------------------------------------------- bitwise comparison
 
 
 def find_difference(ours: Array, theirs: Array) -> str:
-    """Describe how two arrays differ in shape, dtype or any bit; "" if they are equal.
+    """Return how two arrays differ in shape, dtype or any bit, or "" if they are equal.
 
     Examples
     --------
@@ -759,26 +760,27 @@ def find_difference(ours: Array, theirs: Array) -> str:
         return f"shape {ours.shape} here, {theirs.shape} there"
     if ours.dtype != theirs.dtype:
         return f"dtype {ours.dtype} here, {theirs.dtype} there"
-    unlike = _find_unlike(ours, theirs)
-    if not unlike.any():
+    differs = _find_differing_elements(ours, theirs)
+    if not differs.any():
         return ""
-    first = tuple(int(i) for i in np.argwhere(unlike)[0])
+    first = tuple(int(i) for i in np.argwhere(differs)[0])
     return (
-        f"{np.count_nonzero(unlike)} of {unlike.size} elements differ, the first at {first}: "
+        f"{np.count_nonzero(differs)} of {differs.size} elements differ, the first at {first}: "
         f"{ours[first]} here, {theirs[first]} there"
     )
 
 
-def _find_unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of the elements that differ in any bit; padding between fields is ignored."""
+def _find_differing_elements(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
+    """Return a mask of the elements that differ in any bit, except in padding between fields."""
     if ours.dtype.names:
-        fields = [_find_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
-        wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]
-        return np.asarray(np.logical_or.reduce(wide))
+        fields = [_find_differing_elements(ours[name], theirs[name]) for name in ours.dtype.names]
+        # a field may be an array
+        differs = [mask.reshape(*ours.shape, -1).any(-1) for mask in fields]
+        return np.asarray(np.logical_or.reduce(differs))
     if ours.dtype.hasobject or not ours.nbytes:
         return np.asarray(ours != theirs)
-    bits = [
+    our_bytes, their_bytes = (
         np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(*a.shape, -1)
         for a in (ours, theirs)
-    ]
-    return np.asarray((bits[0] != bits[1]).any(-1))
+    )
+    return np.asarray((our_bytes != their_bytes).any(-1))

@@ -1,6 +1,6 @@
-"""The report of a verification: counts, the files as a strip, and a card for each kind of problem.
+"""The report of a verification: counts, a strip of files, and a card for each kind of problem.
 
-One table has the meaning and the remedy of each kind of problem.
+`KINDS` has the meaning and the remedy of each kind.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ NOT_COMPARED = "not compared"
 
 
 class State(NamedTuple):
-    """The state of a file, for a reader."""
+    """The state of a file in the report."""
 
     sign: str
     name: str
     shade: Shade
 
 
-SOUND = State("✓", "ok", OK)
-LOST = State("✗", "missing", MISSING)
-OTHER = State("!", "changed", CHANGED)
-DAMAGED = State("✗", "unreadable or damaged", SERIES[4])
-UNSEEN = State("?", NOT_COMPARED, UNKNOWN)
+OK_STATE = State("✓", "ok", OK)
+MISSING_STATE = State("✗", "missing", MISSING)
+CHANGED_STATE = State("!", "changed", CHANGED)
+DAMAGED_STATE = State("✗", "unreadable or damaged", SERIES[4])
+UNCHECKED_STATE = State("?", NOT_COMPARED, UNKNOWN)
+WORST_FIRST = (MISSING_STATE, DAMAGED_STATE, CHANGED_STATE, UNCHECKED_STATE)
 
 
 class Kind(NamedTuple):
-    """A kind of problem: how it is counted, its meaning, its remedy, and code for it.
+    """A kind of problem.
 
-    In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
+    ``counted`` follows the number of problems in the summary. In ``code``, ``{urls}`` stands for
+    the files, ``set_url`` for the set, and ``found`` for the report.
     """
 
     counted: str
@@ -61,11 +63,11 @@ class Kind(NamedTuple):
     code: str = ""
 
 
-TAKE_OUT = "virtualds.drop_sources(set_url, {urls})"
-SCAN_AGAIN = """for url in {urls}:
+DROP_CODE = "virtualds.drop_sources(set_url, {urls})"
+RESCAN_CODE = """for url in {urls}:
     again = virtualds.open_virtual_dataset(url)
     again.virtual.to_manifest(set_url, mode="replace-source")"""
-CHANGE = (
+CHANGE_REMEDY = (
     "if the change was meant, scan the file again (virtualds sync does that for all); else "
     "restore it"
 )
@@ -73,88 +75,88 @@ KINDS: dict[str, Kind] = {
     "missing": Kind(
         "missing",
         "the file does not exist",
-        LOST,
+        MISSING_STATE,
         "restore the file; name its new folder (virtualds rename-paths); or take it out of the set "
         "(virtualds drop-sources; or virtualds sync --on-removed drop, for all that are gone)",
-        TAKE_OUT,
+        DROP_CODE,
     ),
     "unreachable": Kind(
         "unreachable",
         "the file, or a part of it, cannot be read: no permission, no answer",
-        DAMAGED,
+        DAMAGED_STATE,
         "check permissions, credentials and network, then verify again",
     ),
     "size": Kind(
         "of another size",
         "the length of the file has changed since the scan",
-        OTHER,
-        CHANGE,
-        SCAN_AGAIN,
+        CHANGED_STATE,
+        CHANGE_REMEDY,
+        RESCAN_CODE,
     ),
     "etag": Kind(
         "of another version",
         "the store reports another version than at the scan",
-        OTHER,
-        CHANGE,
-        SCAN_AGAIN,
+        CHANGED_STATE,
+        CHANGE_REMEDY,
+        RESCAN_CODE,
     ),
     "modified": Kind(
         "modified later",
         "the file was modified after the scan",
-        OTHER,
-        f"if it was copied without its time, copy it with cp -p or rsync -t; {CHANGE}",
-        SCAN_AGAIN,
+        CHANGED_STATE,
+        f"if it was copied without its time, copy it with cp -p or rsync -t; {CHANGE_REMEDY}",
+        RESCAN_CODE,
     ),
     "range": Kind(
         "outside of the file",
         "a reference is empty, negative, or extends past the end of its file",
-        DAMAGED,
+        DAMAGED_STATE,
         "fetch the file again, or scan it again",
-        SCAN_AGAIN,
+        RESCAN_CODE,
     ),
     "references": Kind(
         "with unreadable references",
         "references of the set cannot be read",
-        DAMAGED,
+        DAMAGED_STATE,
         "restore the set from a copy, or open an older snapshot of it",
     ),
     "undecodable": Kind(
         "undecodable",
         "bytes of a chunk or a member do not decode, or do not match their checksum",
-        DAMAGED,
+        DAMAGED_STATE,
         "fetch the file again; or take it out of the set",
-        TAKE_OUT,
+        DROP_CODE,
     ),
     "differs": Kind(
         "with other values",
         "a chunk differs from what the native reader gives, or is not a chunk of its file",
-        DAMAGED,
+        DAMAGED_STATE,
         "scan the file again, and report the difference",
-        SCAN_AGAIN,
+        RESCAN_CODE,
     ),
     NOT_COMPARED: Kind(
         NOT_COMPARED,
         "not checked, with the reason",
-        UNSEEN,
+        UNCHECKED_STATE,
         "the reason says what is needed",
     ),
 }
-"""The kinds of problems, the worst first."""
+"""Kinds of problems, the worst first."""
 
 SHOWN_PROBLEMS = 10
 """Maximum number of problems of one kind that are shown; `Verification.to_dataframe` has all."""
 WHERE_ALL = "see to_dataframe()"
-NARROWEST = 0.006
-"""The minimum share of the strip for a run of bad files, so that one of a million is visible."""
+MIN_SPAN_WIDTH = 0.006
+"""Minimum width of bad files as a fraction of the strip, so that one of a million is visible."""
 MAX_URLS = 5
-"""Maximum number of files that the code names; it selects more from ``found``, the report."""
+"""Maximum number of urls in the code; if there are more, it selects them from the report."""
 
 
 class Problem(NamedTuple):
-    """A problem, or a check that could not be made.
+    """A problem, or a check that was not possible.
 
-    ``chunk`` is the chunk id in the grid of its fragment, or None if the problem concerns a whole
-    file or variable. ``variable`` is empty if it concerns a whole file.
+    ``chunk`` is the chunk id in the grid of the fragment, or None for a problem of a whole file or
+    variable. ``variable`` is empty for a problem of a whole file.
     """
 
     url: str
@@ -164,97 +166,99 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        at = f", chunk {self.chunk}" if self.chunk is not None else ""
-        who = f"{self.variable}{at}" if self.variable else ""
-        text = ": ".join(part for part in (self.url, who, self.message) if part)
+        chunk = f", chunk {self.chunk}" if self.chunk is not None else ""
+        variable = f"{self.variable}{chunk}" if self.variable else ""
+        text = ": ".join(part for part in (self.url, variable, self.message) if part)
         return without_secrets(text)
 
 
 class FileRun(NamedTuple):
-    """Consecutive files with the same worst kind of problem, or "" for none."""
+    """Consecutive files whose worst problems are of the same kind, or "" without problems."""
 
     kind: str
     files: int
 
 
 def list_runs(urls: Iterable[str], problems: Sequence[Problem]) -> tuple[FileRun, ...]:
-    """Return the runs of consecutive files that have the same worst kind of problem.
+    """Group consecutive files by the kind of their worst problem.
 
     Examples
     --------
-    >>> gone = Problem("b.nc", "", None, "missing", "there is no such file")
-    >>> [run.files for run in list_runs(["a.nc", "b.nc", "c.nc", "d.nc"], [gone])]
+    >>> problem = Problem("b.nc", "", None, "missing", "there is no such file")
+    >>> [run.files for run in list_runs(["a.nc", "b.nc", "c.nc", "d.nc"], [problem])]
     [1, 1, 2]
     """
-    kinds = _find_worst(problems)
+    kinds = _find_worst_kinds(problems)
     runs = groupby(urls, key=lambda url: kinds.get(url, ""))
     return tuple(FileRun(kind, sum(1 for _ in members)) for kind, members in runs)
 
 
-def _find_worst(problems: Sequence[Problem]) -> Mapping[str, str]:
+def _find_worst_kinds(problems: Sequence[Problem]) -> Mapping[str, str]:
+    """Return the kind of the worst problem of each file."""
     order = list(KINDS)
-    worst: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for problem in sorted(problems, key=lambda p: order.index(p.kind)):
-        worst.setdefault(problem.url, problem.kind)
-    return worst
+        kinds.setdefault(problem.url, problem.kind)
+    return kinds
 
 
 # ---------------------------------------------------------------------- blocks
 
 
 def draw_files(runs: Sequence[FileRun]) -> Markup | str:
-    """Return all files as a strip, in order, with a legend; "" if there are no files."""
+    """Return a strip of all files in order with a legend, or "" if there are no files."""
     total = sum(run.files for run in runs)
     if not total:
         return ""
-    counts = dict.fromkeys((SOUND, OTHER, LOST, DAMAGED, UNSEEN), 0)
+    counts = dict.fromkeys(
+        (OK_STATE, CHANGED_STATE, MISSING_STATE, DAMAGED_STATE, UNCHECKED_STATE), 0
+    )
     spans, start = [Span(0, 1, OK)], 0
     for run in runs:
-        state = KINDS[run.kind].state if run.kind else SOUND
+        state = KINDS[run.kind].state if run.kind else OK_STATE
         counts[state] += run.files
-        if state is not SOUND:
-            low = min(start / total, 1 - NARROWEST)
+        if state is not OK_STATE:
+            low = min(start / total, 1 - MIN_SPAN_WIDTH)
+            high = max((start + run.files) / total, low + MIN_SPAN_WIDTH)
             label = f"{format_count(run.files, 'file')} {state.name}"
-            spans.append(
-                Span(low, max((start + run.files) / total, low + NARROWEST), state.shade, label)
-            )
+            spans.append(Span(low, high, state.shade, label))
         start += run.files
-    legend_rows = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
-    drawn = draw_strip(spans, 1, title=f"{total:,} files in order")
-    return element("div", drawn, draw_legend(legend_rows), style="--vds-height:22px;margin:8px 0")
+    strip = draw_strip(spans, 1, title=f"{total:,} files in order")
+    entries = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
+    return element("div", strip, draw_legend(entries), style="--vds-height:22px;margin:8px 0")
 
 
 def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
     """Yield a card for each kind of problem, with the first problems and the remedy."""
     for name, kind in KINDS.items():
-        if of_kind := [problem for problem in problems if problem.kind == name]:
+        if members := [problem for problem in problems if problem.kind == name]:
             rows = [
                 (p.url, p.variable, "" if p.chunk is None else str(p.chunk), p.message)
-                for p in of_kind[:SHOWN_PROBLEMS]
+                for p in members[:SHOWN_PROBLEMS]
             ]
             head = ("file", "variable", "chunk", "what")
-            table = Table(head, rows, max_rows=SHOWN_PROBLEMS, total=len(of_kind), rest=WHERE_ALL)
+            table = Table(head, rows, max_rows=SHOWN_PROBLEMS, total=len(members), rest=WHERE_ALL)
             yield Card(
-                f"{name} ({len(of_kind):,})",
+                f"{name} ({len(members):,})",
                 [table],
                 kind.meaning,
                 kind.state.shade,
                 kind.state.sign,
                 kind.remedy,
-                _write_code(kind, of_kind),
+                _format_code(kind, members),
             )
 
 
-def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
-    """Return the code of a remedy, or "" if there is none or no file is at fault."""
+def _format_code(kind: Kind, problems: Sequence[Problem]) -> str:
+    """Return the code of the remedy, or "" if the kind has none or no problem names a file."""
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
         return ""
     condition = f"kind == '{problems[0].kind}'"
-    bad_urls = f'found.to_dataframe().query("{condition}")["url"].unique()'
+    expression = f'found.to_dataframe().query("{condition}")["url"].unique()'
     if len(urls) <= MAX_URLS:
-        bad_urls = json.dumps(urls, ensure_ascii=False)
-    return kind.code.format(urls=bad_urls)
+        expression = json.dumps(urls, ensure_ascii=False)
+    return kind.code.format(urls=expression)
 
 
 # ---------------------------------------------------------------------- report
@@ -270,27 +274,28 @@ class Verification(Report):
     against : str
         The argument: ``"fingerprint"``, ``"range"`` or ``"native"``.
     files : int
-        Number of source files. Each was checked once.
+        Number of source files.
     fingerprinted : int
-        Files whose modification time or etag was recorded and compared. The other files exist, and
-        have their recorded size, if there is one.
+        Number of files whose modification time or etag was compared. Other files were only checked
+        for existence, and for their size if it is recorded.
     references : int
-        Chunks in files.
+        Number of chunks in files.
     missing, inline : int
-        Chunks that do not exist, and chunks that are stored among the references.
+        Number of missing chunks, and of chunks that are stored with the references.
     loaded : int
-        Variables with values in memory, which have no references.
+        Number of variables in memory, which have no references.
     sampled : int
-        Chunks that were drawn, from files that have not changed since the scan.
+        Number of chunks in the sample, from files that have not changed since the scan.
     compared : dict of str to int
-        Number of drawn chunks that equal, bit for bit, what a native reader returns, by reader.
+        Number of chunks in the sample that are equal, bit for bit, to those of a native reader, by
+        reader.
     problems : tuple of Problem
-        All problems, and everything that was not checked.
+        All problems, and checks that were not possible.
     gaps : tuple of str
-        Where times are missing in an otherwise regular coordinate. That is not a problem of
-        references: the archive may have no files there.
+        Gaps in otherwise regular time coordinates. They are not problems of references: the
+        archive may have no files for these times.
     runs : tuple of FileRun
-        The state of all files, in order.
+        The states of all files in order.
 
     Raises
     ------
@@ -299,10 +304,10 @@ class Verification(Report):
 
     Examples
     --------
-    >>> found = Verification("fingerprint", files=2, fingerprinted=2, references=24)
-    >>> found.ok
+    >>> result = Verification("fingerprint", files=2, fingerprinted=2, references=24)
+    >>> result.ok
     True
-    >>> print(found)
+    >>> print(result)
     verified against fingerprint: ok
       files        2, 2 unchanged since the scan
       fingerprint  2 compared by time or etag
@@ -330,16 +335,16 @@ class Verification(Report):
 
     @property
     def ok(self) -> bool:
-        """Whether everything was checked and nothing is wrong."""
-        return not self.problems and not self._compared_nothing
+        """Whether everything was checked and has no problem."""
+        return not self.problems and not self._lacks_comparison
 
     @property
-    def _compared_nothing(self) -> bool:
+    def _lacks_comparison(self) -> bool:
         return self.against == "native" and not self.compared
 
     @property
     def bad_files(self) -> int:
-        """Number of files with a known problem."""
+        """Number of files with a problem."""
         return len({p.url for p in self.problems if p.kind != NOT_COMPARED and p.url})
 
     @property
@@ -349,7 +354,7 @@ class Verification(Report):
         return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the problems, one row per problem: url, variable, chunk, kind and message."""
+        """Return a table of problems with columns url, variable, chunk, kind and message."""
         return pd.DataFrame(list(self.problems), columns=list(Problem._fields))
 
     def to_dict(self) -> dict[str, Any]:
@@ -362,33 +367,33 @@ class Verification(Report):
         }
 
     def _iterate_blocks(self) -> Iterator[Block]:
-        states = [KINDS[kind].state for kind in self.counts] or [UNSEEN]
-        worst = min(states, key=[LOST, DAMAGED, OTHER, UNSEEN].index)
-        state = SOUND if self.ok else worst
-        yield Heading(self._verdict, [self._rows], state.shade, state.sign)
+        states = [KINDS[kind].state for kind in self.counts] or [UNCHECKED_STATE]
+        worst = min(states, key=WORST_FIRST.index)
+        state = OK_STATE if self.ok else worst
+        yield Heading(self._summary, [self._facts], state.shade, state.sign)
         yield draw_files(self.runs)
         yield from iterate_cards(self.problems)
 
     @property
-    def _verdict(self) -> str:
+    def _summary(self) -> str:
         parts = [f"{n:,} {KINDS[kind].counted}" for kind, n in self.counts.items()]
-        parts += ["nothing was compared"] if self._compared_nothing else []
+        parts += ["nothing was compared"] if self._lacks_comparison else []
         return f"verified against {self.against}: {', '.join(parts) or 'ok'}"
 
     @property
-    def _rows(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         others = self.files - self.fingerprinted
-        weaker = f"; {others:,} only for existence, and size if known" if others else ""
-        rows = {
+        note = f"; {others:,} only for existence, and size if known" if others else ""
+        facts = {
             "files": f"{self.files:,}, {self.files - self.bad_files:,} unchanged since the scan",
-            "fingerprint": f"{self.fingerprinted:,} compared by time or etag{weaker}",
+            "fingerprint": f"{self.fingerprinted:,} compared by time or etag{note}",
             "chunks": f"{self.references:,} in files, {self.missing:,} missing, {self.inline:,} "
             f"inline; {format_count(self.loaded, 'variable')} in memory",
         }
         if self.against == "native":
             equal = ", ".join(f"{n:,} equal those of {name}" for name, n in self.compared.items())
-            rows["sample"] = f"{self.sampled:,} chunks drawn: {equal or 'none compared'}"
+            facts["sample"] = f"{self.sampled:,} chunks drawn: {equal or 'none compared'}"
         if self.gaps:
-            more = f" and {len(self.gaps) - 1:,} more" if len(self.gaps) > 1 else ""
-            rows["gaps"] = f"{self.gaps[0]}{more}"
-        return rows
+            others_note = f" and {len(self.gaps) - 1:,} more" if len(self.gaps) > 1 else ""
+            facts["gaps"] = f"{self.gaps[0]}{others_note}"
+        return facts

@@ -1,9 +1,9 @@
-"""Surveys the references of a set, and checks the files and bytes that they point to.
+"""Survey the references of a set, and check the files and byte ranges to which they point.
 
-All references are read once, in blocks, so that memory does not grow with their number. Each
-source file is kept once. A reference locates bytes but does not identify their variable: to compare
-values, the file is scanned again, and the chunk at the offset is looked up. The checksum of a zip
-archive covers a whole member, so members are read completely.
+All references are read once, in blocks, so that memory does not grow with their number. A
+reference does not name the variable of its bytes: to compare values, the file is scanned again,
+and the chunk at the offset is looked up. The checksum of a zip archive covers a whole member, so
+members are read completely.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ from virtualds.stores.store import Range, Store
 from virtualds.urls import KINDS, join_path, kind_of
 
 PIECE = 2**23
-"""The number of bytes of a member that are read at a time."""
+"""Bytes of a member that are read at a time."""
 
 
 def find_damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:
-    """Yield a problem for every archive member whose bytes do not match its checksum.
+    """Yield a problem for each member of a zip archive whose bytes do not match its checksum.
 
-    Files that are not zip archives are skipped.
+    Other files are skipped.
     """
     for file in sorted(files, key=lambda file: file.url):
         store = find_store(file.url)
         try:
             if is_zip(_fetch_range(store, file, 0, HEAD_BYTES)):
-                yield from _find_damaged_in(store, file)
+                yield from _find_damaged_members(store, file)
         except (OSError, VirtualdsError) as error:
             yield Problem(file.url, "", None, "unreachable", f"its members: {error}")
 
 
-def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
+def _find_damaged_members(store: Store, file: SourceFile) -> Iterator[Problem]:
     size = store.describe(file.url, file.options).size or 0
     index = read_zip_index(lambda ranges: store.get_ranges(file, ranges), size, file.url)
     for name, member in index.items():
-        # no reference points into a member with a problem
-        if (
-            member.problem is None
-            and (actual := _compute_checksum(store, file, member)) != member.checksum
-        ):
+        if member.problem is not None:
+            # no reference can point into it
+            continue
+        actual = _compute_checksum(store, file, member)
+        if actual != member.checksum:
             text = (
                 f"the CRC-32 of the member {name!r} is {actual - PRESENT:#010x}, the archive says "
                 f"{member.checksum - PRESENT:#010x}; the archive is damaged, fetch it again"
@@ -89,13 +89,13 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
     if offset is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)
         offset = parse_data_offset(header, member.header, file.url)
-    stored = member.length if member.packed is None else member.packed
+    stop = offset + (member.length if member.packed is None else member.packed)
     parts: Iterable[bytes] = (
-        _fetch_range(store, file, start, min(PIECE, offset + stored - start))
-        for start in range(offset, offset + stored, PIECE)
+        _fetch_range(store, file, start, min(PIECE, stop - start))
+        for start in range(offset, stop, PIECE)
     )
     checksum = 0
-    # bytes decompressed before the damage do not match the checksum
+    # after an error the checksum does not match, since bytes are missing
     with suppress(zlib.error):
         for part in parts if member.packed is None else _inflate(parts):
             checksum = zlib.crc32(part, checksum)
@@ -103,7 +103,7 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
 
 
 def _inflate(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of a deflated member, a piece at a time."""
+    """Yield the decompressed bytes of a deflated member in pieces."""
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     for part in parts:
         while part:
@@ -116,7 +116,7 @@ def _fetch_range(store: Store, file: SourceFile, start: int, count: int) -> byte
     return bytes(store.get_ranges(file, [(start, count)])[0]) if count > 0 else b""
 
 
-# ---------------------------------------------------------------------- locate bytes
+# ---------------------------------------------------------------------- locating bytes
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -125,10 +125,10 @@ Box = tuple[tuple[int, int], ...]
 
 
 class ByteLocation(NamedTuple):
-    """A byte range of a source file, as a box of elements in one chunk of a variable.
+    """A byte range of a source file as a box of elements of a chunk.
 
-    ``box`` is in elements of the stored chunk along its stored axes. ``offset`` is where the chunk
-    begins in the file.
+    ``box`` is in elements along the stored axes of the chunk. ``offset`` is the offset of the chunk
+    in the file.
     """
 
     group: str
@@ -145,7 +145,7 @@ class ByteLocation(NamedTuple):
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
 
     def to_native_region(self, region: Region, *, decoded: bool) -> NativeRegion:
-        """Return the region of the variable to request from a native reader."""
+        """Return the request for a region of the variable to a native reader."""
         has_codecs = bool(self.pipeline.codecs)
         shape = self.array.shape
         return NativeRegion(
@@ -153,16 +153,16 @@ class ByteLocation(NamedTuple):
         )
 
     def locate_values(self, stored: Array) -> tuple[Region, Array] | None:
-        """Return the region of the variable that stored values fill, and its visible values.
+        """Return the region of the variable that has the stored values, and its values.
 
-        None if none of them is visible.
+        Return None if the variable shows none of them.
 
         Raises
         ------
         ValueError
             The values do not fill the box.
         """
-        layout, selected = list[int | FixedAxis](), dict[int, tuple[int, int]]()
+        layout, bounds = list[int | FixedAxis](), dict[int, tuple[int, int]]()
         for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
             if isinstance(entry, FixedAxis):
                 if not start <= entry.index < stop:
@@ -170,28 +170,31 @@ class ByteLocation(NamedTuple):
                 layout.append(FixedAxis(stop - start, entry.index - start))
             else:
                 layout.append(entry)
-                selected[entry] = start, stop
-        lengths = tuple(b - a for a, b in (selected.get(i, (0, 1)) for i in range(self.array.ndim)))
-        plain = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
-        decoder = Decoder(plain, lengths)
-        along = decoder.to_array_axes(stored.reshape(decoder.shape))
-        region, inner = self._find_region(selected)
+                bounds[entry] = start, stop
+        lengths = tuple(b - a for a, b in (bounds.get(i, (0, 1)) for i in range(self.array.ndim)))
+        uncompressed = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
+        decoder = Decoder(uncompressed, lengths)
+        values = decoder.to_array_axes(stored.reshape(decoder.shape))
+        region, box_region = self._find_region(bounds)
         if any(s.stop <= s.start for s in region):
             return None
-        return region, along[inner]
+        return region, values[box_region]
 
-    def _find_region(self, selected: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
-        """Return the region of the variable, and the same region within the box."""
-        region, inner = [], []
+    def _find_region(self, bounds: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
+        """Return the region of the variable, and the same region within the box.
+
+        ``bounds`` are those of the box, by axis of the array.
+        """
+        region, box_region = [], []
         for axis, number in enumerate(self.chunk):
             edges, _, inset = self.fragment.axes[axis].slabs(number, number + 1)
             first, last = (int(e) + self.fragment.start[axis] for e in edges)
-            start, stop = selected.get(axis, (0, 1))
-            origin = first - int(inset[0]) + start
-            a, b = max(first, origin), min(last, origin + stop - start)
-            region.append(slice(a, b))
-            inner.append(slice(a - origin, b - origin))
-        return tuple(region), tuple(inner)
+            box_start, box_stop = bounds.get(axis, (0, 1))
+            origin = first - int(inset[0]) + box_start
+            start, stop = max(first, origin), min(last, origin + box_stop - box_start)
+            region.append(slice(start, stop))
+            box_region.append(slice(start - origin, stop - origin))
+        return tuple(region), tuple(box_region)
 
 
 @dataclass(frozen=True)
@@ -203,18 +206,18 @@ class ScannedSource:
     group: ManifestGroup
 
     def locate_ranges(self, url: str, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return the locations of those byte ranges that are chunks or rows of chunks."""
-        missing = set(ranges)
-        located: dict[Range, ByteLocation] = {}
-        for exact in (True, False):
+        """Return the locations of byte ranges that are chunks or rows of chunks, by range."""
+        pending = set(ranges)
+        locations: dict[Range, ByteLocation] = {}
+        # chunks first: a range may also be a row of another, larger chunk
+        for find in (_FragmentIndex.find_chunks, _FragmentIndex.find_rows):
             for path, name, array in self._iterate_arrays():
                 for fragment in array.fragments:
-                    search = _Search(path, name, array, fragment, url)
-                    located |= search.find_chunks(missing) if exact else search.find_rows(missing)
-                    missing -= located.keys()
-                    if not missing:
-                        return located
-        return located
+                    locations |= find(_FragmentIndex(path, name, array, fragment, url), pending)
+                    pending -= locations.keys()
+                    if not pending:
+                        return locations
+        return locations
 
     def _iterate_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
         for path, group in self.group.walk():
@@ -223,19 +226,19 @@ class ScannedSource:
                     yield path, name, variable.data
 
 
-class _Search:
-    """Finds byte ranges in one fragment of a variable."""
+class _FragmentIndex:
+    """The offsets and lengths of the chunks of a fragment in one file."""
 
     def __init__(
         self, path: str, name: str, array: ManifestArray, fragment: Fragment, url: str
     ) -> None:
         manifest = fragment.manifest.loaded()
-        self.at = path, name, array, replace(fragment, manifest=manifest)
+        self.fragment = replace(fragment, manifest=manifest)
+        self.path, self.name, self.array = path, name, array
         numbers = [n for n, file in enumerate(manifest.files) if file.url == url]
-        self.shape = manifest.shape
-        self.inside = np.flatnonzero(np.isin(manifest.file, numbers))
-        self.offset = manifest.offset.ravel()[self.inside]
-        self.length = manifest.length.ravel()[self.inside]
+        self.chunks = np.flatnonzero(np.isin(manifest.file, numbers))
+        self.offset = manifest.offset.ravel()[self.chunks]
+        self.length = manifest.length.ravel()[self.chunks]
 
     def find_chunks(self, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return the locations of ranges that are whole chunks."""
@@ -244,9 +247,7 @@ class _Search:
         for row in np.flatnonzero(np.isin(self.offset, offsets)).tolist():
             range_ = int(self.offset[row]), int(self.length[row])
             if range_ in ranges and range_ not in locations:
-                located = self._locate_chunk(row)
-                shape = [n for _, n in located.box]
-                locations[range_] = located._replace(box=tuple((0, n) for n in shape))
+                locations[range_] = self._locate_chunk(row)
         return locations
 
     def find_rows(self, ranges: Iterable[Range]) -> dict[Range, ByteLocation]:
@@ -254,27 +255,27 @@ class _Search:
         locations = {}
         for range_ in ranges:
             offset, length = range_
-            holds = (self.offset <= offset) & (offset + length <= self.offset + self.length)
-            for row in np.flatnonzero(holds)[:1].tolist():
-                located = self._locate_chunk(row)
-                size = located.pipeline.dtype.itemsize
-                start, odd = divmod(offset - located.offset, size)
-                if located.pipeline.codecs or odd or length % size:
+            contains = (self.offset <= offset) & (offset + length <= self.offset + self.length)
+            for row in np.flatnonzero(contains)[:1].tolist():
+                chunk = self._locate_chunk(row)
+                size = chunk.pipeline.dtype.itemsize
+                start, remainder = divmod(offset - chunk.offset, size)
+                if chunk.pipeline.codecs or remainder or length % size:
                     continue
-                shape = [n for _, n in located.box]
+                shape = [n for _, n in chunk.box]
                 if (box := find_box(shape, start, length // size)) is not None:
-                    locations[range_] = located._replace(box=box)
+                    locations[range_] = chunk._replace(box=box)
         return locations
 
     def _locate_chunk(self, row: int) -> ByteLocation:
         """Return the location of a whole chunk."""
-        path, name, array, fragment = self.at
-        chunk = tuple(int(i) for i in np.unravel_index(self.inside[row], self.shape))
-        slabs = (axis.slabs(i, i + 1) for axis, i in zip(fragment.axes, chunk, strict=True))
-        encoded = [int(slab.encoded[0]) for slab in slabs]
-        pipeline = array.pipelines[fragment.manifest.lookup(chunk).pipeline]
-        box = tuple((0, n) for n in pipeline.stored_shape(encoded))
-        return ByteLocation(path, name, array, fragment, chunk, int(self.offset[row]), box)
+        manifest, offset = self.fragment.manifest, int(self.offset[row])
+        chunk = tuple(int(i) for i in np.unravel_index(self.chunks[row], manifest.shape))
+        slabs = (axis.slabs(i, i + 1) for axis, i in zip(self.fragment.axes, chunk, strict=True))
+        encoded_shape = [int(slab.encoded[0]) for slab in slabs]
+        pipeline = self.array.pipelines[manifest.lookup(chunk).pipeline]
+        box = tuple((0, n) for n in pipeline.stored_shape(encoded_shape))
+        return ByteLocation(self.path, self.name, self.array, self.fragment, chunk, offset, box)
 
 
 def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
@@ -288,8 +289,8 @@ def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
     outer: list[tuple[int, int]] = []
     for axis, n in enumerate(shape):
         row = prod(shape[axis + 1 :])
-        first, odd = divmod(start, row)
-        if not odd and not count % row and first + count // row <= n:
+        first, remainder = divmod(start, row)
+        if not remainder and not count % row and first + count // row <= n:
             full_axes = ((0, m) for m in shape[axis + 1 :])
             return (*outer, (first, first + count // row), *full_axes)
         outer.append((first, first + 1))
@@ -308,8 +309,8 @@ def scan_source(file: SourceFile) -> ScannedSource:
     try:
         return _scan_file(file)
     except (FormatError, UnsupportedError):
-        # a chunk of a Zarr store has no file format
-        if (folder := _find_store_around(file)) is None:
+        # the file may be a chunk of a Zarr store
+        if (folder := _find_store_folder(file)) is None:
             raise
         return _scan_file(file._replace(url=folder))
 
@@ -317,19 +318,20 @@ def scan_source(file: SourceFile) -> ScannedSource:
 def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
     with location.cache_scan(), warnings.catch_warnings():
-        # variables that cannot be read are not needed here
+        # warnings are about variables that cannot be read, which are not needed here
         warnings.simplefilter("ignore")
-        opened = reader, source = reader_of(location)
+        reader, source = reader_of(location)
         if not isinstance(reader, Parser):
             raise FormatError(f"{file.url}: a reference set ({reader.name}), not a source file")
-        group = open_group(location, OpenOptions(below=True, on_error="keep"), opened)
+        options = OpenOptions(below=True, on_error="keep")
+        group = open_group(location, options, (reader, source))
     return ScannedSource(reader, source, group)
 
 
-def _find_store_around(file: SourceFile) -> str | None:
-    """Return the folder of the Zarr group that contains a chunk, or None if there is none.
+def _find_store_folder(file: SourceFile) -> str | None:
+    """Return the folder of the Zarr group of a chunk, or None if the file is not in a store.
 
-    For an array without a group, it is the folder of the array.
+    If the array is not in a group, return the folder of the array.
     """
     folder, group_folder = file.url, None
     while (folder := folder.rpartition("/")[0]) and not folder.endswith(("/", ":")):
@@ -353,7 +355,7 @@ def _has_marker(folder: str, file: SourceFile) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------- sources
+# ---------------------------------------------------------------------- references
 
 Arrays = Mapping[str, ManifestArray]
 
@@ -365,30 +367,30 @@ def split_blocks(
     manifest: ChunkManifest,
     first: ChunkId | None = None,
     axes: Sequence[int] | None = None,
-    most: int = BLOCK_CHUNKS,
+    max_chunks: int = BLOCK_CHUNKS,
 ) -> Iterator[tuple[ChunkId, ChunkManifest]]:
-    """Yield pieces of a manifest of at most ``most`` chunks, each with the id of its first chunk.
+    """Yield parts of a manifest of at most ``max_chunks`` chunks, with the id of the first chunk.
 
-    A lazy manifest is divided along its slowest axis, so that every record is read once. Pieces are
-    not loaded. A piece without existing chunks may have any number of chunks.
+    Lazy manifests are split along the slowest axis, so that each record is read once. Parts are
+    not loaded. Parts without existing chunks may be larger.
     """
     if first is None or axes is None:
         first, axes = (0,) * len(manifest.shape), _order_axes(manifest)
-    if manifest.size <= most or not axes or _is_empty(manifest):
+    if manifest.size <= max_chunks or not axes or _is_empty(manifest):
         if manifest.size:
             yield first, manifest
         return
     axis, *other_axes = axes
     count = manifest.shape[axis]
-    step = max(1, most * count // manifest.size)
+    step = max(1, max_chunks * count // manifest.size)
     for start in range(0, count, step):
         part = manifest.take(axis, slice(start, min(start + step, count)))
-        begin = (*first[:axis], first[axis] + start, *first[axis + 1 :])
-        yield from split_blocks(part, begin, other_axes, most)
+        part_first = (*first[:axis], first[axis] + start, *first[axis + 1 :])
+        yield from split_blocks(part, part_first, other_axes, max_chunks)
 
 
 def _is_empty(manifest: ChunkManifest) -> bool:
-    """Return whether a manifest certainly has no existing chunk."""
+    """Return whether a manifest is known to have no existing chunk."""
     existing = manifest.find_existing()
     return existing is not None and not existing.size
 
@@ -403,7 +405,7 @@ def _order_axes(manifest: ChunkManifest) -> list[int]:
 
 @dataclass
 class ReferenceSurvey:
-    """Counts of all references, and the end of the last chunk in each file (``ends``)."""
+    """Numbers of references, and the end of the last chunk in each file (``ends``)."""
 
     ends: dict[SourceFile, int] = field(default_factory=dict)
     references: int = 0
@@ -413,11 +415,8 @@ class ReferenceSurvey:
 
 
 def survey_references(arrays: Arrays) -> ReferenceSurvey:
-    """Count and check all references.
-
-    References that cannot be read, or that exceed their file, are reported as problems.
-    """
-    survey, table = ReferenceSurvey(), _TableEnds()
+    """Count all references, and report those that are invalid or cannot be read as problems."""
+    survey, ends = ReferenceSurvey(), _FileEnds()
     for name, array in arrays.items():
         for fragment in array.fragments:
             for first, part in split_blocks(fragment.manifest):
@@ -427,22 +426,23 @@ def survey_references(arrays: Arrays) -> ReferenceSurvey:
                         continue
                     loaded = part.loaded()
                 except (VirtualdsError, OSError) as error:
-                    survey.problems.append(_make_unread_problem(name, first, part, error))
+                    survey.problems.append(_make_references_problem(name, first, part, error))
                     continue
-                _count_part(survey, table, loaded)
-                survey.problems += _find_impossible(name, first, loaded)
-    table.copy_into(survey.ends)
+                _count_references(survey, loaded)
+                ends.add(loaded)
+                survey.problems += _find_invalid_references(name, first, loaded)
+    survey.ends = ends.to_dict()
     return survey
 
 
 def find_chunks_past_end(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
-    """Yield a problem for every variable and file whose chunks reach past the end of the file.
+    """Yield a problem for each variable and file with chunks that extend past the end of the file.
 
     Parameters
     ----------
     arrays : mapping
     sizes : mapping of SourceFile to int
-        The lengths of files with such chunks.
+        The sizes of files to check.
     """
     for name, array in arrays.items():
         for fragment in array.fragments:
@@ -458,25 +458,26 @@ def find_chunks_past_end(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Ite
 def _find_chunks_past_end(
     name: str, first: ChunkId, part: ChunkManifest, sizes: Mapping[SourceFile, int]
 ) -> Iterator[Problem]:
-    unbounded = np.iinfo(np.int64).max
-    limits = np.array([*(sizes.get(file, unbounded) for file in part.files), unbounded, unbounded])
-    # negative file codes index from the end
-    outside = part.offset + part.length > limits[part.file]
-    for number in np.unique(part.file[outside]).tolist():
-        positions = np.argwhere(outside & (part.file == number))
-        at = tuple(positions[0].tolist())
-        row, more = part.lookup(at), len(positions) - 1
+    no_limit = np.iinfo(np.int64).max
+    # MISSING and INLINE are negative, so that they index from the end
+    limits = np.array([*(sizes.get(file, no_limit) for file in part.files), no_limit, no_limit])
+    is_outside = part.offset + part.length > limits[part.file]
+    for number in np.unique(part.file[is_outside]).tolist():
+        positions = np.argwhere(is_outside & (part.file == number))
+        position = tuple(positions[0].tolist())
+        row, others = part.lookup(position), len(positions) - 1
         yield Problem(
             part.files[number].url,
             name,
-            _shift_id(first, at),
+            _shift_id(first, position),
             "range",
             f"bytes {row.offset} to {row.offset + row.length} lie beyond the end of the file at "
-            f"{limits[number]}" + (f", and so do those of {more:,} more chunks" if more else ""),
+            f"{limits[number]}"
+            + (f", and so do those of {others:,} more chunks" if others else ""),
         )
 
 
-def _make_unread_problem(
+def _make_references_problem(
     name: str, first: ChunkId, part: ChunkManifest, error: Exception
 ) -> Problem:
     last = tuple(a + n - 1 for a, n in zip(first, part.shape, strict=True))
@@ -487,44 +488,52 @@ def _make_unread_problem(
     )
 
 
-def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
-    """Return one problem per file for references with negative offsets or without bytes."""
-    columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
-    file, offset, length = np.broadcast_arrays(*columns)
-    bad = (file >= 0) & ((length <= 0) | (offset < 0))
+def _find_invalid_references(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
+    """Return a problem for each file with references that have negative offsets or no bytes."""
+    file, offset, length = _get_compact_columns(part)
+    is_invalid = (file >= 0) & ((length <= 0) | (offset < 0))
     problems = []
-    for number in np.unique(file[bad]).tolist() if bad.any() else ():
-        positions = np.argwhere(bad & (file == number))
-        at = tuple(positions[0].tolist())
-        more = f", and {len(positions) - 1:,} more" if len(positions) > 1 else ""
-        text = f"the reference is to {length[at]} bytes from byte {offset[at]}{more}"
+    for number in np.unique(file[is_invalid]).tolist() if is_invalid.any() else ():
+        positions = np.argwhere(is_invalid & (file == number))
+        position = tuple(positions[0].tolist())
+        others = f", and {len(positions) - 1:,} more" if len(positions) > 1 else ""
+        text = f"the reference is to {length[position]} bytes from byte {offset[position]}{others}"
         url = part.files[number].url
-        problems.append(Problem(url, name, _shift_id(first, at), "range", text))
+        problems.append(Problem(url, name, _shift_id(first, position), "range", text))
     return problems
 
 
-def _shift_id(first: ChunkId, at: ChunkId) -> ChunkId:
-    return tuple(a + b for a, b in zip(first, at, strict=True))
+def _get_compact_columns(part: ChunkManifest) -> tuple[Ints, Ints, Ints]:
+    """Return file, offset and length of references, with length 1 along axes without changes."""
+    columns = (compact(getattr(part, name)) for name in ("file", "offset", "length"))
+    file, offset, length = np.broadcast_arrays(*columns)
+    return file, offset, length
 
 
-def _count_part(survey: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) -> None:
+def _shift_id(first: ChunkId, position: ChunkId) -> ChunkId:
+    return tuple(a + b for a, b in zip(first, position, strict=True))
+
+
+def _count_references(survey: ReferenceSurvey, part: ChunkManifest) -> None:
     file = compact(part.file)
     repeats = part.size // file.size
-    # MISSING and INLINE, the codes of chunks in no file, are -1 and -2
+    # MISSING and INLINE are -1 and -2
     counts = np.bincount(file.ravel() - INLINE, minlength=len(part.files) - INLINE)
     survey.inline += int(counts[0]) * repeats
     survey.missing += int(counts[MISSING - INLINE]) * repeats
     survey.references += int(counts[-INLINE:].sum()) * repeats
-    table.add(part)
 
 
-class _TableEnds:
-    """The end of the last chunk in each file, for variables that share a table of files."""
+class _FileEnds:
+    """Collects the end of the last chunk in each file.
+
+    Ends are in an array while consecutive manifests share a table of files.
+    """
 
     def __init__(self) -> None:
         self._files: tuple[SourceFile, ...] = ()
         self._ends: Ints = np.empty(0, np.int64)
-        self._all: dict[SourceFile, int] = {}
+        self._ends_by_file: dict[SourceFile, int] = {}
 
     def add(self, part: ChunkManifest) -> None:
         """Add the ends of the chunks of a part of a manifest."""
@@ -532,31 +541,32 @@ class _TableEnds:
             self._flush()
             self._files = part.files
             self._ends = np.full(len(part.files), -1, np.int64)
-        columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
-        file, offset, length = np.broadcast_arrays(*columns)
+        file, offset, length = _get_compact_columns(part)
         exists = file >= 0
         np.maximum.at(self._ends, file[exists], (offset + length)[exists])
 
     def _flush(self) -> None:
         for number in np.flatnonzero(self._ends >= 0).tolist():
             file, end = self._files[number], int(self._ends[number])
-            self._all[file] = max(self._all.get(file, -1), end)
+            self._ends_by_file[file] = max(self._ends_by_file.get(file, -1), end)
 
-    def copy_into(self, ends: dict[SourceFile, int]) -> None:
-        """Copy the ends into ``ends``."""
+    def to_dict(self) -> dict[SourceFile, int]:
+        """Return the ends by file."""
         self._flush()
-        ends.update(self._all)
+        return self._ends_by_file
 
+
+# ---------------------------------------------------------------------- states of files
 
 FileLocation = tuple[str, StorageOptions | None]
 """The url of a file, and its access options."""
 
 
 HEAD_KINDS = {"file", "http", "https", *KINDS}
-"""Kinds of stores that return the first bytes of a file together with its size and etag.
+"""Kinds of stores whose files are checked by reading their first bytes.
 
-fsspec would send two requests to HTTP servers for a missing file, or if they reject HEAD; and the
-size of a local file is visible even to users who may not read it.
+For HTTP, fsspec would need two requests if a file is missing or the server rejects HEAD. The size
+of a local file does not show whether the user may read it.
 """
 
 
@@ -565,20 +575,20 @@ HEAD_BYTES = 4
 
 
 FileState = tuple[SourceFile, bytes | None] | Exception
-"""A file with its current size and version, and its first bytes if known; or the error."""
+"""A file with its current fingerprint, and its first bytes if known; or the error."""
 
 
 @dataclass
 class FileStates:
-    """The current state of the files.
+    """The current states of files.
 
-    ``sizes`` are the known sizes of existing files; ``sound`` are the files without a problem;
-    ``archives`` are the files that may be zip archives; ``fingerprinted`` is the number of
-    files whose time or etag was compared.
+    ``sizes`` are the known sizes of existing files, ``unchanged`` the files without a problem,
+    ``archives`` the files that may be zip archives, ``locations`` the number of files, and
+    ``fingerprinted`` the number of files whose time or etag was compared.
     """
 
     sizes: dict[SourceFile, int] = field(default_factory=dict)
-    sound: set[SourceFile] = field(default_factory=set)
+    unchanged: set[SourceFile] = field(default_factory=set)
     archives: set[SourceFile] = field(default_factory=set)
     locations: int = 0
     fingerprinted: int = 0
@@ -586,15 +596,15 @@ class FileStates:
 
 
 def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -> FileStates:
-    """Fetch the state of every file once, within the usual limit of requests per host."""
+    """Fetch the state of each file once, and compare it with the recorded fingerprints."""
     recorded: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         recorded.setdefault((file.url, file.options), []).append(file)
     states = FileStates(locations=len(recorded))
     with count_progress(progress, "checking", len(recorded)) as advance:
-        for location, now in _fetch_files(recorded):
-            compared = [_record_state(states, file, now) for file in recorded[location]]
-            states.fingerprinted += all(compared)
+        for location, state in _fetch_files(recorded):
+            are_compared = [_record_state(states, file, state) for file in recorded[location]]
+            states.fingerprinted += all(are_compared)
             advance(1)
     states.problems.sort()
     return states
@@ -610,7 +620,7 @@ def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocati
 
 
 def _fetch_state(location: FileLocation) -> FileState:
-    """Return the current size and version of a file, or the error."""
+    """Return the current state of a file, or the error."""
     url, options = location
     store = find_store(url)
     try:
@@ -622,38 +632,39 @@ def _fetch_state(location: FileLocation) -> FileState:
 
 
 def _record_state(states: FileStates, file: SourceFile, state: FileState) -> bool:
-    """Record the state of a file; return whether its version could be compared."""
+    """Record the state of a file, and return whether its time or etag was compared."""
     if isinstance(state, Exception):
         kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
         text = getattr(state, "strerror", None) or str(state) or type(state).__name__
         states.problems.append(Problem(file.url, "", None, kind, text))
         return False
-    now, head = state
-    if now.size is not None:
-        states.sizes[file] = now.size
-    change = _find_change(file, now)
+    current, head = state
+    if current.size is not None:
+        states.sizes[file] = current.size
+    change = _find_change(file, current)
     if change is None:
-        states.sound.add(file)
+        states.unchanged.add(file)
         if head is None or is_zip(head):
             states.archives.add(file)
     else:
         states.problems.append(Problem(file.url, "", None, *change))
-    times, etags = (file.mtime, now.mtime), (normalise_etag(file.etag), normalise_etag(now.etag))
-    return None not in times or "" not in etags
+    etags = normalise_etag(file.etag), normalise_etag(current.etag)
+    return None not in (file.mtime, current.mtime) or "" not in etags
 
 
-def _find_change(recorded: SourceFile, now: SourceFile) -> tuple[str, str] | None:
+def _find_change(recorded: SourceFile, current: SourceFile) -> tuple[str, str] | None:
     """Return the kind and text of the worst change since the scan, or None."""
-    if None not in (recorded.size, now.size) and recorded.size != now.size:
-        return "size", f"the file has {now.size} bytes, it had {recorded.size} when scanned"
-    was, etag = normalise_etag(recorded.etag), normalise_etag(now.etag)
-    if was and etag and was != etag:
-        return "etag", f"its etag is {now.etag}, it was {recorded.etag} when scanned"
-    if recorded.mtime is not None and now.mtime is not None and recorded.mtime != now.mtime:
-        return "modified", f"it was modified {_format_delay(now.mtime - recorded.mtime)}"
+    if None not in (recorded.size, current.size) and recorded.size != current.size:
+        return "size", f"the file has {current.size} bytes, it had {recorded.size} when scanned"
+    etags = normalise_etag(recorded.etag), normalise_etag(current.etag)
+    if "" not in etags and etags[0] != etags[1]:
+        return "etag", f"its etag is {current.etag}, it was {recorded.etag} when scanned"
+    before, after = recorded.mtime, current.mtime
+    if before is not None and after is not None and before != after:
+        return "modified", f"it was modified {_format_delay(after - before)}"
     return None
 
 
 def _format_delay(nanoseconds: int) -> str:
-    side = "after" if nanoseconds > 0 else "before"
-    return f"{abs(nanoseconds) / 1e9:,.3f} s {side} the time noted when it was scanned"
+    direction = "after" if nanoseconds > 0 else "before"
+    return f"{abs(nanoseconds) / 1e9:,.3f} s {direction} the time noted when it was scanned"
