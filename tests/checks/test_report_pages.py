@@ -17,9 +17,9 @@ from virtual_arrays import virtual
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
 from virtualds.checks.diagnose.differences import (
-    NOTHING,
+    NO_FIX,
     Expected,
-    _write_choice,
+    _write_file_list,
     find_fix,
     write_remedy,
 )
@@ -370,7 +370,7 @@ def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
 
 def test_a_calendar_that_lacks_days_is_never_converted_to() -> None:
     row = difference("costs", aspect="calendar", after="standard")
-    assert find_fix(row, Expected("noleap", "4")) == NOTHING
+    assert find_fix(row, Expected("noleap", "4")) == NO_FIX
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:
@@ -502,12 +502,12 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
 
 
 def test_what_combines_needs_no_mend() -> None:
-    assert find_fix(difference("combines", aspect="order"), Expected("a", "4")) == NOTHING
+    assert find_fix(difference("combines", aspect="order"), Expected("a", "4")) == NO_FIX
 
 
 def test_a_file_is_opened_once_in_a_condition() -> None:
-    once = _write_choice(["{ds}.x == 1"], "", {}, "1.nc", [])
-    twice = _write_choice(["{ds}.x == 1", "{ds}.y == 2"], "", {}, "1.nc", [])
+    once = _write_file_list(["{ds}.x == 1"], "", {}, "1.nc", [])
+    twice = _write_file_list(["{ds}.x == 1", "{ds}.y == 2"], "", {}, "1.nc", [])
     opened = "virtualds.open_virtual_dataset(f)"
     assert once == f"[f for f in files if {opened}.x == 1]"
     assert twice == f"[f for f in files if (ds := {opened}).x == 1 and ds.y == 2]"

@@ -17,7 +17,7 @@ from large_sets import archive
 
 from virtualds import ChunkManifest, CombineError, ManifestArray, SourceFile
 from virtualds.checks.diagnose import _sample_files
-from virtualds.checks.diagnose.trials import SIDE_BY_SIDE, _find_keeping
+from virtualds.checks.diagnose.trials import SIDE_BY_SIDE, _find_lossless_remedy
 from virtualds.checks.verify import chunks
 from virtualds.checks.verify.chunks import (
     SampledFragment,
@@ -184,7 +184,7 @@ def test_the_remedy_is_the_first_that_combines_the_files() -> None:
                 raise CombineError("other values")
 
     trial: Any = Trial({})
-    assert _find_keeping([], trial) == last
+    assert _find_lossless_remedy([], trial) == last
 
 
 def test_a_manifest_without_chunks_is_one_piece() -> None:

@@ -1,7 +1,7 @@
-"""The facts of the files of an archive, as columns, and the files at which each fact changes.
+"""Facts about the structure of the files of an archive, and where they change.
 
-Files of one archive are similar: facts that the files of a batch share are collected once, and
-others are columns. A fact that never changes takes one entry, whatever the number of files.
+Files of an archive are similar. Facts that all files of a batch share are collected once; others
+are columns with a text for each file. A fact that never changes takes a single entry for all files.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from virtualds.progress import ProgressOption, report_progress
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Column = str | Sequence[str | None]
-"""The text of a fact: one for all files, or one for each; None if it is absent."""
-DECIDING_ENCODING = frozenset(
+"""The texts of a fact: one for all files, or one for each file, with None for absent ones."""
+FACT_ENCODINGS = frozenset(
     {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILL_ATTRIBUTES}
 )
-"""The keys of an encoding that become facts."""
+"""Keys of an encoding that become facts."""
 
 
 class FileFacts(NamedTuple):
@@ -76,11 +76,11 @@ class FileFacts(NamedTuple):
     Parameters
     ----------
     facts : mapping of Fact to str, or to a sequence of str or None
-        The text of each fact: one for all files, or one for each.
+        The texts of each fact: one for all files, or one for each.
     spans : mapping of str to sequence of CoordinateSpan or None
-        By dimension coordinate: its span in each file.
+        The span of each dimension coordinate in each file.
     unlimited : frozenset of str
-        The dimensions that are unlimited in all of them.
+        Dimensions that are unlimited in all of these files.
     """
 
     facts: Mapping[Fact, Column]
@@ -89,7 +89,7 @@ class FileFacts(NamedTuple):
 
     @classmethod
     def of(cls, dataset: xr.Dataset, unlimited: Any = None) -> FileFacts:
-        """Return the facts of one file; ``unlimited`` are its previously unlimited dimensions."""
+        """Return the facts of one file. ``unlimited`` overrides its unlimited dimensions."""
         dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
         spans = {name: (span,) for name, span in find_spans(dataset).items()}
         return cls(
@@ -102,14 +102,14 @@ Examined = tuple[Sequence[int], FileFacts]
 
 
 def find_batch_facts(batch: FileBatch) -> FileFacts:
-    """Return the facts of files of the same structure.
+    """Return the facts of files with the same structure.
 
-    The facts that all files share are those of the dataset of the first file.
+    Facts that all files share are taken from the first file.
 
     Raises
     ------
     MisfitError, VirtualdsError, ValueError, TypeError
-        Values of a file cannot be decoded or ordered, or each file must be examined separately.
+        Values of a file cannot be decoded or ordered, or the files must be examined one by one.
     """
     if len(batch) > 1 and not _is_uniform(batch):
         raise MisfitError
@@ -132,7 +132,7 @@ def find_batch_facts(batch: FileBatch) -> FileFacts:
 
 
 def _is_uniform(batch: FileBatch) -> bool:
-    """Return whether files differ only in columns that do not affect decoding."""
+    """Return whether files differ only in properties that do not affect decoding."""
     arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
     virtual = [array for array in arrays if isinstance(array, ManifestArray)]
     return (
@@ -143,7 +143,7 @@ def _is_uniform(batch: FileBatch) -> bool:
             owner and key in DECODING_ATTRIBUTES and not _is_date(batch, owner, key)
             for owner, key in batch.attributes
         )
-        and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
+        and FACT_ENCODINGS.isdisjoint(key for _, key in batch.encodings)
     )
 
 
@@ -156,25 +156,27 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
     """Return the decoded values of a loaded variable in each file, or None if they are equal."""
     part, dim, parts = batch.plan.parts[name], batch.dim, batch.list_parts(name)
 
-    def show(values: Array) -> Array:
+    def convert_index(values: Array) -> Array:
         variable = xr.Variable(part.decoded[0], values)
         return build_index(part.name, variable)[0].values if part.is_index else values
 
     if dim in part.stored[0]:
         values = decode_together(parts, batch.list_values(name), dim)
         axis = part.decoded[0].index(dim)
-        return np.split(show(values), list(accumulate(batch.lengths))[:-1], axis)
-    if all(own is parts[0] for own in parts):
+        return np.split(convert_index(values), list(accumulate(batch.lengths))[:-1], axis)
+    if all(file_part is parts[0] for file_part in parts):
         if name not in batch.stacked:
             return None
         stacked = np.asarray(batch.stacked[name])
         # decode the files of a batch together, along an additional first axis
-        (dims, dtype), (shown, decoded) = part.stored, part.decoded
-        stacked_part = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
+        (dims, dtype), (decoded_dims, decoded_dtype) = part.stored, part.decoded
+        stacked_part = replace(
+            part, stored=(("", *dims), dtype), decoded=(("", *decoded_dims), decoded_dtype)
+        )
         if not part.is_index and stacked_part.is_elementwise(stacked):
             return list(stacked_part.decode_values(stacked))
     pairs = zip(parts, batch.list_values(name), strict=True)
-    return [show(own.decode_values(values)) for own, values in pairs]
+    return [convert_index(file_part.decode_values(values)) for file_part, values in pairs]
 
 
 def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
@@ -183,7 +185,7 @@ def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
     Raises
     ------
     MisfitError
-        They must be determined file by file.
+        They have to be found file by file.
     """
     part, lengths = batch.plan.parts[name], batch.lengths
     dims: tuple[Any, ...] = part.decoded[0]
@@ -195,37 +197,41 @@ def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
         data, dims, lengths = batch.stacked[name], (None, *dims), (1,) * len(batch)
     axis = dims.index(batch.dim if batch.dim in dims else None)
     fragments = data.fragments
-    if any(one.stop[axis] > other.start[axis] for one, other in pairwise(fragments)):
+    if any(a.stop[axis] > b.start[axis] for a, b in pairwise(fragments)):
         raise MisfitError
-    stops = np.cumsum(lengths)
-    lengths_by_fact: dict[Fact, Column] = {}
+    file_stops = np.cumsum(lengths)
+    columns: dict[Fact, Column] = {}
     for number, dim in enumerate(dims):
-        rows = [f.axes[number].slabs().encoded for f in fragments]
-        stored = np.concatenate(rows)
-        if (stored == stored[0]).all():
-            text: Column = format_lengths(stored[:1].tolist())
+        chunk_lengths = np.concatenate([f.axes[number].slabs().encoded for f in fragments])
+        if (chunk_lengths == chunk_lengths[0]).all():
+            column: Column = format_lengths(chunk_lengths[:1].tolist())
         else:
-            # starts and stops of the chunks of all files
-            begin, end = np.concatenate([_find_ends(f, axis, number) for f in fragments], axis=1)
-            first = np.searchsorted(end, stops - lengths, "right").tolist()
-            last = np.searchsorted(begin, stops, "left").tolist()
-            text = [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
+            # the chunks of each file, by their positions along the axis of the files
+            starts, stops = np.concatenate(
+                [_find_chunk_bounds(f, number, axis) for f in fragments], axis=1
+            )
+            first = np.searchsorted(stops, file_stops - lengths, "right").tolist()
+            last = np.searchsorted(starts, file_stops, "left").tolist()
+            column = [
+                format_lengths(chunk_lengths[a:b].tolist())
+                for a, b in zip(first, last, strict=True)
+            ]
         if dim is not None:
-            lengths_by_fact[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = text
-    return lengths_by_fact
+            columns[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = column
+    return columns
 
 
-def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
-    """Return the starts and ends along another axis of the chunks along one axis."""
-    if axis == along:
+def _find_chunk_bounds(fragment: Fragment, axis: int, other_axis: int) -> Array:
+    """Return starts and stops along ``other_axis`` for each chunk along ``axis``."""
+    if axis == other_axis:
         edges = fragment.edges(axis)
         return np.stack([edges[:-1], edges[1:]])
-    ends = [[fragment.start[along]], [fragment.stop[along]]]
-    return np.repeat(ends, fragment.axes[axis].nchunks, axis=1)
+    bounds = [[fragment.start[other_axis]], [fragment.stop[other_axis]]]
+    return np.repeat(bounds, fragment.axes[axis].nchunks, axis=1)
 
 
 def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
-    """Return facts with the differing attributes inserted after those of the same variable."""
+    """Return facts with attributes that differ, inserted after those of the same variable."""
     names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
     new: dict[str, dict[Fact, Column]] = {}
     for (owner, key), values in batch.attributes.items():
@@ -234,7 +240,7 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
         fact = name_attribute(names[owner], key)
         column = [None if value is ABSENT else shorten(value) for value in values]
         (facts if fact in facts else new.setdefault(fact.subject, {}))[fact] = column
-    # the last fact of a variable is one of its attributes, or comes right before them
+    # attributes are the last facts of a variable
     last = {fact.subject: fact for fact in facts}
     merged: dict[Fact, Column] = {}
     for fact, text in facts.items():
@@ -247,20 +253,19 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
 # ---------------------------------------------------------------------- runs
 
 MAX_VALUES = 32
-"""Maximum number of texts of a fact that each get their own difference and era."""
-TIMES = ("datetime64", "timedelta64")
-"""Prefixes of NumPy's time dtypes; cftime objects have a calendar instead."""
+"""Maximum number of texts of a fact that form differences and eras of their own."""
+TIME_DTYPES = ("datetime64", "timedelta64")
+"""Prefixes of numpy's dtypes of times. cftime objects have a calendar instead."""
 FactRun = tuple[int, str | None]
-"""The first file of a run, and the text of the fact in the run, or None if it is absent."""
+"""The first file of a run of files with the same text, and the text, or None if it is absent."""
 
 
-_NONE = -1
-"""The index of the text for files that lack the fact."""
+_ABSENT_CODE = -1
 
 
 @dataclass(frozen=True)
 class FactRuns:
-    """The runs of every fact through the readable files, in order.
+    """The runs of each fact through the readable files in order.
 
     Parameters
     ----------
@@ -269,7 +274,7 @@ class FactRuns:
     count : int
         Number of files.
     lacking : mapping of str to bool array
-        Mask of the files that lack a variable, for variables that not all files have.
+        Masks of the files that lack a variable, by variable.
     """
 
     runs: Mapping[Fact, list[FactRun]]
@@ -278,101 +283,103 @@ class FactRuns:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
-        """Return the runs of facts.
-
-        Each of ``parts`` has the positions of some files in the order of all, and their facts.
-        """
-        numbers: dict[str | None, int] = {None: _NONE}
+        """Return the runs of facts, from the indexes of some files and their facts each."""
+        code_of: dict[str | None, int] = {None: _ABSENT_CODE}
         columns: dict[Fact, list[tuple[Ints, Any]]] = {}
-        first: dict[Fact, tuple[int, int]] = {}
+        # the first file with each fact, and the position of the fact in this file
+        order: dict[Fact, tuple[int, int]] = {}
         count = 0
-        for file_numbers, facts in parts:
-            positions, count = np.array(file_numbers, np.int64), count + len(file_numbers)
-            for position, (fact, texts) in enumerate(facts.items()):
-                listed = (texts,) if isinstance(texts, str) else texts
-                codes = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
-                present = codes != _NONE
-                begin = int((positions if present.all() else positions[present]).min())
-                first[fact] = min(first.get(fact, (begin, position)), (begin, position))
-                columns.setdefault(fact, []).append((positions, codes))
-        distinct = [text for text in numbers if text is not None]
+        for numbers, facts in parts:
+            indexes, count = np.array(numbers, np.int64), count + len(numbers)
+            for position, (fact, column_texts) in enumerate(facts.items()):
+                texts = (column_texts,) if isinstance(column_texts, str) else column_texts
+                codes = np.array([code_of.setdefault(text, len(code_of) - 1) for text in texts])
+                is_present = codes != _ABSENT_CODE
+                first = int((indexes if is_present.all() else indexes[is_present]).min())
+                order[fact] = min(order.get(fact, (first, position)), (first, position))
+                columns.setdefault(fact, []).append((indexes, codes))
+        distinct = [text for text in code_of if text is not None]
         lacking: dict[str, Any] = {}
         runs = {}
-        # whether a file has a variable must be known before the facts about it
+        # other facts depend on the files that lack their variable
         for fact in sorted(columns, key=lambda fact: fact.aspect != PRESENCE):
-            column = np.full(count, _NONE)
-            for positions, codes in columns.pop(fact):
-                column[positions] = codes
-            present = column != _NONE
+            column = np.full(count, _ABSENT_CODE)
+            for indexes, codes in columns.pop(fact):
+                column[indexes] = codes
+            is_present = column != _ABSENT_CODE
             if fact.aspect == PRESENCE:
-                lacking |= {} if present.all() else {fact.subject: ~present}
+                lacking |= {} if is_present.all() else {fact.subject: ~is_present}
             else:
-                # there are no facts about an absent variable or dimension
-                lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
-                stated = present | ~np.full(count, lacked)
-                last = np.maximum.accumulate(np.where(stated, np.arange(count), -1))
-                column = column[np.where(last < 0, stated.argmax(), last)]
+                # a run continues through files that lack the variable or dimension
+                is_lacking = fact.aspect == SIZE or lacking.get(fact.subject, False)
+                is_known = is_present | ~np.full(count, is_lacking)
+                last = np.maximum.accumulate(np.where(is_known, np.arange(count), -1))
+                column = column[np.where(last < 0, is_known.argmax(), last)]
             starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
-            runs[fact] = [(n, None if column[n] == _NONE else distinct[column[n]]) for n in starts]
+            runs[fact] = [
+                (n, None if column[n] == _ABSENT_CODE else distinct[column[n]]) for n in starts
+            ]
         return cls(
-            {fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count, lacking
+            {fact: runs[fact] for fact in sorted(runs, key=order.__getitem__)}, count, lacking
         )
 
     @cached_property
     def changing(self) -> dict[Fact, list[FactRun]]:
-        """The runs of the facts that change."""
+        """The runs of facts that change."""
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
     def count_texts(self, fact: Fact) -> Counter[str | None]:
-        """Count the files with each text of a fact, in the order of their first files."""
-        none = np.zeros(self.count, bool)
-        # the facts about a variable continue through files that lack it
-        lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)
+        """Return the number of files with each text of a fact, in the order of the files."""
+        is_lacking = np.zeros(self.count, bool)
+        if fact.aspect not in (PRESENCE, SIZE):
+            # runs continue through files that lack the variable
+            is_lacking = self.lacking.get(fact.subject, is_lacking)
         counts: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
-            counts[text] += stop - start - int(lacked[start:stop].sum())
+            counts[text] += stop - start - int(is_lacking[start:stop].sum())
         return counts
 
     def find_text(self, fact: Fact, number: int) -> str | None:
-        """Return the text of a fact in one file, or None if it has none."""
+        """Return the text of a fact in a file, or None if it is absent."""
         return next((t for start, t in reversed(self.runs.get(fact, ())) if start <= number), None)
 
     def find_first(self, fact: Fact) -> str | None:
         """Return the first text of a fact."""
         return next((text for _, text in self.runs[fact] if text is not None), None)
 
-    def counts_time(self, subject: str) -> bool:
+    def is_time(self, subject: str) -> bool:
         """Return whether a variable contains times in at least one file."""
-        texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
-        return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
+        dtypes = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
+        has_time_dtype = any(dtype.startswith(TIME_DTYPES) for dtype in dtypes)
+        return has_time_dtype or Fact(subject, CALENDAR) in self.runs
 
     def index_values(self, fact: Fact) -> Ints:
-        """Return, for each file, the index of the text that a fact has there.
+        """Return the index of the text of a fact for each file.
 
-        For chunk lengths, files have the same index if chunks divide the dimension into equally
-        many pieces, whatever its size: months stored as one chunk, or as two halves, do not differ.
+        Chunk lengths have the same index if they divide dimensions into the same number of equal
+        chunks: months in one chunk do not differ if the months have different lengths.
         """
         texts, column = self._number_texts(fact)
         if not fact.aspect.startswith(CHUNKS):
             return column
-        sizes, of_size = self._number_texts(Fact(fact.aspect.removeprefix(CHUNKS), SIZE))
-        indexes, numbers = column.copy(), dict[int, int]()
+        sizes, size_column = self._number_texts(Fact(fact.aspect.removeprefix(CHUNKS), SIZE))
+        indexes, index_by_count = column.copy(), dict[int, int]()
         for number, text in enumerate(texts):
-            same = column == number
-            pieces = {_count_pieces(text, sizes[n]) for n in set(of_size[same].tolist())}
-            if len(pieces) == 1 and (count := pieces.pop()):
-                indexes[same] = numbers.setdefault(count, number)
+            mask = column == number
+            counts = {_count_chunks(text, sizes[n]) for n in set(size_column[mask].tolist())}
+            if len(counts) == 1 and (count := counts.pop()):
+                indexes[mask] = index_by_count.setdefault(count, number)
         return _number_keys(indexes)
 
     def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
-        """Return the texts of a fact, and, for each file, the index of its text."""
+        """Return the distinct texts of a fact, and the index of the text for each file."""
         texts: dict[str | None, int] = {}
         numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
         starts = [start for start, _ in self.runs[fact]]
         return list(texts), np.repeat(numbers, np.diff([*starts, self.count]))
 
     def number_eras(self, facts: Sequence[Fact]) -> Ints:
-        """Return the era of every file; files of one era agree in all of ``facts``."""
+        """Return the number of the era of each file. All ``facts`` are constant in an era."""
         key = np.zeros(self.count, np.int64)
         for fact in facts:
             column = self.index_values(fact)
@@ -380,12 +387,12 @@ class FactRuns:
         return key
 
 
-def _count_pieces(chunk: str | None, size: str | None) -> int:
-    """Return the number of chunks along a dimension if they are as equal as possible, or 0.
+def _count_chunks(chunk: str | None, size: str | None) -> int:
+    """Return the number of chunks along a dimension, or 0 if they are not of equal length.
 
-    They are if the length of a chunk is the size divided by the number of chunks, rounded up.
+    Lengths are equal if the chunk length is the size divided by the count, rounded up.
 
-    >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
+    >>> [_count_chunks(*pair) for pair in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
     [1, 2, 7, 0]
     """
     if not (chunk and size and chunk.isdecimal() and size.isdecimal() and int(chunk)):
@@ -395,7 +402,7 @@ def _count_pieces(chunk: str | None, size: str | None) -> int:
 
 
 def _number_keys(keys: Ints) -> Ints:
-    """Return consecutive numbers for keys, in order of first appearance."""
+    """Return consecutive numbers for keys in the order of their first appearance."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.empty(first.size, np.int64)
     order[np.argsort(first)] = np.arange(first.size)
@@ -406,10 +413,10 @@ def _number_keys(keys: Ints) -> Ints:
 
 
 class UnreadableFile(NamedTuple):
-    """A file that cannot be read, the reason, and whether the file or a step is at fault.
+    """A file that cannot be read, and the reason.
 
-    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
-    many readable files come before.
+    ``is_fault`` is whether ``on_error`` of `open_virtual_mfdataset` applies: the file is at fault,
+    not a step of its preparation. ``before`` is the number of readable files before it.
     """
 
     name: str
@@ -420,21 +427,21 @@ class UnreadableFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FileSurvey:
-    """The facts of all files, reduced to their differences.
+    """The facts of all files.
 
     Parameters
     ----------
     files : list of str
-        The readable files, in order.
+        The readable files in order.
     facts : FactRuns
         Their facts.
     spans : dict of str to list
-        By coordinate: the index of each file that has it, and its span.
+        The indexes of files and their spans, by coordinate.
     unlimited : frozenset of str
-        The dimensions that are unlimited in all files.
+        Dimensions that are unlimited in all files.
     unreadable : list of UnreadableFile
     is_whole : bool
-        Whether all files were examined, not a sample.
+        Whether all files were examined, rather than a sample.
     """
 
     files: list[str]
@@ -445,7 +452,7 @@ class FileSurvey:
     is_whole: bool
 
     def group_unreadable(self) -> list[list[UnreadableFile]]:
-        """Return unreadable files by the kind of their error."""
+        """Return unreadable files grouped by the type of their error."""
         kinds: dict[tuple[str, bool], list[UnreadableFile]] = {}
         for file in self.unreadable:
             kinds.setdefault((file.reason.partition(":")[0], file.is_fault), []).append(file)
@@ -454,7 +461,7 @@ class FileSurvey:
 
 @dataclass(frozen=True)
 class Examination:
-    """The last step of opening a file: apply other steps, then collect the facts.
+    """A step that prepares a file and returns its facts.
 
     Parameters
     ----------
@@ -477,47 +484,47 @@ def survey_files(
 ) -> FileSurvey:
     """Open files and collect their facts.
 
-    If the job has steps, the last is an `Examination`. ``is_whole`` says whether these are all
-    files, not a sample.
+    If the job has steps, the last one must be an `Examination`. ``is_whole`` is whether these are
+    all files, rather than a sample.
     """
-    examined, alone = list[Examined](), list[Examined]()
+    parts, single_files = list[Examined](), list[Examined]()
     errors: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
-    with report_progress(progress, "opening", len(items)) as send:
-        count = OutcomeCounter(len(items), send)
+    with report_progress(progress, "opening", len(items)) as report:
+        counter = OutcomeCounter(len(items), report)
         with closing(workers(job, items)) as outcomes:
             for opened in outcomes:
                 for outcome in _examine(opened, files):
-                    count.add(outcome)
+                    counter.add(outcome)
                     facts: Any = outcome.opened
                     if outcome.error is not None:
                         errors[outcome.number] = outcome.error, outcome.is_fault
                     elif len(outcome.numbers) == 1:
-                        alone.append((outcome.numbers, facts))
+                        single_files.append((outcome.numbers, facts))
                     else:
-                        examined.append((outcome.numbers, facts))
-                if len(alone) >= MAX_FILES_TOGETHER:
+                        parts.append((outcome.numbers, facts))
+                if len(single_files) >= MAX_FILES_TOGETHER:
                     # merged facts take less memory
-                    examined.append(_join_facts(alone))
-                    alone.clear()
-        examined += [_join_facts(alone)] if alone else []
+                    parts.append(_merge_facts(single_files))
+                    single_files.clear()
+        parts += [_merge_facts(single_files)] if single_files else []
         errors = dict(sorted(errors.items()))
-        count.finish((LeftOut.of(files[n], error) for n, (error, _) in errors.items()), files)
+        counter.finish((LeftOut.of(files[n], error) for n, (error, _) in errors.items()), files)
     names = [os.fspath(file) for file in files]
-    readable = sorted(number for numbers, _ in examined for number in numbers)
-    positions = {number: position for position, number in enumerate(readable)}
-    located = [([positions[n] for n in numbers], file_facts) for numbers, file_facts in examined]
-    located.sort(key=lambda item: min(item[0]))
+    readable = sorted(number for numbers, _ in parts for number in numbers)
+    index_of = {number: index for index, number in enumerate(readable)}
+    indexed = [([index_of[n] for n in numbers], file_facts) for numbers, file_facts in parts]
+    indexed.sort(key=lambda item: min(item[0]))
     spans: dict[str, dict[int, CoordinateSpan]] = {}
-    for file_numbers, file_facts in located:
-        for name, file_span in file_facts.spans.items():
-            pairs = zip(file_numbers, file_span, strict=True)
+    for indexes, file_facts in indexed:
+        for name, file_spans in file_facts.spans.items():
+            pairs = zip(indexes, file_spans, strict=True)
             spans.setdefault(name, {}).update((n, span) for n, span in pairs if span is not None)
-    unlimited = [file_facts.unlimited for _, file_facts in located]
+    unlimited = [file_facts.unlimited for _, file_facts in indexed]
     return FileSurvey(
         [names[number] for number in readable],
-        FactRuns.of((file_numbers, file_facts.facts) for file_numbers, file_facts in located),
-        {name: sorted(file_span.items()) for name, file_span in spans.items()},
+        FactRuns.of((indexes, file_facts.facts) for indexes, file_facts in indexed),
+        {name: sorted(span_by_file.items()) for name, span_by_file in spans.items()},
         frozenset[str]().union(*unlimited).intersection(*unlimited),
         [
             UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
@@ -527,8 +534,8 @@ def survey_files(
     )
 
 
-def _join_facts(parts: Sequence[Examined]) -> Examined:
-    """Merge the facts of files that were examined one by one into columns."""
+def _merge_facts(parts: Sequence[Examined]) -> Examined:
+    """Merge the facts of single files into columns."""
     parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
     columns: dict[Fact, list[Any]] = {}
     spans: dict[str, list[CoordinateSpan | None]] = {}
@@ -546,22 +553,19 @@ def _join_facts(parts: Sequence[Examined]) -> Examined:
 
 
 def _examine(outcome: OpenOutcome[Any], files: Sequence[Any]) -> Iterator[OpenOutcome[Any]]:
-    """Yield the outcome of files with their facts, or each on its own if one of them has none."""
-    file_facts: Any = outcome.opened
-    if outcome.error is not None or isinstance(file_facts, FileFacts):
+    """Yield the outcome of a batch with its facts, or one outcome per file if that fails."""
+    opened: Any = outcome.opened
+    if outcome.error is not None or isinstance(opened, FileFacts):
         yield outcome
         return
     try:
-        facts = (
-            find_batch_facts(file_facts)
-            if isinstance(file_facts, FileBatch)
-            else FileFacts.of(file_facts)
-        )
+        is_batch = isinstance(opened, FileBatch)
+        facts = find_batch_facts(opened) if is_batch else FileFacts.of(opened)
         yield replace(outcome, opened=facts)
     except (MisfitError, *OPEN_ERRORS) as error:
         if len(outcome.numbers) == 1:
             error.add_note(without_secrets(f"file {files[outcome.number]}"))
             yield OpenOutcome(outcome.numbers, error=error)
             return
-        for file in file_facts.list_files():
+        for file in opened.list_files():
             yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)

@@ -1,13 +1,14 @@
-"""The results of a diagnosis: eras, their positions, and differences; and the report of them.
+"""The results of a diagnosis, and their report.
 
-The report draws the eras on a line, and has a card for each entry of differences that matters.
+The results are eras, their stretches, and differences. The report draws the eras on a line, and has
+a card for each group of differences that cost something or block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ from virtualds.pictures.html import (
 
 Verdict = Literal["combines", "costs", "blocks"]
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
-"""The verdicts on a difference, the worst first."""
+"""Verdicts of differences, the worst first."""
 
 
 @public
@@ -61,11 +62,11 @@ class Era:
     files : int
         Number of files.
     first_file, last_file : str
-        In the given order.
+        The first and the last file in the given order.
     start, stop : str or None
-        The lowest and the highest value of the joined coordinate, if there is one.
+        The lowest and the highest value of the joined coordinate, if it has values.
     reason : str or None
-        Why the files cannot be opened, or None if they can.
+        The reason why the files cannot be opened, or None.
 
     Raises
     ------
@@ -97,19 +98,18 @@ class EraStretch:
     Parameters
     ----------
     era : int
-        The index of the era among those of the diagnosis.
+        The index of the era in the diagnosis.
     files : int
         Number of files.
     start, stop : str
         The lowest and the highest value of the joined coordinate, or the first and the last file.
     low, high : float
-        The position of the stretch on a line of length 1: the joined coordinate, or the files in
-        order.
+        The position from 0 to 1 along the joined coordinate, or along the files in order.
 
     Raises
     ------
     ValueError
-        The stretch is outside the line.
+        The position is not between 0 and 1.
 
     Examples
     --------
@@ -132,35 +132,36 @@ class EraStretch:
 @public
 @dataclass(frozen=True)
 class Difference:
-    """Something in which files differ.
+    """A difference between files.
 
     Parameters
     ----------
     variable : str
-        Name of the variable or dimension; empty for the dataset or the files themselves.
+        Name of the variable or dimension; empty for the dataset or the files.
     aspect : str
-        What differs: ``"data type"``, ``"chunks along x"``, ``"attribute history"``.
+        The property that differs, such as ``"data type"``, ``"chunks along x"`` or ``"attribute
+        history"``.
     before, after : str
-        The values in the first and in the second file of the pair.
+        The property in two consecutive files.
     first_file : str
-        The first file that has ``after``.
+        The first file with ``after``.
     files : int
-        Number of files that have ``after``.
+        Number of files with ``after``.
     verdict : {"combines", "costs", "blocks"}
         Whether the files still combine.
     how : str
-        What happens to the difference and what that costs; if it blocks, the error.
+        The effect of the difference and its cost, or the error if it blocks.
     remedy : str
         What to do about it; empty if nothing has to be done.
     refused : tuple of str
         Names of the reference formats that cannot store the result.
     code : str
-        A line of code that does it; empty if there is none. ``files`` is the list of files, and
-        ``vds`` is the combined dataset.
+        A line of code for the remedy, or empty. ``files`` is the list of files, and ``vds`` the
+        combined dataset.
     against : str
-        The file before it, which has ``before``.
+        The previous file, with ``before``.
     leads : bool
-        Whether it is a fault of the files, to be fixed before all others.
+        Whether it is a fault of the files, which has to be fixed first.
 
     Raises
     ------
@@ -198,34 +199,36 @@ TITLES: dict[Verdict, str] = {
     "combines": "they combine",
 }
 MAX_ROWS = 20
-"""Maximum number of rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
-MAX_LETTERS = 60
+"""Maximum number of rows of a table that are shown. `Diagnosis.to_dataframe` has all."""
+MAX_VALUE_LENGTH = 60
 """Maximum number of characters of a value in a report."""
 
 
-def shorten_text(text: str, letters: int = MAX_LETTERS) -> str:
-    """Return a string on one line, truncated if it is too long.
+def shorten_text(text: str, max_length: int = MAX_VALUE_LENGTH) -> str:
+    """Return a text on one line, truncated if it is too long.
 
+    Examples
+    --------
     >>> shorten_text("a long text", 8)
     'a lon...'
     """
     line = " ".join(text.split())
-    return line if len(line) <= letters else f"{line[: letters - 3]}..."
+    return line if len(line) <= max_length else f"{line[: max_length - 3]}..."
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return the type and the message of an error on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 # ---------------------------------------------------------------------- entries
 
 MAX_NAMES = 5
-"""Maximum number of variables that a line names; the others are counted."""
+"""Maximum number of variables that a line names."""
 
 
 class EntryLine(NamedTuple):
-    """One or more differences that are the same except for the variable."""
+    """Differences that are equal except for the variable."""
 
     rows: tuple[Difference, ...]
 
@@ -241,7 +244,7 @@ class EntryLine(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One or more lines with the same verdict, remedy and code."""
+    """Lines with the same verdict, remedy and code, which form a card."""
 
     lines: tuple[EntryLine, ...]
 
@@ -252,37 +255,37 @@ class Entry(NamedTuple):
 
 
 def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
-    """Return differences as entries, in the order of the first difference of each.
+    """Group differences into entries, in the order of their first differences.
 
     Examples
     --------
-    >>> both = [Difference(n, "codecs", "a", "b", "2.nc", 1, "costs", "so", "mend") for n in "tu"]
-    >>> [line.names for entry in fold_differences(both) for line in entry.lines]
+    >>> rows = [Difference(n, "codecs", "a", "b", "2.nc", 1, "costs", "how", "do") for n in "tu"]
+    >>> [line.names for entry in fold_differences(rows) for line in entry.lines]
     ['t, u']
     """
-    alike: dict[Difference, list[Difference]] = {}
+    rows_by_content: dict[Difference, list[Difference]] = {}
     for row in rows:
-        alike.setdefault(replace(row, variable=""), []).append(row)
-    entries: dict[tuple[object, ...], list[EntryLine]] = {}
-    for shared, subjects in alike.items():
-        # the fields that differences with the same fix share
-        is_alone = shared.leads or not shared.remedy
-        mending = (shared,) if is_alone else (shared.verdict, shared.remedy, shared.code)
-        entries.setdefault(mending, []).append(EntryLine(tuple(subjects)))
-    return [Entry(tuple(lines)) for lines in entries.values()]
+        rows_by_content.setdefault(replace(row, variable=""), []).append(row)
+    lines_by_fix: dict[tuple[object, ...], list[EntryLine]] = {}
+    for row, equal_rows in rows_by_content.items():
+        # faults, and differences without a remedy, are entries of their own
+        is_single = row.leads or not row.remedy
+        fix = (row,) if is_single else (row.verdict, row.remedy, row.code)
+        lines_by_fix.setdefault(fix, []).append(EntryLine(tuple(equal_rows)))
+    return [Entry(tuple(lines)) for lines in lines_by_fix.values()]
 
 
-# ---------------------------------------------------------------------- along a coordinate
+# ---------------------------------------------------------------------- spans of files
 
 Floats = npt.NDArray[np.float64]
 GAP_TOLERANCE = 1e-9
-"""Largest gap, as a fraction of the line, that counts as rounding."""
+"""Maximum gap that is a rounding error, as a fraction of the line."""
 
 
 class CoordinateSpan(NamedTuple):
-    """The lowest and the highest value of a coordinate in one file.
+    """The lowest and the highest value of a coordinate in a file.
 
-    For times, ``steps`` are the shortest and the longest step within the file, in seconds.
+    For times, ``steps`` are the shortest and the longest step in the file in seconds.
     """
 
     start: Any
@@ -318,7 +321,7 @@ def find_span(values: Any) -> CoordinateSpan | None:
 
 
 def _find_steps(values: Any) -> tuple[float, ...]:
-    """Return the shortest and the longest step, if the values are monotonic times."""
+    """Return the shortest and the longest step of times in seconds, or () for other values."""
     if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
         return ()
     steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
@@ -326,52 +329,54 @@ def _find_steps(values: Any) -> tuple[float, ...]:
 
 
 def find_time_gaps(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files with missing times between them; one file twice for a gap inside it."""
+    """Yield pairs of files with missing times between them, or a file twice for a gap in it."""
     try:
         ordered = sorted(files, key=lambda item: (item[1].start, item[1].stop))
         steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
         steps += [
-            (float(compute_steps(np.array([one.stop, other.start]))[0]), (first, second))
-            for (first, one), (second, other) in pairwise(ordered)
+            (float(compute_steps(np.array([span.stop, next_span.start]))[0]), (n, next_n))
+            for (n, span), (next_n, next_span) in pairwise(ordered)
         ]
     except TypeError:
-        return  # dates of two calendars have no distance
+        return  # dates of two calendars cannot be subtracted
     yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
 
 
 def find_overlapping(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files where the second begins before the first ends."""
+    """Yield pairs of files of which the second starts before the first ends."""
     try:
         ordered = sorted(files, key=lambda item: (item[1].start, item[1].stop))
-        furthest = ordered[:1]
-        for number, span in ordered[1:]:
-            if span.start <= furthest[-1][1].stop:
-                yield furthest[-1][0], number
-            if span.stop > furthest[-1][1].stop:
-                furthest.append((number, span))
+        for latest, (number, span) in zip(_iterate_latest(ordered), ordered[1:], strict=False):
+            if span.start <= latest[1].stop:
+                yield latest[0], number
     except TypeError:
-        return  # dates of two calendars cannot be ordered, which another difference reports
+        return  # dates of two calendars cannot be ordered, which is another difference
+
+
+def _iterate_latest(files: Sequence[SpannedFile]) -> Iterator[SpannedFile]:
+    """Yield, for each file, the file with the highest stop up to it."""
+    return accumulate(files, lambda latest, file: file if file[1].stop > latest[1].stop else latest)
 
 
 def find_disordered(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files where the second comes before the first, in either direction."""
+    """Yield pairs of consecutive files whose order is opposite to that of most pairs."""
     starts = [span.start for _, span in files]
     try:
-        rising = [bool(a <= b) for a, b in pairwise(starts)]
+        are_increasing = [bool(a <= b) for a, b in pairwise(starts)]
     except TypeError:
         return
-    if all(rising) or not any(rising):
+    if all(are_increasing) or not any(are_increasing):
         return
-    mostly = sum(rising) * 2 >= len(rising)
-    pairs = zip(pairwise(number for number, _ in files), rising, strict=True)
-    yield from (pair for pair, is_rising in pairs if is_rising != mostly)
+    majority = sum(are_increasing) * 2 >= len(are_increasing)
+    pairs = zip(pairwise(number for number, _ in files), are_increasing, strict=True)
+    yield from (pair for pair, is_increasing in pairs if is_increasing != majority)
 
 
 # ---------------------------------------------------------------------- eras
 
 
 class EraFile(NamedTuple):
-    """A file of an era, and its span along the joined coordinate if that is known."""
+    """A file of an era, and its span along the joined coordinate if it is known."""
 
     name: str
     era: int
@@ -390,23 +395,25 @@ class _FileSpan(NamedTuple):
 
 
 def arrange_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...]:
-    """Return the ranges of a line in which files of one era follow each other.
+    """Return stretches of consecutive files of the same era, by era.
 
-    The line is the joined coordinate if all files that can be opened have a span along it,
-    otherwise the given order of the files. Its length is 1.
+    Their positions are along the joined coordinate if all readable files have a span, otherwise
+    along the files in order.
     """
     spans = _find_file_spans(files, is_time)
     if spans is None:
         spans = [_FileSpan(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
     origin = min((span.low for span in spans), default=0.0)
     length = max((span.high for span in spans), default=1.0) - origin or 1.0
-    scaled = (p._replace(low=(p.low - origin) / length, high=(p.high - origin) / length)
-              for p in spans)  # fmt: skip
+    scaled = (
+        span._replace(low=(span.low - origin) / length, high=(span.high - origin) / length)
+        for span in spans
+    )
     return tuple(_join_spans(scaled))
 
 
 def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
-    """Yield, for each era, the ranges of files that touch or overlap."""
+    """Yield stretches of files of an era whose spans touch or overlap."""
     for era, members in groupby(sorted(spans), key=lambda span: span.era):
         runs: list[list[_FileSpan]] = []
         end = -1.0
@@ -422,49 +429,49 @@ def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
 
 
 def _find_file_spans(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | None:
-    """Return the positions of files along the joined coordinate, or None if they have none.
+    """Return the positions of files along the joined coordinate, or None if one has no span.
 
-    A file that cannot be opened is placed between its neighbours in the given order.
+    Unreadable files are placed between their neighbours in the given order.
     """
-    spans = [file.span for file in files if file.is_readable]
-    spans_found = [span for span in spans if span is not None]
-    if not spans_found or len(spans_found) < len(spans):
+    readable = [file for file in files if file.is_readable]
+    spans = [file.span for file in readable if file.span is not None]
+    if not spans or len(spans) < len(readable):
         return None
-    counted = to_numbers(np.array([end for s in spans_found for end in (s.start, s.stop)]))
-    if counted is None or not np.isfinite(counted.numbers).all():
+    ends = to_numbers(np.array([end for span in spans for end in (span.start, span.stop)]))
+    if ends is None or not np.isfinite(ends.numbers).all():
         return None
-    low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], spans_found, is_time)
-    # the positions between which unreadable files are placed
-    before, after = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
+    low, high = _find_bounds(ends.numbers[::2], ends.numbers[1::2], spans, is_time)
+    # the bounds of unreadable files, by the number of readable files before them
+    unreadable_low, unreadable_high = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
     file_spans, number = [], 0
     for name, era, is_readable, _ in files:
         if is_readable:
-            labels = text_of(spans_found[number].start), text_of(spans_found[number].stop)
+            labels = text_of(spans[number].start), text_of(spans[number].stop)
             file_spans.append(_FileSpan(era, float(low[number]), float(high[number]), *labels))
             number += 1
         else:
-            start = before[number]
-            file_spans.append(_FileSpan(era, start, max(start, after[number]), name, name))
+            start, stop = unreadable_low[number], unreadable_high[number]
+            file_spans.append(_FileSpan(era, start, max(start, stop), name, name))
     return file_spans
 
 
-def _find_ends(
+def _find_bounds(
     starts: Floats, stops: Floats, spans: Sequence[CoordinateSpan], is_time: bool
 ) -> tuple[Floats, Floats]:
-    """Return the starts and ends of files; a file ends at the start of the next one or of a gap."""
-    begins = np.append(np.unique(starts), np.nan)
-    following = begins[np.searchsorted(begins[:-1], stops, side="right")]
+    """Return the bounds of files. A file extends to the start of the next one or of a gap."""
+    unique_starts = np.append(np.unique(starts), np.nan)
+    next_starts = unique_starts[np.searchsorted(unique_starts[:-1], stops, side="right")]
     gaps = find_time_gaps(list(enumerate(spans))) if is_time else ()
-    following[[first for first, second in gaps if first != second]] = np.nan
-    steps = (following - stops)[np.isfinite(following)]
-    usual = float(np.median(steps)) if steps.size else float((stops - starts).max()) / 8 or 1.0
-    return starts, np.where(np.isnan(following), stops + usual, following)
+    next_starts[[first for first, second in gaps if first != second]] = np.nan
+    steps = (next_starts - stops)[np.isfinite(next_starts)]
+    step = float(np.median(steps)) if steps.size else float((stops - starts).max()) / 8 or 1.0
+    return starts, np.where(np.isnan(next_starts), stops + step, next_starts)
 
 
 # ---------------------------------------------------------------------- report
 
 Shorten = Callable[[str], str]
-"""A function that removes the common folder from the name of a file."""
+"""A function that removes the common folder from the path of a file."""
 
 VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
     "blocks": ("✗", MISSING),
@@ -484,33 +491,33 @@ class Diagnosis(Report):
     Parameters
     ----------
     files : int
-        Number of given files.
+        Number of files.
     examined : int
-        Number of opened files: all, or a sample.
+        Number of examined files: all, or a sample.
     joined : tuple of str
         The dimensions to join along.
     reason : str
-        How the dimensions were found.
+        The reason for the choice of these dimensions.
     formats : tuple of str
-        Names of the reference formats that can store all trials.
+        Names of the reference formats that can store the results of all trials.
     eras : tuple of Era
-        Files with the same structure, in the order of their first files; files that cannot be
-        opened come last.
+        Files with the same structure, in the order of their first files. Eras of files that cannot
+        be opened come last.
     differences : tuple of Difference
-        The worst first.
+        The differences, the worst first.
     stretches : tuple of EraStretch
-        The positions of the eras, era by era; an era that recurs has several.
+        The positions of the eras, by era; an era that recurs has several.
 
     Raises
     ------
     ValueError
-        The eras do not add up to the examined files.
+        The numbers of files of the eras do not add up to ``examined``.
 
     Examples
     --------
     >>> era = Era(2, "2001.nc", "2002.nc")
-    >>> found = Diagnosis(2, 2, ("time",), "as given", ("zarr-v3",), (era,), ())
-    >>> found.blocks, len(found.to_dataframe())
+    >>> diagnosis = Diagnosis(2, 2, ("time",), "as given", ("zarr-v3",), (era,), ())
+    >>> diagnosis.blocks, len(diagnosis.to_dataframe())
     (False, 0)
     """
 
@@ -534,15 +541,15 @@ class Diagnosis(Report):
 
     @property
     def blocks(self) -> bool:
-        """Whether something keeps the files from combining."""
+        """Whether a difference prevents the files from combining."""
         return any(d.verdict == "blocks" for d in self.differences)
 
     def of(self, verdict: Verdict) -> tuple[Difference, ...]:
-        """Return the differences with one verdict."""
+        """Return the differences with a verdict."""
         return tuple(d for d in self.differences if d.verdict == verdict)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the differences as a table, one row per difference."""
+        """Return a table with one row per difference."""
         columns = list(Difference.__dataclass_fields__)
         return pd.DataFrame([asdict(d) for d in self.differences], columns=columns)
 
@@ -559,8 +566,8 @@ class Diagnosis(Report):
         for verdict in VERDICTS[:-1]:
             entries = fold_differences(self.of(verdict))
             cards = [_make_card(entry, self._shorten) for entry in entries[:MAX_ROWS]]
-            more = format_remainder(len(entries) - MAX_ROWS, WHERE_ALL)
-            yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(entries):,}")
+            remainder = format_remainder(len(entries) - MAX_ROWS, WHERE_ALL)
+            yield Section(TITLES[verdict].capitalize(), [*cards, remainder], f"{len(entries):,}")
         others = fold_differences(self.of(VERDICTS[-1]))
         rows = [
             (
@@ -577,7 +584,7 @@ class Diagnosis(Report):
 
     @property
     def folder(self) -> str:
-        """The folder that contains all files, or "" if there is no such folder."""
+        """The folder of all files, or "" if they are in different folders."""
         names = [name for era in self.eras for name in (era.first_file, era.last_file)]
         folders = {without_secrets(name).rpartition("/")[0] for name in names}
         return folders.pop() if len(folders) == 1 else ""
@@ -587,9 +594,9 @@ class Diagnosis(Report):
         return url.removeprefix(f"{self.folder}/") if self.folder else url
 
     def _format_heading(self) -> list[str]:
-        looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
-        inside = f" in {self.folder}" if self.folder else ""
-        along = ", ".join(map(repr, self.joined)) or "no dimension"
+        sample = "" if self.files == self.examined else f", {self.examined:,} of them examined"
+        folder = f" in {self.folder}" if self.folder else ""
+        dims = ", ".join(map(repr, self.joined)) or "no dimension"
         formats = ", ".join(self.formats) or "none"
         summary = "they combine" + (", at a cost" if self.of("costs") else "")
         if self.blocks:
@@ -597,29 +604,29 @@ class Diagnosis(Report):
         elif not self.differences:
             summary = "they combine, and have the same structure"
         return [
-            f"{format_count(self.files, 'file')}{inside}{looked}: {summary}",
-            f"joined along {along} ({self.reason})",
+            f"{format_count(self.files, 'file')}{folder}{sample}: {summary}",
+            f"joined along {dims} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {formats}"]),
         ]
 
     def _describe_eras(self) -> Table:
-        span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
+        span_title = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
         rows = list[tuple[str, ...]]()
         for number, era in enumerate(self.eras, 1):
-            along = f"{era.start} to {era.stop}" if era.start is not None else ""
+            span = f"{era.start} to {era.stop}" if era.start is not None else ""
             if era.reason is not None:
-                along = f"cannot be opened: {shorten_text(era.reason)}"
-            ends = self._shorten(era.first_file), self._shorten(era.last_file)
-            rows.append((str(number), f"{era.files:,}", *ends, along))
-        head = ("era", "files", "first file", "last file", span)
+                span = f"cannot be opened: {shorten_text(era.reason)}"
+            files = self._shorten(era.first_file), self._shorten(era.last_file)
+            rows.append((str(number), f"{era.files:,}", *files, span))
+        head = ("era", "files", "first file", "last file", span_title)
         return Table(head, rows, (0, 1), MAX_ROWS, rest=WHERE_ALL)
 
 
 def _make_card(entry: Entry, shorten: Shorten) -> Card:
-    """Return a card with one difference, or with several, each below its own subject."""
+    """Return the card of an entry, with a line for each of several differences."""
     row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
-    title: Words = _name_subject(lines[0])
+    title: Words = _format_subject(lines[0])
     note, body = _describe_files(row, shorten), list[Block]()
     if len(lines) > 1:
         title, note = ", ".join(dict.fromkeys(line.first.aspect for line in lines)), ""
@@ -632,20 +639,20 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
         )
         if len(lines) > 1:
             files = _describe_files(difference, shorten)
-            body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {difference.how}"]
+            body += [(*_format_subject(line), ": ", *change, ", ", files), f"  {difference.how}"]
         else:
             body += [change, difference.how]
     body.append(format_remainder(len(lines) - MAX_ROWS, WHERE_ALL))
     return Card(title, body, note, shade, sign, row.remedy, row.code)
 
 
-def _name_subject(line: EntryLine) -> tuple[str, ...]:
+def _format_subject(line: EntryLine) -> tuple[str, ...]:
     aspect = line.first.aspect
     return (Code(line.names), f": {aspect}") if line.names else (aspect,)
 
 
 def _describe_files(row: Difference, shorten: Shorten) -> str:
-    """Describe the first file that differs, the number of such files, and the reference file."""
+    """Return the first file that differs, the number of such files, and the previous file."""
     against = f", against {shorten(row.against)}" if row.against else ""
     return f"from {shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
 
@@ -653,18 +660,18 @@ def _describe_files(row: Difference, shorten: Shorten) -> str:
 # ---------------------------------------------------------------------- the line of eras
 
 ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
-"""The shades of eras; further eras share one, and files that cannot be opened have another."""
+"""Shades of the first eras. All further eras share another shade, as do unreadable files."""
 
 MAX_LANES = 6
 """Maximum number of lanes for overlapping eras."""
 MAX_SPANS = 600
 """Maximum number of distinguishable spans on a line."""
 MIN_LABEL_DISTANCE = 0.25
-"""Minimum distance of two labels, as a fraction of the line."""
+"""Minimum distance between labels as a fraction of the line."""
 
 
 def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
-    """Return the eras as a line with labels and a legend, or as several lines if eras overlap."""
+    """Draw the eras as a strip with labels and a legend, or as several strips if they overlap."""
     if not stretches:
         return Markup("")
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
@@ -673,9 +680,9 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         for lane in _sort_into_lanes(stretches)
     ]
     rows = [
-        (_shade_era(n, eras), _describe_era(n, eras, shorten))
+        (_choose_shade(n, eras), _describe_era(n, eras, shorten))
         for n, era in enumerate(eras)
-        # the first era without its own shade stands for all later ones in the legend
+        # the first era with the shared shade stands for all further eras in the legend
         if n <= len(ERA_SHADES) or era.reason is not None
     ]
     if gaps:
@@ -686,7 +693,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     )
 
 
-def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
+def _choose_shade(number: int, eras: Sequence[Era]) -> Shade:
     if eras[number].reason is not None:
         return MISSING
     return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
@@ -697,15 +704,15 @@ def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
     if era.reason is not None:
         return f"cannot be opened: {format_count(era.files, 'file')}, {shorten(era.first_file)}"
     if number == len(ERA_SHADES):
-        later = [other.files for other in eras[number:] if other.reason is None]
-        last = f" to {number + len(later)}" if len(later) > 1 else ""
-        return f"era {number + 1}{last}: {format_count(sum(later), 'file')}"
+        files = [other.files for other in eras[number:] if other.reason is None]
+        last = f" to {number + len(files)}" if len(files) > 1 else ""
+        return f"era {number + 1}{last}: {format_count(sum(files), 'file')}"
     span = f", {era.start} to {era.stop}" if era.start is not None else ""
     return f"era {number + 1}: {format_count(era.files, 'file')}{span}"
 
 
 def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
-    """Yield the start and end of each range of the line without a stretch."""
+    """Yield the bounds of ranges without a stretch."""
     end = 0.0
     for stretch in sorted(stretches, key=lambda s: s.low):
         if stretch.low > end + 1e-9:
@@ -714,7 +721,7 @@ def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]
 
 
 def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
-    """Put each stretch into the first lane with enough space."""
+    """Return lanes of stretches; each stretch is in the first lane with enough space."""
     lanes: list[list[EraStretch]] = []
     for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
         free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
@@ -729,22 +736,22 @@ def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
 def _iterate_spans(
     stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
 ) -> Iterator[Span]:
-    """Yield the spans to draw; of spans that look the same, only the first."""
+    """Yield the spans of stretches, without those that would look like an earlier span."""
     drawn = set()
-    # files that cannot be opened are drawn on top, however narrow they are
+    # draw unreadable files last, on top of other eras
     for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
-        shade = _shade_era(stretch.era, eras)
-        drawn_as = (shade.name, int(stretch.low * MAX_SPANS), int(stretch.high * MAX_SPANS))
-        if drawn_as not in drawn:
-            drawn.add(drawn_as)
+        shade = _choose_shade(stretch.era, eras)
+        appearance = (shade.name, int(stretch.low * MAX_SPANS), int(stretch.high * MAX_SPANS))
+        if appearance not in drawn:
+            drawn.add(appearance)
             ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
-            words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
+            tooltip = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
             low = min(stretch.low, 1 - 2 / MAX_SPANS)
-            yield Span(low, max(stretch.high, low + 2 / MAX_SPANS), shade, words)
+            yield Span(low, max(stretch.high, low + 2 / MAX_SPANS), shade, tooltip)
 
 
 def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
-    """Return labels below the line for its start, its end, and the start of each era."""
+    """Return labels of the line: its start, its end, and the starts of eras."""
     readable = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
     readable = readable or sorted(stretches, key=lambda s: s.low)
     has_names = any(s.start == eras[s.era].first_file for s in readable)
@@ -753,6 +760,4 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
         if marks[-1][0] + MIN_LABEL_DISTANCE <= stretch.low <= 1 - 2 * MIN_LABEL_DISTANCE:
             marks.append((stretch.low, stretch.start))
     last = max(readable, key=lambda s: s.high)
-    return draw_labels(
-        [(position, shorten(words)) for position, words in [*marks, (1.0, last.stop)]]
-    )
+    return draw_labels((position, shorten(text)) for position, text in [*marks, (1.0, last.stop)])

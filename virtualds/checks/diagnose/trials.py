@@ -1,7 +1,7 @@
-"""Trials: combining two files shows the effect of a difference, so that it need not be guessed.
+"""Combine two files that differ, to find the effect of the difference.
 
-`EXPLANATIONS` describes the expected effect of a difference. `open_virtual_mfdataset` checks it by
-combining the two files that differ, and the result shows the costs.
+`EXPLANATIONS` describes the expected effects. A trial with `open_virtual_mfdataset` shows whether
+the two files combine, and at which cost.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from virtualds.formats.zarr.write_plan import Hierarchy, plan_writing
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"
 RENAMED, NAME, KIND = "name of the dimension", "name of the variable", "data variables"
-"""Aspects that explain other differences, and that a report names in their place."""
+"""Aspects of causes, which a report shows in place of the differences that they explain."""
 TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
 
 
 class UntestedDifference(NamedTuple):
-    """A difference without a verdict.
+    """A difference before its trial.
 
-    ``pair`` are the two files to try, ``is_time`` is whether the variable counts time, ``virtual``
-    whether its values stay in the files, and ``is_dimension`` whether it is the coordinate of a
-    dimension. ``among`` lists all files with the difference, if two files do not show it.
-    ``renames`` are names of dimensions, and their names in the first file.
+    ``pair`` are the two files to combine, or ``among`` if two files do not show the difference.
+    ``is_time`` is whether the variable contains times, ``virtual`` whether its values are not
+    loaded, and ``is_dimension`` whether it is a dimension coordinate. ``renames`` maps renamed
+    dimensions to their names in the first file.
     """
 
     fact: Fact
@@ -75,18 +75,19 @@ class UntestedDifference(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """The variables and dimensions that the difference is about."""
+        """The variables or dimensions of the difference."""
         if self.fact.aspect in (RENAMED, NAME):
             return {*self.before.split(", "), *self.after.split(", ")}
         return {self.fact.subject}
 
 
 class ChangeMeaning(NamedTuple):
-    """A description of the effect of a difference when files are combined.
+    """The expected effect of a difference.
 
-    ``price`` is what it always costs; ``remedy`` helps if it costs or blocks. A ``harmless``
-    difference never prevents files from combining, so it is not tried. A ``leading`` one is a fault
-    of the files rather than a matter of formats: it is listed first, with only its own remedy.
+    ``how`` says what happens to it, ``price`` what it always costs, and ``remedy`` what helps if it
+    costs or blocks. A ``harmless`` difference never blocks, so it needs no trial. A ``leading``
+    difference is a fault of the files, not a limit of a format: it is listed first, with only its
+    own remedy.
     """
 
     how: str
@@ -102,7 +103,7 @@ SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
     f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
     for options in CONCATENATING_OPTIONS
 }
-"""Remedies for values that differ, with the options of each, the simplest first."""
+"""Remedies for values that differ, and their options, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"
 EXPLANATIONS: dict[str, ChangeMeaning] = {
     PRESENCE: ChangeMeaning(
@@ -185,31 +186,31 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     TOGETHER: ChangeMeaning("", "open the files one by one to find the cause"),
 }
-"""The effect of a difference when files are combined, by aspect."""
+"""The expected effects of differences, by aspect."""
 
 
 def explain_change(change: UntestedDifference) -> ChangeMeaning:
-    """Describe the effect of a change when files are combined."""
+    """Return the expected effect of a change."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
         return EXPLANATIONS[TIME_UNITS]
     if aspect == VALUES and change.is_dimension:
         return EXPLANATIONS[GRID]
     if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in CRS_ATTRIBUTES:
-        # a trial shows whether the attributes describe another CRS, or the same one in other words
+        # a trial shows whether the attributes describe different CRSs
         return EXPLANATIONS[ATTRIBUTE]._replace(harmless=False, remedy=EXPLANATIONS[SYSTEM].remedy)
-    for several in (CHUNKS, ATTRIBUTE):
-        if aspect.startswith(several):
-            return EXPLANATIONS[several]
+    for prefix in (CHUNKS, ATTRIBUTE):
+        if aspect.startswith(prefix):
+            return EXPLANATIONS[prefix]
     return EXPLANATIONS[aspect]
 
 
-# ---------------------------------------------------------------------- trying
+# ---------------------------------------------------------------------- trials
 
 
 @dataclass(frozen=True)
 class TrialCombine:
-    """Combines a few files with the arguments of the user.
+    """A function that combines a few files with the arguments of the user.
 
     Parameters
     ----------
@@ -218,47 +219,47 @@ class TrialCombine:
     how : dict
         The arguments ``combine`` and ``concat_dim`` of `open_virtual_mfdataset`.
     options : dict
-        Its other options.
+        Its other arguments.
     preprocess : callable, optional
-        The function of the user.
+        The ``preprocess`` of the user.
     """
 
     dims: tuple[str, ...]
     how: Mapping[str, Any]
     options: Mapping[str, Any]
     preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None
-    _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
+    _last_file: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
 
-    def open_alone(self, file: str) -> xr.Dataset:
-        """Open a single file; the last one is cached."""
-        if file not in self._alone:
-            self._alone.clear()
-            self._alone[file] = self.combine([file])
-        return self._alone[file]
+    def open_file(self, file: str) -> xr.Dataset:
+        """Return the dataset of a single file; the last one is cached."""
+        if file not in self._last_file:
+            self._last_file.clear()
+            self._last_file[file] = self.combine([file])
+        return self._last_file[file]
 
     def rename(self, names: Mapping[str, str]) -> TrialCombine:
-        """Return a trial of files whose dimensions are renamed first."""
+        """Return a trial that first renames the dimensions of each file."""
 
-        def renamed(dataset: xr.Dataset) -> xr.Dataset:
+        def preprocess(dataset: xr.Dataset) -> xr.Dataset:
             dataset = self.preprocess(dataset) if self.preprocess else dataset
             return dataset.rename({n: to for n, to in names.items() if n in dataset.dims})
 
-        return replace(self, preprocess=renamed, _alone={})
+        return replace(self, preprocess=preprocess, _last_file={})
 
     def combine(
-        self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
+        self, files: Sequence[str], reduce: Callable[[xr.Dataset], xr.Dataset] | None = None
     ) -> xr.Dataset:
-        """Return files combined, each reduced by ``alone``."""
+        """Return the combined dataset of files; ``reduce`` is applied to the dataset of each."""
 
-        def prepared(dataset: xr.Dataset) -> xr.Dataset:
+        def preprocess(dataset: xr.Dataset) -> xr.Dataset:
             dataset = self.preprocess(dataset) if self.preprocess else dataset
-            return alone(dataset) if alone else dataset
+            return reduce(dataset) if reduce else dataset
 
         with warnings.catch_warnings():
-            # the survey already reported the warnings of each file
+            # the survey has issued the warnings of each file
             warnings.simplefilter("ignore")
             return open_virtual_mfdataset(
-                list(files), preprocess=prepared, progress=False, **self.how, **self.options
+                list(files), preprocess=preprocess, progress=False, **self.how, **self.options
             )
 
 
@@ -268,10 +269,10 @@ def judge_changes(
     trial: TrialCombine,
     examples: Sequence[str],
 ) -> Iterator[Difference]:
-    """Yield the verdicts of all changes between the first and the last of some files.
+    """Yield changes between the first and the last of some files as differences with verdicts.
 
-    Without changes, yield an error of files that do not combine although nothing differs.
-    ``examples`` are files on which a remedy is tried: the two, and those that lack a variable.
+    If no change explains why the files do not combine, also yield a difference with the error.
+    ``examples`` are files for trials of remedies: the two files, and files that lack a variable.
     """
     result: xr.Dataset | None = None
     failure: Exception | None = None
@@ -282,35 +283,35 @@ def judge_changes(
             failure = error
     differences = list[Difference]()
     for change in changes:
-        combined, tried = result, trial
+        combined, change_trial = result, trial
         if change.renames:
-            combined, tried = None, trial.rename(change.renames)
+            combined, change_trial = None, trial.rename(change.renames)
         try:
-            differences.append(_judge_change(change, combined, tried, examples))
+            differences.append(_judge_change(change, combined, change_trial, examples))
         except UnsupportedError as error:
-            # such files cannot be combined in a trial, and the error gives the remedy
+            # no trial can combine such files, and the error has a remedy
             failure = failure or error
     yield from differences
     if failure is not None and all(row.verdict != "blocks" for row in differences):
-        yield _describe_failure(failure, (files[0], files[-1]), examples, trial)
+        yield _make_failure_difference(failure, (files[0], files[-1]), examples, trial)
 
 
-def _describe_failure(
+def _make_failure_difference(
     error: Exception, pair: Pair, examples: Sequence[str], trial: TrialCombine
 ) -> Difference:
-    """Describe an error that is not explained by a structural difference."""
+    """Return a difference with an error that no difference of structure explains."""
     name, remedy = "", "" if isinstance(error, UnsupportedError) else EXPLANATIONS[TOGETHER].remedy
-    # variables without the joined dimension are compared only when files are combined
+    # values of variables without the joined dimension are no facts
     if isinstance(error, xr.MergeError):
-        remedy = _find_keeping(examples, trial)
-        name = "" if remedy in SIDE_BY_SIDE else _find_failing(examples, trial)
+        remedy = _find_lossless_remedy(examples, trial)
+        name = "" if remedy in SIDE_BY_SIDE else _find_conflicting_variable(examples, trial)
     change = UntestedDifference(Fact(name, TOGETHER), *pair, pair, 1)
     return _make_difference(change, "blocks", describe_error(error), remedy)
 
 
-def _find_failing(files: Sequence[str], trial: TrialCombine) -> str:
-    """Return the variable without which the files can be combined, or "" if there is none."""
-    variables = [item for file in files for item in trial.open_alone(file).variables.items()]
+def _find_conflicting_variable(files: Sequence[str], trial: TrialCombine) -> str:
+    """Return the variable without which the files combine, or "" if there is none."""
+    variables = [item for file in files for item in trial.open_file(file).variables.items()]
     for name in dict.fromkeys(str(n) for n, v in variables if set(v.dims).isdisjoint(trial.dims)):
         with suppress(*OPEN_ERRORS):
             trial.combine(files, partial(xr.Dataset.drop_vars, names=name, errors="ignore"))
@@ -318,15 +319,15 @@ def _find_failing(files: Sequence[str], trial: TrialCombine) -> str:
     return ""
 
 
-def _find_keeping(
+def _find_lossless_remedy(
     files: Sequence[str],
     trial: TrialCombine,
-    alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    reduce: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> str:
-    """Return the simplest working remedy for differing values that loses no values."""
+    """Return the first of `SIDE_BY_SIDE` with which the files combine, else another remedy."""
     for remedy, options in SIDE_BY_SIDE.items():
         try:
-            replace(trial, options={**trial.options, **options}).combine(files, alone)
+            replace(trial, options={**trial.options, **options}).combine(files, reduce)
         except OPEN_ERRORS:
             continue
         return remedy
@@ -339,44 +340,44 @@ def _judge_change(
     trial: TrialCombine,
     examples: Sequence[str],
 ) -> Difference:
-    """Return the change as a difference, with a verdict.
+    """Return a change as a difference with a verdict.
 
     Raises
     ------
     UnsupportedError
-        Files like these cannot be combined in a trial at all.
+        No trial can combine such files.
     """
     meaning = explain_change(change)
     subject, aspect = change.fact
-    prices = [meaning.price] if meaning.price else []
+    costs = [meaning.price] if meaning.price else []
     if meaning.harmless:
-        effect, remedy = "; ".join([meaning.how, *prices]), meaning.remedy if prices else ""
-        return _make_difference(change, "costs" if prices else "combines", effect, remedy)
-    select = partial(_reduce_others, change=change, trial=trial)
+        effect, remedy = "; ".join([meaning.how, *costs]), meaning.remedy if costs else ""
+        return _make_difference(change, "costs" if costs else "combines", effect, remedy)
+    reduce = partial(_select_variables, change=change, trial=trial)
     try:
         if combined is None or change.among:
-            # combine only the variables of the difference, of the files that show it
-            combined = trial.combine(change.among or change.pair, select)
+            # another difference blocks, or two files are not enough
+            combined = trial.combine(change.among or change.pair, reduce)
     except UnsupportedError:
         raise
     except OPEN_ERRORS as error:
         remedy = meaning.remedy
         if aspect == VALUES and not change.is_dimension:
-            remedy = _find_keeping(examples, trial, select)
+            remedy = _find_lossless_remedy(examples, trial, reduce)
         return _make_difference(change, "blocks", describe_error(error), remedy)
-    refused = _list_refused(change, combined, trial)
-    prices += _find_costs(change, combined, trial)
-    prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
+    refused = _list_refusing_result(change, combined, trial)
+    costs += _find_costs(change, combined, trial)
+    costs += [f"{', '.join(refused)} cannot hold that"] if refused else []
     effect = meaning.how
     if aspect == DTYPE and subject in combined.variables:
         effect = f"{effect}, to {combined.variables[subject].dtype}"
     elif aspect == VALUES and subject in combined.sizes:
         effect = f"the coordinates are united ({combined.sizes[subject]} elements)"
-    goes_into_zarr = refused and "zarr-v3" not in refused and not meaning.leading
-    remedies = [WRITE_ZARR] if goes_into_zarr else []
-    remedies += [meaning.remedy] if prices and meaning.remedy else []
-    verdict: Verdict = "costs" if prices else "combines"
-    effect = "; ".join([effect, *prices])
+    suggests_zarr = refused and "zarr-v3" not in refused and not meaning.leading
+    remedies = [WRITE_ZARR] if suggests_zarr else []
+    remedies += [meaning.remedy] if costs and meaning.remedy else []
+    verdict: Verdict = "costs" if costs else "combines"
+    effect = "; ".join([effect, *costs])
     return _make_difference(change, verdict, effect, ", or ".join(remedies), refused)
 
 
@@ -396,29 +397,30 @@ def _make_difference(
     )
 
 
-def _reduce_others(
+def _select_variables(
     dataset: xr.Dataset, *, change: UntestedDifference, trial: TrialCombine
 ) -> xr.Dataset:
-    """Return the variables of a difference, at one position of dimensions that do not matter."""
+    """Return the variables of a difference, with size 1 along all other dimensions."""
     subject, aspect = change.fact
     if aspect == KIND:
         return dataset
     if aspect in (OVERLAP, ORDER):
         return dataset[[]].assign_coords({subject: dataset[subject]})
-    named, joined = change.names, set(trial.dims)
-    about = [n for n, v in dataset.variables.items() if n in named or named & set(v.dims)]
+    subjects, joined = change.names, set(trial.dims)
+    selected = [n for n, v in dataset.variables.items() if n in subjects or subjects & set(v.dims)]
     if aspect not in (SIZE, VALUES, PRESENCE, ROLE, RENAMED, NAME):
-        about = [n for n in about if n == subject]
-    along = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
-    along.sort(key=lambda n: n in joined)
-    # if these variables lack the joined dimension, keep one more variable that has it
-    shows_length = aspect not in (PRESENCE, NAME) and set(about) & set(along)
-    names = {*about, *(() if shows_length else along[:1])}
+        selected = [name for name in selected if name == subject]
+    with_joined = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
+    with_joined.sort(key=lambda name: name in joined)
+    names = set(selected)
+    if aspect in (PRESENCE, NAME) or names.isdisjoint(with_joined):
+        # files need a variable with the joined dimension
+        names |= set(with_joined[:1])
     if len(joined) > 1 or trial.how["combine"] == "by_coords":
         # files are ordered by their coordinates
         names |= joined & set(dataset.variables)
     reduced = dataset.drop_vars([n for n in dataset.variables if n not in names])
-    others = {d: slice(0, 1) for d in reduced.dims if d not in (*joined, *named)}
+    others = {d: slice(0, 1) for d in reduced.dims if d not in (*joined, *subjects)}
     return reduced.isel(others).drop_vars([d for d in others if d in reduced.variables])
 
 
@@ -433,36 +435,36 @@ FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
     "cfa": lambda group: encode(group, "memory://diagnosis"),
 }
 """Functions that raise an error for a group that a format cannot store."""
-CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
-"""Aspects in which differences may split an array into several fragments."""
+FRAGMENTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
+"""Aspects whose differences may split an array into several fragments."""
 
 
 def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
     """Return the names of the formats that cannot store a dataset."""
-    refused = list[str]()
+    refusing = list[str]()
     try:
         group = group_from_dataset(dataset)
     except UnsupportedError:
         return list(FORMAT_CHECKS)
-    for name, hold in FORMAT_CHECKS.items():
+    for name, check in FORMAT_CHECKS.items():
         try:
-            hold(group)
+            check(group)
         except UnsupportedError:
-            refused.append(name)
-    return refused
+            refusing.append(name)
+    return refusing
 
 
 def _list_variables(change: UntestedDifference, dataset: xr.Dataset) -> list[Hashable]:
     """Return the variables of a difference."""
-    named = change.names if change.fact.aspect not in (OVERLAP, ORDER) else set()
-    along = named if change.fact.aspect in (SIZE, VALUES, RENAMED) else set()
-    return [n for n, v in dataset.variables.items() if n in named or along & set(v.dims)]
+    names = change.names if change.fact.aspect not in (OVERLAP, ORDER) else set()
+    dims = names if change.fact.aspect in (SIZE, VALUES, RENAMED) else set()
+    return [n for n, v in dataset.variables.items() if n in names or dims & set(v.dims)]
 
 
 def _find_costs(
     change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
 ) -> Iterator[str]:
-    """Yield descriptions of the costs of the combined dataset compared with a single file."""
+    """Yield descriptions of what combining costs compared with single files."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
@@ -476,22 +478,22 @@ def _find_costs(
     arrays = [get_virtual_array(variable) for variable in variables]
     if change.virtual and any(array is None for array in arrays):
         yield "its values are read into memory"
-    most = max((len(array.fragments) for array in arrays if array is not None), default=0)
-    is_along = aspect in {f"{CHUNKS}{dim}" for dim in trial.dims}
-    if most > 1 and aspect.startswith(CUTTING_ASPECTS) and not is_along:
-        yield f"{most} fragments with different chunks"
+    fragments = max((len(array.fragments) for array in arrays if array is not None), default=0)
+    is_along_joined = aspect in {f"{CHUNKS}{dim}" for dim in trial.dims}
+    if fragments > 1 and aspect.startswith(FRAGMENTING_ASPECTS) and not is_along_joined:
+        yield f"{fragments} fragments with different chunks"
 
 
-def _list_refused(
+def _list_refusing_result(
     change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
 ) -> list[str]:
-    """Return the formats that can store each file, but not the result."""
+    """Return the formats that can store a single file, but not the combined dataset."""
     names = _list_variables(change, combined)
 
     def list_refusing(dataset: xr.Dataset) -> list[str]:
         variables = dataset.variables
         return list_refusing_formats(xr.Dataset({n: variables[n] for n in names if n in variables}))
 
-    refused = list_refusing(combined) if names else []
-    before = list_refusing(trial.open_alone(change.pair[0])) if refused else []
-    return [name for name in refused if name not in before]
+    refusing = list_refusing(combined) if names else []
+    refusing_file = list_refusing(trial.open_file(change.pair[0])) if refusing else []
+    return [name for name in refusing if name not in refusing_file]
