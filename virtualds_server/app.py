@@ -26,7 +26,7 @@ from virtualds_server.slices import BadRequestError
 from virtualds_server.versions import (
     FORMATS,
     NotRepresentableError,
-    Served,
+    ServedData,
     Version,
     VersionTracker,
     describe_error,
@@ -79,8 +79,8 @@ def create_app(
 
     Parameters
     ----------
-    url : str or path, Dataset or DataTree, or Served
-        What to serve. A `Served` also defines how it is opened again after a change.
+    url : str or path, Dataset or DataTree, or ServedData
+        What to serve. A `ServedData` also defines how it is opened again after a change.
     group, drop_variables, snapshot, storage_options, allow, parser, parser_options, on_error
         How to open it, as in `virtualds.zarr_store`.
     limits : Limits, optional
@@ -123,12 +123,14 @@ def create_app(
     if on_error == "raise":
         del options["on_error"]
     options = {name: value for name, value in options.items() if value is not None}
-    if isinstance(url, Served):
+    if isinstance(url, ServedData):
         if options:
-            raise TypeError(f"{min(options)}= of a Served: give it to the function that opens it")
+            raise TypeError(
+                f"{min(options)}= of a ServedData: give it to the function that opens it"
+            )
         served = url
     else:
-        served = Served.of(url, options)
+        served = ServedData.of(url, options)
     limits = limits or Limits()
     server = Server(VersionTracker(served, limits.check_every), BodyCache(limits))
     app = Starlette(

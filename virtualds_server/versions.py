@@ -29,7 +29,9 @@ FORMATS = {"zarr": 3, "zarr2": 2}
 SLOW_CHECK_FACTOR = 30
 """How many times longer the interval between slow checks is."""
 # Zarr v3 first: most sets have it
-ROOT_FILES = (*dict.fromkeys(("zarr.json", *(m for one in FOLDER_READERS for m in one.markers))),)
+ROOT_FILES = (
+    *dict.fromkeys(("zarr.json", *(name for reader in FOLDER_READERS for name in reader.markers))),
+)
 """Files at the root of a set or store that change whenever it changes."""
 
 SET_FOLDER_SUFFIXES = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
@@ -50,7 +52,7 @@ class NotRepresentableError(virtualds.UnsupportedError):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedData:
     """A set, files, a dataset or a tree to serve, and how to open it.
 
     Parameters
@@ -59,11 +61,11 @@ class Served:
         A name to show, without folders and secrets.
     open : callable
         Returns the first argument of `virtualds.zarr_store`: a url, a dataset or a tree.
-    opening : dict, optional
+    options : dict, optional
         Keyword arguments of `virtualds.zarr_store`.
     find_state : callable
         Returns a value that changes whenever ``open`` has to be called again.
-    is_quick : bool
+    has_quick_check : bool
         Whether ``find_state`` is quick enough to call it for each request for metadata.
     is_private : bool
         Whether only the user who started the server has access, as with ``virtualds view``. Then
@@ -75,23 +77,23 @@ class Served:
 
     name: str
     open: Callable[[], Any]
-    opening: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     find_state: Callable[[], Hashable] = lambda: None
-    is_quick: bool = True
+    has_quick_check: bool = True
     is_private: bool = False
     code: str | None = None
 
     @classmethod
-    def of(cls, url: Any, opening: Mapping[str, Any]) -> Served:
-        """Return a `Served` of the url of a set or file, or of a dataset or tree."""
+    def of(cls, url: Any, options: Mapping[str, Any]) -> ServedData:
+        """Return a `ServedData` of the url of a set or file, or of a dataset or tree."""
         if isinstance(url, xr.Dataset | xr.DataTree):
-            return cls(type(url).__name__, lambda: url, opening)
-        options = opening.get("storage_options")
+            return cls(type(url).__name__, lambda: url, options)
+        storage_options = options.get("storage_options")
         return cls(
             shorten_url(os.fspath(url)),
             lambda: url,
-            opening,
-            partial(find_set_state, os.fspath(url), options),
+            options,
+            partial(find_set_state, os.fspath(url), storage_options),
             code=f'xr.open_dataset({without_secrets(os.fspath(url))!r}, engine="virtual")',
         )
 
@@ -100,11 +102,12 @@ class Served:
         cls,
         urls: Sequence[str],
         open: Callable[[], xr.Dataset | xr.DataTree],
-        options: Mapping[str, Any] | None,
-    ) -> Served:
-        """Return a `Served` of files and patterns, which ``open`` combines."""
+        storage_options: Mapping[str, Any] | None,
+    ) -> ServedData:
+        """Return a `ServedData` of files and patterns, which ``open`` combines."""
         name = shorten_url(urls[0]) if len(urls) == 1 else f"{len(urls):,} files"
-        return cls(name, open, {}, partial(find_files_state, urls, options), is_quick=False)
+        find_state = partial(find_files_state, urls, storage_options)
+        return cls(name, open, {}, find_state, has_quick_check=False)
 
 
 def shorten_url(url: str) -> str:
@@ -184,7 +187,7 @@ def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterabl
 class Version:
     """A version of a set or of files; its stores are opened at the first request for them."""
 
-    def __init__(self, number: int, state: Hashable, served: Served) -> None:
+    def __init__(self, number: int, state: Hashable, served: ServedData) -> None:
         self.number, self.state, self.served = number, state, served
         # servers in other processes have versions of the same number
         self.token = f"{number}-{secrets.token_hex(4)}"
@@ -206,7 +209,7 @@ class Version:
         with self._archive_lock:
             if self._archive is None:
                 served = self.served
-                self._archive = Archive.open(self._opened, served.opening, served.is_private)
+                self._archive = Archive.open(self._opened, served.options, served.is_private)
         return self._archive
 
     def open_store(self, zarr_format: int) -> VirtualStore:
@@ -221,7 +224,7 @@ class Version:
         with self._lock:
             if (store := self._stores.get(zarr_format)) is None:
                 store = virtualds.zarr_store(
-                    self._opened, readers="any", zarr_format=zarr_format, **self.served.opening
+                    self._opened, readers="any", zarr_format=zarr_format, **self.served.options
                 )
                 if store.problems:
                     raise NotRepresentableError(zarr_format, store.problems)
@@ -232,9 +235,11 @@ class Version:
 class VersionTracker:
     """Checks for changes, and opens new versions; its methods are thread-safe."""
 
-    def __init__(self, served: Served, check_every: float) -> None:
+    def __init__(self, served: ServedData, check_every: float) -> None:
         self.served = served
-        self._check_every = check_every if served.is_quick else check_every * SLOW_CHECK_FACTOR
+        self._check_every = (
+            check_every if served.has_quick_check else check_every * SLOW_CHECK_FACTOR
+        )
         self._lock = threading.Lock()
         self._current: Version | None = None
         self._error: Exception | None = None
@@ -254,7 +259,7 @@ class VersionTracker:
         if not check_now and (recent := self.peek()) is not None:
             return recent
         with self._lock:
-            if not self._is_recent() or (check_now and self.served.is_quick):
+            if not self._is_recent() or (check_now and self.served.has_quick_check):
                 self._check()
         return self.get_last()
 

@@ -26,7 +26,7 @@ from range_server import Fault, faulty_server
 from serving import running, serving
 
 import virtualds
-from virtualds_server import Limits, Served, create_app
+from virtualds_server import Limits, ServedData, create_app
 from virtualds_server import run as running_module
 from virtualds_server.versions import find_set_state
 
@@ -308,7 +308,7 @@ def test_opening_that_fails_in_any_way_is_an_error_each_time() -> None:
     def fail() -> xr.Dataset:
         raise TypeError("/archive/a.nc")
 
-    with serving(Served("odd", fail)) as url:
+    with serving(ServedData("odd", fail)) as url:
         for _ in range(2):
             assert httpx.get(f"{url}zarr/zarr.json").status_code == 500
             health = httpx.get(f"{url}health")
@@ -394,7 +394,7 @@ def test_too_many_requests_that_wait_are_503(tmp_path: Path) -> None:
         held.wait(60)
         return made
 
-    served = Served("late", open_late)
+    served = ServedData("late", open_late)
     with serving(served, limits=Limits(threads=1, waiting=2)) as url:
         with ThreadPoolExecutor(20) as pool:
             asked = [pool.submit(httpx.get, f"{url}zarr/zarr.json", timeout=60) for _ in range(12)]
@@ -445,8 +445,8 @@ NAMES = {
 
 @pytest.mark.parametrize("url", NAMES)
 def test_the_name_of_what_is_served_has_no_folder_and_no_secret(url: str) -> None:
-    assert Served.of(url, {}).name == NAMES[url]
-    assert Served.of_files([url], lambda: xr.Dataset(), None).name == NAMES[url]
+    assert ServedData.of(url, {}).name == NAMES[url]
+    assert ServedData.of_files([url], lambda: xr.Dataset(), None).name == NAMES[url]
 
 
 LEAKS = ("o'brien/x/a.nc", "00:00/run/", "'/archive'", "https://h/a.nc?x=1;code=SECRET")
@@ -457,7 +457,7 @@ def test_answers_have_nothing_of_the_message_of_an_error(text: str) -> None:
     def fail() -> xr.Dataset:
         raise OSError(f"/home/{text}: it is gone")
 
-    with serving(Served("odd", fail)) as url:
+    with serving(ServedData("odd", fail)) as url:
         for path in ("health", "zarr/zarr.json", "zarr2/t/0.0"):
             found = httpx.get(url + path)
             assert found.status_code in (502, 503)
@@ -469,9 +469,9 @@ def test_on_error_is_no_name_of_a_variable_or_a_group(tmp_path: Path) -> None:
         file["raise/t"] = VALUES
     for served, expected in ((("group", "raise"), "t"), (("drop_variables", "raise"), None)):
         app = create_app(tmp_path / "a.h5", **dict([served]))
-        assert app.state.server.tracker.served.opening == dict([served]), expected
+        assert app.state.server.tracker.served.options == dict([served]), expected
     plain = create_app(tmp_path / "a.h5", on_error="raise").state.server.tracker.served
-    assert plain.opening == {}
+    assert plain.options == {}
 
 
 def test_only_allowed_files_are_read(tmp_path: Path) -> None:
@@ -534,7 +534,7 @@ def test_files_that_appear_belong_to_a_pattern(tmp_path: Path) -> None:
         made.to_netcdf(tmp_path / f"{day}.nc", engine="netcdf4")
         if day == 0:
             before = find_files_state([pattern], None)
-            served = Served.of_files(
+            served = ServedData.of_files(
                 [pattern], lambda: virtualds.open_virtual_mfdataset(pattern), None
             )
             context = serving(served, limits=Limits(check_every=0))
@@ -557,7 +557,7 @@ def test_the_version_before_serves_while_files_are_combined_again(
             held.wait(60)
         return xr.Dataset({"t": ("x", np.arange(3) + state)})
 
-    served = Served("late", open_late, find_state=lambda: state)
+    served = ServedData("late", open_late, find_state=lambda: state)
     limits = Limits(threads=1, timeout=20, check_every=0)
     with serving(served, limits=limits) as url, httpx.Client(base_url=url, timeout=60) as client:
         before = client.get("zarr/t/c/0").content

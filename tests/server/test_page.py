@@ -19,7 +19,7 @@ from products import looped
 from serving import running, running_command, serving
 
 import virtualds
-from virtualds_server import Served, create_app
+from virtualds_server import ServedData, create_app
 from virtualds_server.archive import format_source_name
 from virtualds_server.colours import COLORMAPS, LEVELS, draw_png, find_range, make_palette
 from virtualds_server.labels import Axis
@@ -51,7 +51,7 @@ def ask(client: httpx.Client, name: str, **query: Any) -> Any:
 
 def view(what: Any) -> Any:
     """Serve something as `virtualds view` does."""
-    return running(create_app(replace(Served.of(what, {}), is_private=True)))
+    return running(create_app(replace(ServedData.of(what, {}), is_private=True)))
 
 
 def decode_picture(data: bytes) -> np.ndarray[Any, Any]:
@@ -435,7 +435,7 @@ def test_on_the_own_machine_names_of_other_servers_are_refused(archive: Path) ->
 
 
 def test_other_users_of_the_machine_do_not_get_in(archive: Path) -> None:
-    served = replace(Served.of(archive, {}), is_private=True)
+    served = replace(ServedData.of(archive, {}), is_private=True)
     with running(create_app(served, token="secret")) as url, httpx.Client(base_url=url) as client:
         for path in ("", "page/page.js", "health", "view/contents.json", "?token=none", "?token="):
             answer = client.get(path)

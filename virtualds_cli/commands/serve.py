@@ -25,7 +25,7 @@ from virtualds_cli.options import (
 from virtualds_cli.output import print_report
 
 if TYPE_CHECKING:
-    from virtualds_server import Served
+    from virtualds_server import ServedData
 
 SERVE_OPTIONS = ("group", "drop_variables", "snapshot", "on_error", *READ_OPTIONS)
 """The options of `virtualds_server.create_app`."""
@@ -185,15 +185,15 @@ def make_served(
     files_from: IO[str] | None,
     tree: str | None,
     options: Mapping[str, Any],
-) -> Served:
+) -> ServedData:
     """Return what to serve: a single set or file, or files to combine."""
     from virtualds.stores.listing import names_files
-    from virtualds_server.versions import Served
+    from virtualds_server.versions import ServedData
 
     paths = list_paths(urls, files_from, options["storage_options"])
     combine_options = select_options(options, (n for n in options if n not in SERVE_OPTIONS))
     if isinstance(paths, str) and not (names_files(paths) or combine_options or tree):
-        return Served.of(paths, select_options(options, SERVE_OPTIONS))
+        return ServedData.of(paths, select_options(options, SERVE_OPTIONS))
     if options["snapshot"] is not None:
         raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")
     storage_options = options["storage_options"]
@@ -204,4 +204,4 @@ def make_served(
         files = list_paths(urls, None, storage_options) if files_from is None else paths
         return open_files(files, None, open_options, tree)
 
-    return Served.of_files(urls if files_from is None else paths, open_again, storage_options)
+    return ServedData.of_files(urls if files_from is None else paths, open_again, storage_options)

@@ -1,39 +1,39 @@
-// The page of an archive. Everything it shows is asked from the server that sent it; texts are set
-// as text, never as markup. Only the pictures of chunks arrive as markup, which the library escapes.
+// The page of an archive. It requests everything from its own server, and inserts texts as text,
+// never as markup. Only the pictures of chunks are markup, which the library has escaped.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 
-function make(tag, properties = {}, ...children) {
-  const found = Object.assign(document.createElement(tag), properties);
-  found.append(...children.filter((one) => one !== null && one !== undefined));
-  return found;
+function createElement(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
-function draw(tag, attributes = {}, text) {
-  const found = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
-  if (text !== undefined) found.textContent = text;
-  return found;
+function createSvgElement(tag, attributes = {}, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
 }
 
-function makeFacts(pairs) {
-  const cells = pairs.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
-  return make("dl", { className: "facts" }, ...cells);
+function createFacts(pairs) {
+  const cells = pairs.flatMap(([name, text]) => [createElement("dt", { textContent: name }), createElement("dd", { textContent: text })]);
+  return createElement("dl", { className: "facts" }, ...cells);
 }
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const withUnits = (text, units) => (text === "missing" || !units ? text : `${text} ${units}`);
-const nth = (n) => `${n}${n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th"}`;
-const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+const formatOrdinal = (n) => `${n}${n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th"}`;
+const formatCount = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 // ------------------------------------------------------------------ state
 
-let contents = null; // the groups and variables of the archive
-let shape = null; // the dimensions of the variable that is shown
-let shown = null; // what the server said about the picture that is shown
-let playing = null; // the dimension whose slider moves by itself
+let contents = null; // groups and variables of the archive
+let dimensions = null; // dimensions of the current variable
+let currentSlice = null; // description of the current picture, from slice.json
+let playingDim = null; // dimension of the animation
 const state = { variable: "", y: "", x: "", at: {}, parts: {}, map: "", low: "", high: "", pin: null, along: "" };
 
 function readLink() {
@@ -48,7 +48,7 @@ function readLink() {
   }
 }
 
-// Another variable is a step back in the browser; a slider is none.
+// Only a change of the variable adds an entry to the history of the browser.
 function writeLink(isStep = false) {
   const query = new URLSearchParams();
   for (const key of ["variable", "y", "x", "map", "low", "high", "along"]) if (state[key] !== "") query.set(key, state[key]);
@@ -60,58 +60,58 @@ function writeLink(isStep = false) {
   else history.replaceState(null, "", link);
 }
 
-const sizeOf = (dim) => shape.dims.find((one) => one.dim === dim).size;
+const getSize = (dim) => dimensions.dims.find((item) => item.dim === dim).size;
 
-// ------------------------------------------------------------------ asking
+// ------------------------------------------------------------------ requests
 
-async function ask(name, query = {}, signal = undefined) {
+async function fetchView(name, query = {}, signal = undefined) {
   const url = `view/${name}?${new URLSearchParams(query)}`;
-  let answer;
+  let response;
   try {
-    answer = await fetch(url, { signal });
+    response = await fetch(url, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("the server does not answer; is it still running?");
   }
-  if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
-  const version = answer.headers.get("x-version");
-  if (contents && version && version !== contents.version) followChange();
-  return answer.json();
+  if (!response.ok) throw new Error((await response.text()).trim() || `status ${response.status}`);
+  const version = response.headers.get("x-version");
+  if (contents && version && version !== contents.version) reloadContents();
+  return response.json();
 }
 
-let following = false;
-async function followChange() {
-  if (following) return;
-  following = true;
+let isReloading = false;
+async function reloadContents() {
+  if (isReloading) return;
+  isReloading = true;
   try {
-    contents = await ask("contents.json");
+    contents = await fetchView("contents.json");
     showContents();
-    tell("The archive has changed. This is its new version.");
-    await choose(state.variable, true);
+    showNotice("The archive has changed. This is its new version.");
+    await selectVariable(state.variable, true);
   } finally {
-    following = false;
+    isReloading = false;
   }
 }
 
 setInterval(async () => {
   if (document.hidden || !contents) return;
-  const told = await fetch("health").then((answer) => answer.json()).catch(() => null);
-  if (told && told.version && told.version !== contents.number) followChange();
+  const data = await fetch("health").then((response) => response.json()).catch(() => null);
+  if (data && data.version && data.version !== contents.number) reloadContents();
 }, 15000);
 
-function tell(text) {
+function showNotice(text) {
   $("notice").textContent = text;
   $("notice").hidden = !text;
 }
 
-// The newest request of a kind is the only one that counts.
-const newest = {};
-function begin(kind) {
-  newest[kind]?.abort();
-  return (newest[kind] = new AbortController()).signal;
+// A new request aborts the previous one of its kind.
+const requests = {};
+function startRequest(kind) {
+  requests[kind]?.abort();
+  return (requests[kind] = new AbortController()).signal;
 }
 
-function fail(error) {
+function showError(error) {
   if (error.name === "AbortError") return;
   stopPlaying();
   clearPicture();
@@ -119,54 +119,54 @@ function fail(error) {
   $("problem").hidden = false;
 }
 
-// No picture is better than that of something else.
+// Show no picture rather than that of another slice.
 function clearPicture() {
-  shown = null;
+  currentSlice = null;
   hideTip();
   for (const id of ["picture", "yticks", "xticks", "bar-ticks", "ytitle", "xtitle"]) $(id).replaceChildren();
   for (const id of ["cross-y", "cross-x", "chunk"]) $(id).hidden = true;
   $("note").textContent = "";
 }
 
-// ------------------------------------------------------------------ the list of variables
+// ------------------------------------------------------------------ list of variables
 
 function showContents() {
   document.title = contents.name;
   $("name").textContent = contents.name;
   const all = contents.groups.flatMap((group) => group.variables);
-  const data = all.filter((one) => !one.coordinate).length;
-  const groups = contents.groups.length > 1 ? `, ${count(contents.groups.length, "group")}` : "";
+  const data = all.filter((item) => !item.coordinate).length;
+  const groups = contents.groups.length > 1 ? `, ${formatCount(contents.groups.length, "group")}` : "";
   const title = contents.groups[0]?.attrs.find(([name]) => name.toLowerCase() === "title");
-  $("summary").textContent = [title && title[1], count(data, "variable") + groups].filter(Boolean).join(" · ");
+  $("summary").textContent = [title && title[1], formatCount(data, "variable") + groups].filter(Boolean).join(" · ");
   const tree = $("tree");
   tree.replaceChildren();
   for (const group of contents.groups) {
     if (!group.variables.length) continue;
-    const list = make("div", { className: "list" });
-    if (contents.groups.length > 1) list.append(make("p", { className: "group", textContent: group.path }));
-    for (const one of group.variables) list.append(makeEntry(one));
+    const list = createElement("div", { className: "list" });
+    if (contents.groups.length > 1) list.append(createElement("p", { className: "group", textContent: group.path }));
+    for (const item of group.variables) list.append(createEntry(item));
     tree.append(list);
   }
-  if (contents.more) tree.append(make("p", { className: "group", textContent: `and ${count(contents.more, "more variable")}` }));
-  filter();
+  if (contents.more) tree.append(createElement("p", { className: "group", textContent: `and ${formatCount(contents.more, "more variable")}` }));
+  filterVariables();
 }
 
-function makeEntry(one) {
-  const dims = one.dims.map((dim, n) => `${dim}\u00a0${one.shape[n].toLocaleString("en")}`).join(" ×\u00a0");
-  const facts = [one.title, [dims || "one value", one.units].filter(Boolean).join(" · ")].filter(Boolean);
-  const entry = make(
+function createEntry(item) {
+  const dims = item.dims.map((dim, n) => `${dim}\u00a0${item.shape[n].toLocaleString("en")}`).join(" ×\u00a0");
+  const facts = [item.title, [dims || "one value", item.units].filter(Boolean).join(" · ")].filter(Boolean);
+  const entry = createElement(
     "button",
-    { type: "button", className: `variable${one.coordinate ? " coordinate" : ""}`, title: one.dtype },
-    make("b", { textContent: one.name }),
-    ...facts.map((textContent) => make("span", { textContent, title: textContent })),
+    { type: "button", className: `variable${item.coordinate ? " coordinate" : ""}`, title: item.dtype },
+    createElement("b", { textContent: item.name }),
+    ...facts.map((textContent) => createElement("span", { textContent, title: textContent })),
   );
-  entry.dataset.path = one.path;
-  entry.dataset.words = [one.path, ...facts].join(" ").toLowerCase();
-  entry.addEventListener("click", () => choose(one.path));
+  entry.dataset.path = item.path;
+  entry.dataset.words = [item.path, ...facts].join(" ").toLowerCase();
+  entry.addEventListener("click", () => selectVariable(item.path));
   return entry;
 }
 
-function filter() {
+function filterVariables() {
   const words = $("filter").value.toLowerCase().split(/\s+/);
   for (const entry of document.querySelectorAll(".variable")) {
     entry.hidden = !words.every((word) => entry.dataset.words.includes(word));
@@ -176,27 +176,27 @@ function filter() {
 
 function findVariable(path) {
   for (const group of contents.groups) {
-    const found = group.variables.find((one) => one.path === path);
-    if (found) return { ...found, group };
+    const match = group.variables.find((item) => item.path === path);
+    if (match) return { ...match, group };
   }
   return null;
 }
 
-// ------------------------------------------------------------------ a variable
+// ------------------------------------------------------------------ current variable
 
 let variable = null;
 
-async function choose(path, keep = false) {
+async function selectVariable(path, keep = false) {
   variable = findVariable(path) || findVariable(contents.first);
-  if (!variable) return tell("There is no variable here.");
-  if (path && variable.path !== path) tell(`There is no ${path} here; this is ${variable.path}.`);
+  if (!variable) return showNotice("There is no variable here.");
+  if (path && variable.path !== path) showNotice(`There is no ${path} here; this is ${variable.path}.`);
   stopPlaying();
-  const before = shape && state.at;
+  const previousAt = dimensions && state.at;
   if (!keep) {
-    const at = Object.fromEntries(Object.entries(before || {}).filter(([dim]) => variable.dims.includes(dim)));
+    const at = Object.fromEntries(Object.entries(previousAt || {}).filter(([dim]) => variable.dims.includes(dim)));
     Object.assign(state, { y: "", x: "", at, parts: {}, low: "", high: "", pin: null });
-    const ready = matchMedia("(max-width: 820px)").matches;
-    if (ready && before) $("view").scrollIntoView();
+    const isNarrow = matchMedia("(max-width: 820px)").matches;
+    if (isNarrow && previousAt) $("view").scrollIntoView();
   }
   state.variable = variable.path;
   for (const entry of document.querySelectorAll(".variable")) {
@@ -207,59 +207,59 @@ async function choose(path, keep = false) {
   for (const id of ["stage", "tools", "line", "values", "series", "point", "whole"]) $(id).hidden = true;
   $("sliders").replaceChildren();
   $("problem").hidden = true;
-  begin("slice");
+  startRequest("slice");
   clearPicture();
-  const signal = begin("dimensions");
+  const signal = startRequest("dimensions");
   try {
-    const told = await ask("dimensions.json", { variable: variable.path }, signal);
+    const data = await fetchView("dimensions.json", { variable: variable.path }, signal);
     if (signal.aborted) return;
-    shape = told;
+    dimensions = data;
   } catch (error) {
-    return fail(error);
+    return showError(error);
   }
   for (const dim of Object.keys(state.at)) {
-    const found = shape.dims.find((one) => one.dim === dim);
-    if (!found) delete state.at[dim];
-    else state.at[dim] = Math.min(state.at[dim], found.size - 1);
+    const match = dimensions.dims.find((item) => item.dim === dim);
+    if (!match) delete state.at[dim];
+    else state.at[dim] = Math.min(state.at[dim], match.size - 1);
   }
-  // of a link by hand, or of an archive that has become smaller
-  const sizes = new Map(shape.dims.map((one) => [one.dim, one.size]));
+  // a link may have been edited, and the archive may have become smaller
+  const sizes = new Map(dimensions.dims.map((item) => [item.dim, item.size]));
   for (const [dim, [start, stop]] of Object.entries(state.parts)) {
     if (!(start < stop && stop <= (sizes.get(dim) ?? 0))) delete state.parts[dim];
   }
   if (state.pin && Object.entries(state.pin).some(([dim, index]) => !(index < (sizes.get(dim) ?? 0)))) state.pin = null;
   writeLink(!keep);
   try {
-    if (!variable.drawn || !shape.dims.length) await showValues();
-    else if (shape.dims.length === 1) await showLine();
-    else await showPlane();
+    if (!variable.drawn || !dimensions.dims.length) await showValues();
+    else if (dimensions.dims.length === 1) await showSeriesView();
+    else await showSliceView();
   } catch (error) {
-    fail(error);
+    showError(error);
   }
   showStructure();
 }
 
 async function showValues() {
-  const told = await ask("values.json", { variable: variable.path }, begin("slice"));
-  $("values").replaceChildren(...told.values.map((textContent) => make("code", { textContent })));
+  const data = await fetchView("values.json", { variable: variable.path }, startRequest("slice"));
+  $("values").replaceChildren(...data.values.map((textContent) => createElement("code", { textContent })));
   $("values").hidden = false;
-  const more = told.total - told.values.length;
-  $("note").textContent = more > 0 ? `the first ${told.values.length} of ${told.total.toLocaleString("en")} values` : "";
+  const more = data.total - data.values.length;
+  $("note").textContent = more > 0 ? `the first ${data.values.length} of ${data.total.toLocaleString("en")} values` : "";
 }
 
-async function showLine() {
-  const [{ dim }] = shape.dims;
+async function showSeriesView() {
+  const [{ dim }] = dimensions.dims;
   $("line").hidden = false;
-  const move = (index) => pin({ [dim]: index });
+  const move = (index) => pinElement({ [dim]: index });
   await drawSeries($("line"), $("note"), { along: dim }, { height: 320, move, here: () => state.pin?.[dim] });
   if (state.pin) await showPoint();
 }
 
-async function showPlane() {
-  const names = shape.dims.map((one) => one.dim);
-  if (!names.includes(state.y) || !names.includes(state.x) || state.y === state.x) [state.y, state.x] = shape.plane;
+async function showSliceView() {
+  const names = dimensions.dims.map((item) => item.dim);
+  if (!names.includes(state.y) || !names.includes(state.x) || state.y === state.x) [state.y, state.x] = dimensions.plane;
   if (state.pin) {
-    // sliders stand where the value is
+    // move the sliders to the pinned element
     for (const dim of names) if (dim !== state.y && dim !== state.x && dim in state.pin) state.at[dim] = state.pin[dim];
   }
   for (const id of ["y", "x"]) {
@@ -267,32 +267,32 @@ async function showPlane() {
   }
   $("stage").hidden = $("tools").hidden = false;
   showSliders();
-  showMaps();
+  showColormaps();
   await showSlice();
-  if (state.pin) await showPin();
+  if (state.pin) await showPinnedElement();
 }
 
 // ------------------------------------------------------------------ sliders
 
 function showSliders() {
-  const rows = shape.dims.filter(({ dim }) => dim !== state.y && dim !== state.x).map((one) => {
-    const { dim, size, title } = one;
+  const rows = dimensions.dims.filter(({ dim }) => dim !== state.y && dim !== state.x).map((item) => {
+    const { dim, size, title } = item;
     const index = (state.at[dim] ??= 0);
     const name = title && title !== dim ? `${title} (${dim})` : dim;
-    const output = make("output", { id: `label.${dim}` });
-    const range = make("input", { type: "range", min: 0, max: size - 1, value: index, id: `at.${dim}`, disabled: size < 2 });
+    const output = createElement("output", { id: `label.${dim}` });
+    const range = createElement("input", { type: "range", min: 0, max: size - 1, value: index, id: `at.${dim}`, disabled: size < 2 });
     range.setAttribute("aria-label", name);
     range.addEventListener("input", () => moveTo(dim, Number(range.value)));
     const step = (by, text, label) => {
-      const button = make("button", { type: "button", textContent: text, title: label, disabled: size < 2 });
+      const button = createElement("button", { type: "button", textContent: text, title: label, disabled: size < 2 });
       button.setAttribute("aria-label", `${label} along ${dim}`);
       button.addEventListener("click", () => moveTo(dim, (state.at[dim] + by + size) % size));
       return button;
     };
-    const play = make("button", { type: "button", textContent: "▶", id: `play.${dim}`, title: "Play", disabled: size < 2 });
+    const play = createElement("button", { type: "button", textContent: "▶", id: `play.${dim}`, title: "Play", disabled: size < 2 });
     play.setAttribute("aria-label", `Play along ${dim}`);
-    play.addEventListener("click", () => (playing === dim ? stopPlaying() : startPlaying(dim)));
-    const row = make("div", { className: "slider" }, make("label", { htmlFor: range.id, textContent: dim, title: name }), play, step(-1, "‹", "Back"), range, step(1, "›", "Forward"), output);
+    play.addEventListener("click", () => (playingDim === dim ? stopPlaying() : startPlaying(dim)));
+    const row = createElement("div", { className: "slider" }, createElement("label", { htmlFor: range.id, textContent: dim, title: name }), play, step(-1, "‹", "Back"), range, step(1, "›", "Forward"), output);
     row.dataset.dim = dim;
     return row;
   });
@@ -300,7 +300,7 @@ function showSliders() {
 }
 
 async function moveTo(dim, index) {
-  const size = sizeOf(dim);
+  const size = getSize(dim);
   state.at[dim] = clamp(index, 0, size - 1);
   const range = $(`at.${dim}`);
   if (range && Number(range.value) !== state.at[dim]) range.value = state.at[dim];
@@ -310,101 +310,101 @@ async function moveTo(dim, index) {
 
 function startPlaying(dim) {
   stopPlaying();
-  playing = dim;
+  playingDim = dim;
   $(`play.${dim}`).textContent = "⏸";
   (async () => {
-    while (playing === dim) {
-      const begun = performance.now();
-      const size = sizeOf(dim);
+    while (playingDim === dim) {
+      const startTime = performance.now();
+      const size = getSize(dim);
       await moveTo(dim, (state.at[dim] + 1) % size);
-      await new Promise((done) => setTimeout(done, Math.max(120 - (performance.now() - begun), 20)));
+      await new Promise((done) => setTimeout(done, Math.max(120 - (performance.now() - startTime), 20)));
     }
   })();
 }
 
 function stopPlaying() {
-  if (playing && $(`play.${playing}`)) $(`play.${playing}`).textContent = "▶";
-  playing = null;
+  if (playingDim && $(`play.${playingDim}`)) $(`play.${playingDim}`).textContent = "▶";
+  playingDim = null;
 }
 
 // ------------------------------------------------------------------ colours
 
-function gradient(name, side) {
+function makeGradient(name, side) {
   return `linear-gradient(to ${side}, ${contents.maps[name].join(",")})`;
 }
 
-function showMaps() {
+function showColormaps() {
   const box = $("maps").querySelector("div");
   box.replaceChildren(
     ...Object.keys(contents.maps).map((name) => {
-      const swatch = make("span", { className: "swatch" });
-      swatch.style.background = gradient(name, "right");
-      const radio = make("input", { type: "radio", name: "map", value: name });
+      const swatch = createElement("span", { className: "swatch" });
+      swatch.style.background = makeGradient(name, "right");
+      const radio = createElement("input", { type: "radio", name: "map", value: name });
       radio.addEventListener("change", () => { state.map = name; showSlice(); });
-      return make("label", {}, radio, swatch, name);
+      return createElement("label", {}, radio, swatch, name);
     }),
   );
 }
 
-// ------------------------------------------------------------------ a slice
+// ------------------------------------------------------------------ slices
 
-function sliceQuery(at = state.at) {
+function makeSliceQuery(at = state.at) {
   const query = { variable: state.variable, y: state.y, x: state.x };
-  for (const { dim } of shape.dims) {
+  for (const { dim } of dimensions.dims) {
     if (dim === state.y || dim === state.x) {
       if (state.parts[dim]) query[`part.${dim}`] = state.parts[dim].join(":");
     } else query[`at.${dim}`] = at[dim] ?? 0;
   }
-  // few different sizes, so that pictures can be kept
+  // round sizes, so that caches have the pictures of similar windows
   const pixels = (length) => clamp(Math.ceil((length * devicePixelRatio) / 128) * 128, 256, 2048);
-  const room = findRoom();
-  Object.assign(query, { width: pixels(room.width), height: pixels(room.height) });
-  query.columns = clamp(Math.floor(room.width / 90), 2, 14);
-  query.rows = clamp(Math.floor(room.height / 45), 2, 14);
+  const space = findAvailableSize();
+  Object.assign(query, { width: pixels(space.width), height: pixels(space.height) });
+  query.columns = clamp(Math.floor(space.width / 90), 2, 14);
+  query.rows = clamp(Math.floor(space.height / 45), 2, 14);
   for (const key of ["map", "low", "high"]) if (state[key] !== "") query[key] = state[key];
   return query;
 }
 
-function findRoom() {
-  const beside = innerWidth > 820 ? 190 : 112;
-  const width = Math.max($("view").clientWidth - beside, 200);
+function findAvailableSize() {
+  const margin = innerWidth > 820 ? 190 : 112;
+  const width = Math.max($("view").clientWidth - margin, 200);
   return { width, height: clamp(innerHeight * 0.62, 240, 640) };
 }
 
-// One picture is asked for at a time, then the newest that is wanted: a slider that is dragged over
-// a thousand positions asks for those that can be shown. What takes long is given up.
-let busy = null;
-let begun = 0;
-let isWanted = false;
+// Request one picture at a time, and then the newest state, so that dragging a slider does not
+// request every position. A new state aborts requests that take long.
+let drawing = null;
+let startTime = 0;
+let isOutdated = false;
 function showSlice() {
-  isWanted = true;
-  if (busy && performance.now() - begun > 400) newest.slice?.abort();
-  busy ??= (async () => {
+  isOutdated = true;
+  if (drawing && performance.now() - startTime > 400) requests.slice?.abort();
+  drawing ??= (async () => {
     try {
-      while (isWanted) {
-        isWanted = false;
-        begun = performance.now();
+      while (isOutdated) {
+        isOutdated = false;
+        startTime = performance.now();
         await drawSlice();
       }
     } finally {
-      busy = null;
+      drawing = null;
     }
   })();
-  return busy;
+  return drawing;
 }
 
-async function drawSlice(isSecond = false) {
-  const signal = begin("slice");
+async function drawSlice(isRetry = false) {
+  const signal = startRequest("slice");
   const at = { ...state.at };
-  const late = setTimeout(() => ($("waiting").hidden = false), 250);
+  const timer = setTimeout(() => ($("waiting").hidden = false), 250);
   $("chunk").hidden = true;
   $("whole").hidden = !Object.keys(state.parts).length;
   try {
-    const query = sliceQuery();
-    const told = await ask("slice.json", query, signal);
+    const query = makeSliceQuery();
+    const data = await fetchView("slice.json", query, signal);
     if (signal.aborted) return;
-    // a picture of this version only: a browser keeps pictures by their addresses
-    Object.assign(query, { map: told.map, low: told.low, high: told.high, version: told.version });
+    // the browser caches pictures by url, so the url has the version
+    Object.assign(query, { map: data.map, low: data.low, high: data.high, version: data.version });
     delete query.rows;
     delete query.columns;
     const image = new Image();
@@ -414,159 +414,159 @@ async function drawSlice(isSecond = false) {
       await image.decode();
     } catch {
       if (signal.aborted) return;
-      if (!isSecond) return drawSlice(true);
+      if (!isRetry) return drawSlice(true);
       throw new Error("the picture cannot be read; try again");
     }
     if (signal.aborted) return;
-    shown = { ...told, positions: at };
+    currentSlice = { ...data, positions: at };
     $("problem").hidden = true;
-    place(told, image);
+    showPicture(data, image);
     writeLink();
-    if (state.pin) showPin();
+    if (state.pin) showPinnedElement();
     preload(signal);
   } catch (error) {
-    fail(error);
+    showError(error);
   } finally {
-    clearTimeout(late);
-    if (newest.slice?.signal === signal) $("waiting").hidden = true;
+    clearTimeout(timer);
+    if (requests.slice?.signal === signal) $("waiting").hidden = true;
   }
 }
 
-// The next picture of the slider that moved last is made while this one is looked at.
-let before = {};
+// Let the server cache the next slice in the direction in which a slider was moved.
+let previousAt = {};
 function preload(signal) {
-  for (const { dim, size } of shape.dims) {
-    const by = Math.sign((state.at[dim] ?? 0) - (before[dim] ?? 0));
+  for (const { dim, size } of dimensions.dims) {
+    const by = Math.sign((state.at[dim] ?? 0) - (previousAt[dim] ?? 0));
     if (!by) continue;
     const next = clamp(state.at[dim] + by, 0, size - 1);
-    const query = { ...sliceQuery({ ...state.at, [dim]: next }), map: shown.map, low: shown.low, high: shown.high };
+    const query = { ...makeSliceQuery({ ...state.at, [dim]: next }), map: currentSlice.map, low: currentSlice.low, high: currentSlice.high };
     fetch(`view/slice.json?${new URLSearchParams(query)}`, { signal, priority: "low" }).catch(() => null);
   }
-  before = { ...state.at };
+  previousAt = { ...state.at };
 }
 
-function place(told, image) {
+function showPicture(data, image) {
   hideTip();
-  // the colours stay when a slider moves, so that pictures can be compared
-  if (told.least !== null) Object.assign(state, { low: told.low, high: told.high });
-  const room = findRoom();
-  const aspect = told.aspect && told.aspect > 0.2 && told.aspect < 6 ? told.aspect : 1.7;
-  const width = Math.min(room.width, room.height * aspect);
+  // keep the colours when a slider moves, so that pictures can be compared
+  if (data.least !== null) Object.assign(state, { low: data.low, high: data.high });
+  const space = findAvailableSize();
+  const aspect = data.aspect && data.aspect > 0.2 && data.aspect < 6 ? data.aspect : 1.7;
+  const width = Math.min(space.width, space.height * aspect);
   const frame = $("frame");
   frame.style.width = `${Math.round(width)}px`;
   frame.style.height = `${Math.round(Math.max(width / aspect, 60))}px`;
   image.className = image.naturalWidth * 1.5 < width * devicePixelRatio ? "enlarged" : "";
   $("picture").replaceChildren(image);
-  frame.setAttribute("aria-label", describeSlice(told));
+  frame.setAttribute("aria-label", describeSlice(data));
   for (const id of ["y", "x"]) {
-    const line = told[id];
+    const line = data[id];
     $(`${id}title`).textContent = line.units ? `${line.title} (${line.units})` : line.title;
     const [side, length] = id === "y" ? ["top", frame.clientHeight] : ["left", frame.clientWidth];
     $(`${id}ticks`).replaceChildren(
-      ...thin(line.ticks, length, id === "x").map(([at, textContent]) => {
-        const tick = make("span", { textContent });
+      ...selectTicks(line.ticks, length, id === "x").map(([at, textContent]) => {
+        const tick = createElement("span", { textContent });
         tick.style[side] = `${at * 100}%`;
         return tick;
       }),
     );
   }
-  $("yticks").style.width = `${Math.max(...told.y.ticks.map(([, label]) => label.length), 1) * 0.52}rem`;
-  $("bar").style.background = gradient(told.map, "top");
-  $("bar").style.setProperty("--lowest", contents.maps[told.map][0]);
-  $("bar").style.setProperty("--highest", contents.maps[told.map].at(-1));
-  $("bar").className = ["low", "high"].filter((one, n) => told.cut[n]).join(" ");
-  $("bar").title = told.cut.some(Boolean) ? "Values beyond an end have its colour" : "";
+  $("yticks").style.width = `${Math.max(...data.y.ticks.map(([, label]) => label.length), 1) * 0.52}rem`;
+  $("bar").style.background = makeGradient(data.map, "top");
+  $("bar").style.setProperty("--lowest", contents.maps[data.map][0]);
+  $("bar").style.setProperty("--highest", contents.maps[data.map].at(-1));
+  $("bar").className = ["low", "high"].filter((item, n) => data.cut[n]).join(" ");
+  $("bar").title = data.cut.some(Boolean) ? "Values beyond an end have its colour" : "";
   $("bar-ticks").replaceChildren(
-    ...told.scale.map(([at, textContent]) => {
-      const tick = make("span", { textContent });
+    ...data.scale.map(([at, textContent]) => {
+      const tick = createElement("span", { textContent });
       tick.style.top = `${(1 - at) * 100}%`;
       return tick;
     }),
   );
-  $("map").style.background = gradient(told.map, "right");
-  for (const radio of document.querySelectorAll("#maps input")) radio.checked = radio.value === told.map;
-  for (const id of ["low", "high"]) if (document.activeElement !== $(id)) $(id).value = Number(told[id].toPrecision(6));
-  for (const [dim, label] of Object.entries(told.at)) {
-    const size = sizeOf(dim);
-    const place = `${((state.at[dim] ?? 0) + 1).toLocaleString("en")} of ${size.toLocaleString("en")}`;
-    $(`label.${dim}`)?.replaceChildren(label, " ", make("small", { textContent: place }));
+  $("map").style.background = makeGradient(data.map, "right");
+  for (const radio of document.querySelectorAll("#maps input")) radio.checked = radio.value === data.map;
+  for (const id of ["low", "high"]) if (document.activeElement !== $(id)) $(id).value = Number(data[id].toPrecision(6));
+  for (const [dim, label] of Object.entries(data.at)) {
+    const size = getSize(dim);
+    const positionText = `${((state.at[dim] ?? 0) + 1).toLocaleString("en")} of ${size.toLocaleString("en")}`;
+    $(`label.${dim}`)?.replaceChildren(label, " ", createElement("small", { textContent: positionText }));
     $(`at.${dim}`)?.setAttribute("aria-valuetext", label);
   }
-  $("note").textContent = describeNote(told);
+  $("note").textContent = describeNote(data);
 }
 
-// Ticks whose labels have room beside each other.
-function thin(ticks, length, isHorizontal) {
-  const room = isHorizontal ? Math.max(...ticks.map(([, label]) => label.length), 1) * 6.5 + 10 : 19;
+// Return every n-th tick, so that labels do not overlap.
+function selectTicks(ticks, length, isHorizontal) {
+  const space = isHorizontal ? Math.max(...ticks.map(([, label]) => label.length), 1) * 6.5 + 10 : 19;
   const gap = ticks.length > 1 ? (Math.abs(ticks.at(-1)[0] - ticks[0][0]) * length) / (ticks.length - 1) : length;
-  const every = Math.max(Math.ceil(room / gap), 1);
-  return ticks.filter((one, n) => n % every === 0);
+  const every = Math.max(Math.ceil(space / gap), 1);
+  return ticks.filter((item, n) => n % every === 0);
 }
 
-function describeSlice(told) {
-  const at = Object.entries(told.at).map(([dim, label]) => `${dim} ${label}`);
-  const range = told.least === null ? "no value" : `values from ${told.least} to ${told.greatest} ${variable.units}`;
-  return [`${variable.title || variable.name}: ${told.y.dim} by ${told.x.dim}`, ...at, range].join(", ");
+function describeSlice(data) {
+  const at = Object.entries(data.at).map(([dim, label]) => `${dim} ${label}`);
+  const range = data.least === null ? "no value" : `values from ${data.least} to ${data.greatest} ${variable.units}`;
+  return [`${variable.title || variable.name}: ${data.y.dim} by ${data.x.dim}`, ...at, range].join(", ");
 }
 
-function describeNote(told) {
+function describeNote(data) {
   const parts = [];
-  if (told.least === null) parts.push("all values are missing here");
-  else parts.push(`${told.least} to ${told.greatest}${variable.units ? ` ${variable.units}` : ""}`);
-  if (told.missing > 0 && told.least !== null) parts.push(`${formatShare(told.missing)} missing`);
-  const steps = [told.y, told.x].filter((line) => line.step > 1).map((line) => `every ${nth(line.step)} along ${line.dim}`);
+  if (data.least === null) parts.push("all values are missing here");
+  else parts.push(`${data.least} to ${data.greatest}${variable.units ? ` ${variable.units}` : ""}`);
+  if (data.missing > 0 && data.least !== null) parts.push(`${formatShare(data.missing)} missing`);
+  const steps = [data.y, data.x].filter((line) => line.step > 1).map((line) => `every ${formatOrdinal(line.step)} along ${line.dim}`);
   if (steps.length) parts.push(`shows ${steps.join(", ")}; drag to enlarge`);
   return parts.join(" · ");
 }
 
 const formatShare = (share) => (share < 0.001 ? "< 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 
-// ------------------------------------------------------------------ the pointer on the picture
+// ------------------------------------------------------------------ pointer
 
-// Where an element is: a part of the width or height, at the middle of its pixel.
-function partOf(line, index) {
+// Return the middle of the pixel of an element, as a fraction of the width or height.
+function getPosition(line, index) {
   const n = Math.round((index - line.start) / line.step);
   if (n < 0 || n >= line.count) return null;
   return ((line.reversed ? line.count - 1 - n : n) + 0.5) / line.count;
 }
 
-function indexAt(line, part) {
+function getIndex(line, part) {
   const n = clamp(Math.floor(part * line.count), 0, line.count - 1);
   return { index: line.start + line.step * (line.reversed ? line.count - 1 - n : n), label: line.labels[n] };
 }
 
-function locate(event) {
+function getPointerPosition(event) {
   const box = $("frame").getBoundingClientRect();
   const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
   return { x: clamp(x, 0, 1), y: clamp(y, 0, 1) };
 }
 
-function pointQuery(at, positions = state.at) {
+function makePointQuery(at, positions = state.at) {
   const query = { variable: state.variable };
-  for (const { dim } of shape.dims) query[`at.${dim}`] = at[dim] ?? positions[dim] ?? 0;
+  for (const { dim } of dimensions.dims) query[`at.${dim}`] = at[dim] ?? positions[dim] ?? 0;
   return query;
 }
 
 let tipTimer = 0;
 function showTip(event) {
-  if (!shown) return;
-  const part = locate(event);
-  const [y, x] = [indexAt(shown.y, part.y), indexAt(shown.x, part.x)];
+  if (!currentSlice) return;
+  const part = getPointerPosition(event);
+  const [y, x] = [getIndex(currentSlice.y, part.y), getIndex(currentSlice.x, part.x)];
   const tip = $("tip");
-  const value = tip.querySelector("b") || make("b");
-  tip.replaceChildren(value, `${shown.y.dim} ${y.label}, ${shown.x.dim} ${x.label}`);
+  const value = tip.querySelector("b") || createElement("b");
+  tip.replaceChildren(value, `${currentSlice.y.dim} ${y.label}, ${currentSlice.x.dim} ${x.label}`);
   tip.hidden = false;
   const [wide, high] = [tip.offsetWidth, tip.offsetHeight];
   tip.style.left = `${clamp(event.clientX + 16, 4, innerWidth - wide - 4)}px`;
   tip.style.top = `${event.clientY + high + 28 > innerHeight ? event.clientY - high - 10 : event.clientY + 18}px`;
   clearTimeout(tipTimer);
   tipTimer = setTimeout(async () => {
-    if (!shown) return;
-    const at = { [shown.y.dim]: y.index, [shown.x.dim]: x.index };
+    if (!currentSlice) return;
+    const at = { [currentSlice.y.dim]: y.index, [currentSlice.x.dim]: x.index };
     try {
-      const signal = begin("tip");
-      const told = await ask("value.json", pointQuery(at, shown.positions), signal);
-      if (!signal.aborted) value.textContent = withUnits(told.short, told.units);
+      const signal = startRequest("tip");
+      const data = await fetchView("value.json", makePointQuery(at, currentSlice.positions), signal);
+      if (!signal.aborted) value.textContent = withUnits(data.short, data.units);
     } catch (error) {
       if (error.name !== "AbortError") value.textContent = "";
     }
@@ -575,22 +575,22 @@ function showTip(event) {
 
 function hideTip() {
   clearTimeout(tipTimer);
-  newest.tip?.abort();
+  requests.tip?.abort();
   $("tip").hidden = true;
 }
 
 let drag = null;
-function watchFrame() {
+function addFrameListeners() {
   const frame = $("frame");
   frame.addEventListener("pointerdown", (event) => {
-    if (event.button || !shown) return;
-    drag = { from: locate(event), type: event.pointerType, moved: false };
+    if (event.button || !currentSlice) return;
+    drag = { from: getPointerPosition(event), type: event.pointerType, moved: false };
     if (event.pointerType === "mouse") frame.setPointerCapture(event.pointerId);
   });
   frame.addEventListener("pointermove", (event) => {
     if (event.pointerType === "mouse" || drag) showTip(event);
     if (!drag || drag.type !== "mouse") return;
-    drag.to = locate(event);
+    drag.to = getPointerPosition(event);
     const box = frame.getBoundingClientRect();
     drag.moved ||= Math.hypot((drag.to.x - drag.from.x) * box.width, (drag.to.y - drag.from.y) * box.height) > 6;
     if (drag.moved) placeBox($("rubber"), drag.from, drag.to);
@@ -600,36 +600,36 @@ function watchFrame() {
     drag = null;
     $("rubber").hidden = true;
     if (!done) return;
-    if (done.moved && done.to) return enlarge(done.from, done.to);
-    const part = locate(event);
+    if (done.moved && done.to) return zoomTo(done.from, done.to);
+    const part = getPointerPosition(event);
     if (done.type !== "mouse") hideTip();
-    pin({ [shown.y.dim]: indexAt(shown.y, part.y).index, [shown.x.dim]: indexAt(shown.x, part.x).index });
+    pinElement({ [currentSlice.y.dim]: getIndex(currentSlice.y, part.y).index, [currentSlice.x.dim]: getIndex(currentSlice.x, part.x).index });
   });
   frame.addEventListener("pointercancel", () => { drag = null; $("rubber").hidden = true; });
   frame.addEventListener("pointerleave", hideTip);
-  frame.addEventListener("dblclick", showWhole);
+  frame.addEventListener("dblclick", resetZoom);
   frame.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: ["x", -1], ArrowRight: ["x", 1], ArrowUp: ["y", -1], ArrowDown: ["y", 1] };
-    if (event.key in moves && shown) {
+    if (event.key in moves && currentSlice) {
       event.preventDefault();
       const [id, by] = moves[event.key];
       moveCross(id, by * (event.shiftKey ? 10 : 1));
-    } else if (event.key === "Enter" && shown) pin(state.pin || centre());
-    else if (event.key === "Escape") showWhole();
-    else if ((event.key === "+" || event.key === "-") && shown) scaleBy(event.key === "+" ? 0.5 : 2);
+    } else if (event.key === "Enter" && currentSlice) pinElement(state.pin || getCentre());
+    else if (event.key === "Escape") resetZoom();
+    else if ((event.key === "+" || event.key === "-") && currentSlice) zoomBy(event.key === "+" ? 0.5 : 2);
   });
 }
 
-function centre() {
-  return { [shown.y.dim]: indexAt(shown.y, 0.5).index, [shown.x.dim]: indexAt(shown.x, 0.5).index };
+function getCentre() {
+  return { [currentSlice.y.dim]: getIndex(currentSlice.y, 0.5).index, [currentSlice.x.dim]: getIndex(currentSlice.x, 0.5).index };
 }
 
 function moveCross(id, pixels) {
-  const at = state.pin ? { ...state.pin } : centre();
-  const line = shown[id];
-  const now = partOf(line, at[line.dim]) ?? 0.5;
-  at[line.dim] = indexAt(line, clamp(now + pixels / line.count, 0, 1)).index;
-  pin(at);
+  const at = state.pin ? { ...state.pin } : getCentre();
+  const line = currentSlice[id];
+  const now = getPosition(line, at[line.dim]) ?? 0.5;
+  at[line.dim] = getIndex(line, clamp(now + pixels / line.count, 0, 1)).index;
+  pinElement(at);
 }
 
 function placeBox(box, from, to) {
@@ -640,21 +640,21 @@ function placeBox(box, from, to) {
   box.style.height = `${Math.abs(to.y - from.y) * 100}%`;
 }
 
-function enlarge(from, to) {
+function zoomTo(from, to) {
   for (const id of ["y", "x"]) {
-    const line = shown[id];
-    const ends = [indexAt(line, from[id]).index, indexAt(line, to[id]).index].sort((a, b) => a - b);
-    const size = sizeOf(line.dim);
+    const line = currentSlice[id];
+    const ends = [getIndex(line, from[id]).index, getIndex(line, to[id]).index].sort((a, b) => a - b);
+    const size = getSize(line.dim);
     state.parts[line.dim] = [ends[0], Math.min(ends[1] + line.step, size)];
   }
   showSlice();
 }
 
-function scaleBy(factor) {
-  const middle = state.pin || centre();
+function zoomBy(factor) {
+  const middle = state.pin || getCentre();
   for (const id of ["y", "x"]) {
-    const { dim } = shown[id];
-    const size = sizeOf(dim);
+    const { dim } = currentSlice[id];
+    const size = getSize(dim);
     const [start, stop] = state.parts[dim] || [0, size];
     const length = clamp(Math.round((stop - start) * factor), 2, size);
     const first = clamp(Math.round(middle[dim] - length / 2), 0, size - length);
@@ -664,18 +664,18 @@ function scaleBy(factor) {
   showSlice();
 }
 
-function showWhole() {
+function resetZoom() {
   if (!Object.keys(state.parts).length) return;
   state.parts = {};
   showSlice();
 }
 
-// ------------------------------------------------------------------ one value, and its series
+// ------------------------------------------------------------------ values and series
 
-function pin(at) {
-  state.pin = { ...Object.fromEntries(shape.dims.map(({ dim }) => [dim, state.at[dim] ?? 0])), ...at };
+function pinElement(at) {
+  state.pin = { ...Object.fromEntries(dimensions.dims.map(({ dim }) => [dim, state.at[dim] ?? 0])), ...at };
   writeLink();
-  if (shape.dims.length > 1) showPin();
+  if (dimensions.dims.length > 1) showPinnedElement();
   else {
     redraw();
     showPoint();
@@ -683,15 +683,15 @@ function pin(at) {
 }
 
 let seriesKey = "";
-async function showPin() {
-  if (!shown) return;
-  const [y, x] = [partOf(shown.y, state.pin[shown.y.dim]), partOf(shown.x, state.pin[shown.x.dim])];
+async function showPinnedElement() {
+  if (!currentSlice) return;
+  const [y, x] = [getPosition(currentSlice.y, state.pin[currentSlice.y.dim]), getPosition(currentSlice.x, state.pin[currentSlice.x.dim])];
   $("cross-y").hidden = y === null;
   $("cross-x").hidden = x === null;
   if (y !== null) $("cross-y").style.top = `${y * 100}%`;
   if (x !== null) $("cross-x").style.left = `${x * 100}%`;
   showPoint();
-  const names = shape.dims.map((one) => one.dim);
+  const names = dimensions.dims.map((item) => item.dim);
   if (!names.includes(state.along)) state.along = names.find((dim) => dim !== state.y && dim !== state.x) || state.x;
   $("along").replaceChildren(...names.map((dim) => new Option(dim, dim, false, dim === state.along)));
   $("series").hidden = false;
@@ -700,7 +700,7 @@ async function showPin() {
   if (key === seriesKey) return redraw();
   seriesKey = key;
   const dim = state.along;
-  const move = (index) => (dim === state.y || dim === state.x ? pin({ ...state.pin, [dim]: index }) : moveTo(dim, index));
+  const move = (index) => (dim === state.y || dim === state.x ? pinElement({ ...state.pin, [dim]: index }) : moveTo(dim, index));
   const query = { along: dim };
   for (const other of names) if (other !== dim) query[`at.${other}`] = state.pin[other];
   try {
@@ -712,100 +712,100 @@ async function showPin() {
 
 async function showPoint() {
   $("point").hidden = false;
-  let told;
+  let data;
   try {
-    told = await ask("point.json", pointQuery(state.pin), begin("point"));
+    data = await fetchView("point.json", makePointQuery(state.pin), startRequest("point"));
   } catch (error) {
-    if (error.name !== "AbortError") $("origin").replaceChildren(make("p", { textContent: error.message }));
+    if (error.name !== "AbortError") $("origin").replaceChildren(createElement("p", { textContent: error.message }));
     return;
   }
-  const { origin } = told;
-  const facts = [...told.coordinates];
+  const { origin } = data;
+  const facts = [...data.coordinates];
   if (origin.file) {
     facts.push(["file", origin.file]);
     facts.push(["bytes", `${origin.offset.toLocaleString("en")} to ${(origin.offset + origin.length).toLocaleString("en")} (${origin.length.toLocaleString("en")})`]);
     facts.push(["encoding", origin.encoding]);
   } else facts.push(["file", origin.reason]);
   if (origin.chunk?.length) facts.push(["chunk", `(${origin.chunk.join(", ")}) of shape ${origin.chunk_shape.join(" × ")}`], ["in the chunk", `(${origin.position.join(", ")})`]);
-  const value = make("p", { id: "value", textContent: told.value }, " ", make("small", { textContent: told.value === "missing" ? "" : told.units }));
-  $("origin").replaceChildren(value, makeFacts(facts));
-  showChunk(told.at, origin);
+  const value = createElement("p", { id: "value", textContent: data.value }, " ", createElement("small", { textContent: data.value === "missing" ? "" : data.units }));
+  $("origin").replaceChildren(value, createFacts(facts));
+  showChunk(data.at, origin);
 }
 
 function showChunk(at, origin) {
   $("chunk").hidden = true;
-  if (!origin.chunk?.length || !shown || shape.dims.length < 2) return;
-  const corners = {};
+  if (!origin.chunk?.length || !currentSlice || dimensions.dims.length < 2) return;
+  const bounds = {};
   for (const id of ["y", "x"]) {
-    const line = shown[id];
-    const axis = shape.dims.findIndex((one) => one.dim === line.dim);
+    const line = currentSlice[id];
+    const axis = dimensions.dims.findIndex((item) => item.dim === line.dim);
     const first = at[line.dim] - origin.position[axis];
     const edges = [first, first + origin.chunk_shape[axis]].map((edge) => (edge - line.start) / line.step / line.count);
-    const [low, high] = (line.reversed ? edges.map((one) => 1 - one).reverse() : edges).map((one) => clamp(one, 0, 1));
-    corners[id] = [low, high];
+    const [low, high] = (line.reversed ? edges.map((item) => 1 - item).reverse() : edges).map((item) => clamp(item, 0, 1));
+    bounds[id] = [low, high];
   }
-  if ([corners.x, corners.y].every(([low, high]) => low === 0 && high === 1)) return;
-  placeBox($("chunk"), { x: corners.x[0], y: corners.y[0] }, { x: corners.x[1], y: corners.y[1] });
+  if ([bounds.x, bounds.y].every(([low, high]) => low === 0 && high === 1)) return;
+  placeBox($("chunk"), { x: bounds.x[0], y: bounds.y[0] }, { x: bounds.x[1], y: bounds.y[1] });
 }
 
-// Draws the series that is shown again, at another width or with another mark.
+// Draws the current series again after a change of the width or the marker.
 let redraw = () => null;
 
-// A series is drawn at once with few points, then with more.
+// Draw a series with few points first, then with more.
 async function drawSeries(box, note, query, { height, move, here }) {
-  const signal = begin("series");
-  let told = null;
-  redraw = () => told && drawLine(box, told, height, move, here);
+  const signal = startRequest("series");
+  let data = null;
+  redraw = () => data && drawSeriesLine(box, data, height, move, here);
   const columns = clamp(Math.floor((box.clientWidth || 500) / 110), 2, 12);
   for (const points of [100, 500, 2000]) {
-    told = await ask("series.json", { variable: state.variable, points, columns, ...query }, signal);
+    data = await fetchView("series.json", { variable: state.variable, points, columns, ...query }, signal);
     redraw();
-    const every = told.x.step > 1 ? `every ${nth(told.x.step)} of ${sizeOf(query.along).toLocaleString("en")} values` : "";
-    const at = Object.entries(told.at).map(([dim, label]) => `${dim} ${label}`);
+    const every = data.x.step > 1 ? `every ${formatOrdinal(data.x.step)} of ${getSize(query.along).toLocaleString("en")} values` : "";
+    const at = Object.entries(data.at).map(([dim, label]) => `${dim} ${label}`);
     note.textContent = [every, at.length ? `at ${at.join(", ")}` : ""].filter(Boolean).join(" · ");
-    if (told.x.step === 1 || told.limited) break;
+    if (data.x.step === 1 || data.limited) break;
   }
 }
 
-function drawLine(box, told, height, move, here) {
+function drawSeriesLine(box, data, height, move, here) {
   const width = Math.max(box.clientWidth, 240);
-  const labels = told.scale.map(([, label]) => label.length);
+  const labels = data.scale.map(([, label]) => label.length);
   const left = Math.max(...labels, 2) * 7 + 12;
   const [right, top, bottom] = [12, 8, 26];
-  const values = told.values.filter((one) => one !== null);
-  const [low, high] = told.ends || [0, 1];
-  const total = told.values.length;
-  // along the coordinate, so that missing dates are a gap; else by position
-  const placeOf = (n) => (told.places ? told.places[n] : (n + 0.5) / total);
-  const gaps = new Set(told.gaps);
+  const values = data.values.filter((item) => item !== null);
+  const [low, high] = data.ends || [0, 1];
+  const total = data.values.length;
+  // by coordinate, so that missing dates are a gap, else by position
+  const placeOf = (n) => (data.places ? data.places[n] : (n + 0.5) / total);
+  const gaps = new Set(data.gaps);
   const sx = (part) => left + part * (width - left - right);
-  // halves, since the distance of two numbers may be more than a number holds
+  // halves, since the difference of two numbers may overflow
   const sy = (value) => top + (1 - (low < high ? (value / 2 - low / 2) / (high / 2 - low / 2) : 0.5)) * (height - top - bottom);
-  const svg = draw("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0 });
-  svg.setAttribute("aria-label", values.length ? `Series along ${told.x.dim}, ${count(total, "value")}` : "no value");
-  for (const [part, label] of told.scale) {
+  const svg = createSvgElement("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0 });
+  svg.setAttribute("aria-label", values.length ? `Series along ${data.x.dim}, ${formatCount(total, "value")}` : "no value");
+  for (const [part, label] of data.scale) {
     const y = top + (1 - part) * (height - top - bottom);
-    svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
-    svg.append(draw("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, label));
+    svg.append(createSvgElement("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
+    svg.append(createSvgElement("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, label));
   }
-  for (const [part, label] of told.x.ticks) {
+  for (const [part, label] of data.x.ticks) {
     const anchor = part < 0.06 ? "start" : part > 0.94 ? "end" : "middle";
-    svg.append(draw("text", { x: sx(part), y: height - 6, "text-anchor": anchor }, label));
-    svg.append(draw("line", { class: "grid", x1: sx(part), x2: sx(part), y1: height - bottom, y2: height - bottom + 5 }));
+    svg.append(createSvgElement("text", { x: sx(part), y: height - 6, "text-anchor": anchor }, label));
+    svg.append(createSvgElement("line", { class: "grid", x1: sx(part), x2: sx(part), y1: height - bottom, y2: height - bottom + 5 }));
   }
   let path = "";
-  const joins = (n) => n > 0 && n < total && (told.values[n - 1] ?? null) !== null && (told.values[n] ?? null) !== null && !gaps.has(n - 1);
-  told.values.forEach((value, n) => {
+  const joins = (n) => n > 0 && n < total && (data.values[n - 1] ?? null) !== null && (data.values[n] ?? null) !== null && !gaps.has(n - 1);
+  data.values.forEach((value, n) => {
     if (value === null) return;
     const [x, y] = [sx(placeOf(n)), sy(value)];
-    if (total < 40 || !(joins(n) || joins(n + 1))) svg.append(draw("circle", { cx: x, cy: y, r: 2.4 }));
+    if (total < 40 || !(joins(n) || joins(n + 1))) svg.append(createSvgElement("circle", { cx: x, cy: y, r: 2.4 }));
     path += `${joins(n) ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
   });
-  if (!values.length) svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "all values are missing here"));
-  svg.append(draw("path", { class: "values", d: path }));
-  const marker = draw("line", { class: "here", y1: top, y2: height - bottom });
+  if (!values.length) svg.append(createSvgElement("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "all values are missing here"));
+  svg.append(createSvgElement("path", { class: "values", d: path }));
+  const marker = createSvgElement("line", { class: "here", y1: top, y2: height - bottom });
   const index = here();
-  const nearest = index === undefined ? -1 : Math.round((index - told.x.start) / told.x.step);
+  const nearest = index === undefined ? -1 : Math.round((index - data.x.start) / data.x.step);
   if (nearest >= 0 && nearest < total) {
     const part = placeOf(nearest);
     marker.setAttribute("x1", sx(part));
@@ -816,27 +816,27 @@ function drawLine(box, told, height, move, here) {
     const frame = svg.getBoundingClientRect();
     const x = ((event.clientX - frame.left) / frame.width) * width;
     const part = (x - left) / (width - left - right);
-    if (!told.places) return clamp(Math.floor(part * total), 0, total - 1);
-    const next = told.places.findIndex((one) => one >= part);
+    if (!data.places) return clamp(Math.floor(part * total), 0, total - 1);
+    const next = data.places.findIndex((item) => item >= part);
     if (next <= 0) return next < 0 ? total - 1 : 0;
-    return part - told.places[next - 1] < told.places[next] - part ? next - 1 : next;
+    return part - data.places[next - 1] < data.places[next] - part ? next - 1 : next;
   };
   svg.addEventListener("pointermove", (event) => {
     const n = find(event);
     const tip = $("tip");
-    tip.replaceChildren(make("b", { textContent: withUnits(told.shown[n], variable.units) }), told.x.labels[n]);
+    tip.replaceChildren(createElement("b", { textContent: withUnits(data.shown[n], variable.units) }), data.x.labels[n]);
     tip.hidden = false;
     tip.style.left = `${clamp(event.clientX + 14, 4, innerWidth - tip.offsetWidth - 4)}px`;
     tip.style.top = `${event.clientY - tip.offsetHeight - 12}px`;
   });
   svg.addEventListener("pointerleave", hideTip);
-  svg.addEventListener("click", (event) => move(told.x.start + told.x.step * find(event)));
+  svg.addEventListener("click", (event) => move(data.x.start + data.x.step * find(event)));
   svg.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const size = sizeOf(told.x.dim);
-    move(clamp((here() ?? told.x.start) + by * told.x.step, 0, size - 1));
+    const size = getSize(data.x.dim);
+    move(clamp((here() ?? data.x.start) + by * data.x.step, 0, size - 1));
     box.querySelector("svg")?.focus();
   });
   const focused = box.contains(document.activeElement);
@@ -849,16 +849,16 @@ function drawLine(box, told, height, move, here) {
 async function showStructure() {
   $("chunks").replaceChildren();
   $("attrs").replaceChildren();
-  if ($("structure").open || $("attributes").open) fillStructure();
+  if ($("structure").open || $("attributes").open) loadStructure();
 }
 
-async function fillStructure() {
+async function loadStructure() {
   try {
-    const told = await ask("variable.json", { variable: state.variable }, begin("structure"));
-    // the library has escaped all texts in these
-    $("chunks").innerHTML = told.strips.join("") + told.chunks;
-    if (!told.chunks) $("chunks").textContent = "Its values are in memory.";
-    $("attrs").replaceChildren(makeFacts(told.attrs), make("h3", { textContent: `Group ${variable.group.path}` }), makeFacts(told.group));
+    const data = await fetchView("variable.json", { variable: state.variable }, startRequest("structure"));
+    // the library has escaped this markup
+    $("chunks").innerHTML = data.strips.join("") + data.chunks;
+    if (!data.chunks) $("chunks").textContent = "Its values are in memory.";
+    $("attrs").replaceChildren(createFacts(data.attrs), createElement("h3", { textContent: `Group ${variable.group.path}` }), createFacts(data.group));
   } catch (error) {
     if (error.name !== "AbortError") $("chunks").textContent = error.message;
   }
@@ -876,25 +876,25 @@ function showReaders() {
       ]
     : contents.code ? [["xarray, with virtualds", contents.code]] : [];
   $("readers").hidden = !lines.length;
-  $("lines").replaceChildren(...lines.flatMap(([name, textContent]) => [make("div", { textContent: name }), make("pre", { textContent })]));
+  $("lines").replaceChildren(...lines.flatMap(([name, textContent]) => [createElement("div", { textContent: name }), createElement("pre", { textContent })]));
 }
 
-// ------------------------------------------------------------------ the whole page
+// ------------------------------------------------------------------ page
 
-function watchTools() {
+function addToolListeners() {
   for (const id of ["y", "x"]) {
     $(id).addEventListener("change", () => {
       const other = id === "y" ? "x" : "y";
       if ($(id).value === state[other]) state[other] = state[id];
       state[id] = $(id).value;
-      // other slices have other ranges
+      // ranges of values and of positions are those of the previous slice
       Object.assign(state, { parts: {}, low: "", high: "" });
-      showPlane();
+      showSliceView();
     });
   }
   $("swap").addEventListener("click", () => {
     [state.y, state.x] = [state.x, state.y];
-    showPlane();
+    showSliceView();
   });
   for (const id of ["low", "high"]) {
     $(id).addEventListener("change", () => {
@@ -907,21 +907,21 @@ function watchTools() {
     Object.assign(state, { low: "", high: "" });
     showSlice();
   });
-  $("whole").addEventListener("click", showWhole);
+  $("whole").addEventListener("click", resetZoom);
   $("along").addEventListener("change", () => {
     state.along = $("along").value;
     writeLink();
-    showPin();
+    showPinnedElement();
   });
-  $("filter").addEventListener("input", filter);
+  $("filter").addEventListener("input", filterVariables);
   $("filter").addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     const visible = [...document.querySelectorAll(".variable:not([hidden])")];
-    const named = visible.find((one) => one.querySelector("b").textContent.toLowerCase().startsWith($("filter").value.toLowerCase()));
+    const named = visible.find((item) => item.querySelector("b").textContent.toLowerCase().startsWith($("filter").value.toLowerCase()));
     (named || visible[0])?.click();
   });
   for (const id of ["structure", "attributes"]) {
-    $(id).addEventListener("toggle", () => { if ($(id).open && !$("attrs").childElementCount) fillStructure(); });
+    $(id).addEventListener("toggle", () => { if ($(id).open && !$("attrs").childElementCount) loadStructure(); });
   }
   $("copy").addEventListener("click", async () => {
     writeLink();
@@ -955,13 +955,13 @@ function watchTools() {
   });
   addEventListener("hashchange", () => {
     readLink();
-    choose(state.variable, true);
+    selectVariable(state.variable, true);
   });
-  let room = innerWidth;
+  let space = innerWidth;
   new ResizeObserver(() => {
-    if (Math.abs(innerWidth - room) < 8 || !shape) return;
-    room = innerWidth;
-    if (shape.dims.length > 1 && shown) showSlice();
+    if (Math.abs(innerWidth - space) < 8 || !dimensions) return;
+    space = innerWidth;
+    if (dimensions.dims.length > 1 && currentSlice) showSlice();
     redraw();
   }).observe(document.body);
 }
@@ -971,29 +971,29 @@ function setTheme(name) {
   try {
     localStorage.setItem("theme", name);
   } catch {
-    // a browser may keep nothing
+    // storage may be disabled
   }
 }
 
 async function start() {
   try {
-    const kept = localStorage.getItem("theme");
-    if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+    const savedTheme = localStorage.getItem("theme");
+    if (savedTheme === "light" || savedTheme === "dark") document.documentElement.dataset.theme = savedTheme;
   } catch {
-    // a browser may keep nothing
+    // storage may be disabled
   }
-  watchFrame();
-  watchTools();
+  addFrameListeners();
+  addToolListeners();
   readLink();
   try {
-    contents = await ask("contents.json");
+    contents = await fetchView("contents.json");
   } catch (error) {
     $("title").textContent = "It cannot be opened";
-    return fail(error);
+    return showError(error);
   }
   showContents();
   showReaders();
-  await choose(state.variable, true);
+  await selectVariable(state.variable, true);
   document.body.dataset.ready = "yes";
 }
 
