@@ -36,7 +36,7 @@ ALWAYS_ALLOWED = 2**26
 """Bytes that a chunk or a coordinate may always have, even with a lower limit."""
 
 
-def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
+def check_table(grid: tuple[int, ...], references: int, where: str) -> None:
     """Raise an error for a table whose chunk grid has far more chunks than references.
 
     A table without references takes no memory.
@@ -49,13 +49,13 @@ def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
     chunks = prod(grid)
     if references and chunks > max(MAX_CHUNKS, CHUNKS_PER_REFERENCE * references):
         raise UnsupportedError(
-            f"{what}: a grid of {chunks} chunks {grid} with {references} references, whose table "
+            f"{where}: a grid of {chunks} chunks {grid} with {references} references, whose table "
             f"would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array in "
             f"larger chunks, or leave it out with drop_variables"
         )
 
 
-def check_axes(count: int, what: str) -> None:
+def check_axes(count: int, where: str) -> None:
     """Raise an error for arrays with more axes than numpy's iterators support.
 
     Raises
@@ -65,12 +65,12 @@ def check_axes(count: int, what: str) -> None:
     """
     if count > MAX_AXES:
         raise UnsupportedError(
-            f"{what} has {count} axes, where at most {MAX_AXES} are read; leave it out with "
+            f"{where} has {count} axes, where at most {MAX_AXES} are read; leave it out with "
             f"drop_variables or on_error='skip'"
         )
 
 
-def check_element(itemsize: int, what: str) -> None:
+def check_element(itemsize: int, where: str) -> None:
     """Raise an error for elements so large that a single fill value would take much memory.
 
     Raises
@@ -80,13 +80,13 @@ def check_element(itemsize: int, what: str) -> None:
     """
     if itemsize > MAX_ELEMENT_SIZE:
         raise UnsupportedError(
-            f"{what}: elements of {itemsize} bytes, where at most {MAX_ELEMENT_SIZE} are read; "
+            f"{where}: elements of {itemsize} bytes, where at most {MAX_ELEMENT_SIZE} are read; "
             f"leave the variable out with drop_variables, or fetch the file again if its metadata "
             f"are damaged"
         )
 
 
-def check_nesting(dtype: np.dtype[Any], what: str) -> None:
+def check_nesting(dtype: np.dtype[Any], where: str) -> None:
     """Raise an error for compound types so deep that Python cannot pickle or print them.
 
     Raises
@@ -104,13 +104,13 @@ def check_nesting(dtype: np.dtype[Any], what: str) -> None:
         depth += 1
         if depth > MAX_TYPE_DEPTH:
             raise UnsupportedError(
-                f"{what}: more than {MAX_TYPE_DEPTH} compound types lie in each other; leave the "
+                f"{where}: more than {MAX_TYPE_DEPTH} compound types lie in each other; leave the "
                 f"variable out with drop_variables, or fetch the file again if its metadata are "
                 f"damaged"
             )
 
 
-def check_chunk(nbytes: int, taken: int, what: str) -> None:
+def check_chunk(nbytes: int, taken: int, where: str) -> None:
     """Raise an error for a chunk that takes far more memory than the selected part of it.
 
     Raises
@@ -121,7 +121,7 @@ def check_chunk(nbytes: int, taken: int, what: str) -> None:
     """
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
-            f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
+            f"{where}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
             f"and {_compute_limit()} may be taken for it; load all of it with ds.virtual.load(), "
             f"raise the limit with virtualds.set_options(load_limit=...), or store it in smaller "
             f"chunks"
@@ -137,7 +137,7 @@ def _compute_limit() -> int:
     return max(get_options().load_limit, ALWAYS_ALLOWED)
 
 
-def check_values(nbytes: int, what: str) -> None:
+def check_values(nbytes: int, where: str) -> None:
     """Raise an error for a coordinate that is too large to load on opening.
 
     Raises
@@ -147,7 +147,7 @@ def check_values(nbytes: int, what: str) -> None:
     """
     if not is_below_load_limit(nbytes):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most "
+            f"{where}: this coordinate has {nbytes} bytes, and opening loads at most "
             f"{_compute_limit()}; leave it out with drop_variables or on_error='skip', or raise "
             f"the limit with virtualds.set_options(load_limit=...)"
         )
@@ -169,14 +169,14 @@ def check_selection(nbytes: int) -> None:
         )
 
 
-def check_joinable(nbytes: int, what: str) -> None:
+def check_joinable(nbytes: int, where: str) -> None:
     """Raise an error for a join along an axis so long that its indexes take too much memory.
 
     Parameters
     ----------
     nbytes : int
         Bytes of the masks or indexes of the whole axis.
-    what : str
+    where : str
         Name of the axis for the message.
 
     Raises
@@ -187,14 +187,14 @@ def check_joinable(nbytes: int, what: str) -> None:
     """
     if nbytes > _compute_limit() and nbytes > (limit := max(_compute_limit(), count_memory() // 4)):
         raise UnsupportedError(
-            f"{what}: to join what has it takes {nbytes:,} bytes of memory for its length alone, "
+            f"{where}: to join what has it takes {nbytes:,} bytes of memory for its length alone, "
             f"more than the limit of {limit:,}; leave out the variables with this dimension "
             f"(drop_variables=, or ds.drop_vars), or raise the limit with "
             f"virtualds.set_options(load_limit=...)"
         )
 
 
-def check_size_in_files(nbytes: int, count_stored: Callable[[], int], what: str) -> None:
+def check_size_in_files(nbytes: int, count_stored: Callable[[], int], where: str) -> None:
     """Raise an error for an index coordinate that is far larger than its stored bytes.
 
     Parameters
@@ -203,7 +203,7 @@ def check_size_in_files(nbytes: int, count_stored: Callable[[], int], what: str)
         Bytes of its values.
     count_stored : callable
         Returns its bytes in files. Called only for large coordinates, since it takes time.
-    what : str
+    where : str
         Name of the coordinate for the message.
 
     Raises
@@ -213,6 +213,6 @@ def check_size_in_files(nbytes: int, count_stored: Callable[[], int], what: str)
     """
     if not is_below_load_limit(nbytes) and nbytes > MAX_EXPANSION * (stored := count_stored()):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
+            f"{where}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
         )

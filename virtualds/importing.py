@@ -32,7 +32,7 @@ def pause_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Importing:
+class ImportLock:
     """A lock around late imports, which also pauses garbage collection.
 
     Only one thread at a time may import. Python locks a module before its package, but a package
@@ -56,7 +56,7 @@ class Importing:
         self.lock.release()
 
 
-importing = Importing()
+importing = ImportLock()
 
 if hasattr(os, "register_at_fork"):
     # a child process has no other threads, so nothing there would release the lock
@@ -180,10 +180,10 @@ def format_install_command(extra: str) -> str:
     return f"pip install {' '.join(EXTRAS[extra])}"
 
 
-def import_package(name: str, what: str, use: str = "decoding it") -> Any:
+def import_package(name: str, required_by: str, use: str = "decoding it") -> Any:
     """Import a module of an optional package.
 
-    ``what`` is the codec or file that needs it, and ``use`` the purpose, for the message.
+    ``required_by`` is the codec or file that needs it, and ``use`` the purpose, for the message.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def import_package(name: str, what: str, use: str = "decoding it") -> Any:
         return import_module(name)
     except ImportError as error:
         raise UnsupportedError(
-            f"{what}: {use} needs {name}; pip install {find_distribution(name)}"
+            f"{required_by}: {use} needs {name}; pip install {find_distribution(name)}"
         ) from error
 
 
@@ -209,7 +209,7 @@ def find_distribution(module: str) -> str:
     return module.partition(".")[0].replace("_", "-")
 
 
-def import_eccodes(what: str, use: str = "decoding it") -> Any:
+def import_eccodes(required_by: str, use: str = "decoding it") -> Any:
     """Import eccodes, and before it pyproj if it is installed; see `import_pyproj`.
 
     Raises
@@ -220,7 +220,7 @@ def import_eccodes(what: str, use: str = "decoding it") -> Any:
     if "eccodes" not in sys.modules:
         with suppress(ImportError):
             import_pyproj()
-    return import_package("eccodes", what, use)
+    return import_package("eccodes", required_by, use)
 
 
 def import_pyproj() -> Any:

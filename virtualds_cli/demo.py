@@ -150,7 +150,7 @@ def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as exc:
-        raise _missing_package_error("matplotlib") from exc
+        raise _make_package_error("matplotlib") from exc
     figure = Figure(figsize=(12, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     ds["t2m"].sel(time=MAP_DAY).plot.pcolormesh(ax=left, cmap="RdYlBu_r")
@@ -211,7 +211,7 @@ def _write_month(path: Path, month: int, complevel: int) -> None:
     try:
         from netCDF4 import Dataset
     except ImportError as exc:
-        raise _missing_package_error("netCDF4") from exc
+        raise _make_package_error("netCDF4") from exc
     first = datetime.date(YEAR, month, 1).timetuple().tm_yday - 1
     days = np.arange(first, first + calendar.monthrange(YEAR, month)[1])
     with Dataset(path, "w") as nc:
@@ -249,5 +249,5 @@ def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> 
     t2m[:] = make_temperature(days)
 
 
-def _missing_package_error(package: str) -> ImportError:
+def _make_package_error(package: str) -> ImportError:
     return ImportError(f"the demo: {package} is not installed; pip install matplotlib netCDF4")

@@ -150,7 +150,7 @@ def create_app(
             *([Middleware(TokenMiddleware, token)] if token else []),
         ],
         exception_handlers={404: handle_not_found, 405: handle_wrong_method},
-        lifespan=server.close_after,
+        lifespan=server.lifespan,
     )
     app.state.server = server
     return app
@@ -163,7 +163,7 @@ class Server:
         self.tracker, self.bodies = tracker, bodies
 
     @asynccontextmanager
-    async def close_after(self, app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Shut the threads down when the application ends."""
         yield
         self.bodies.close()

@@ -186,7 +186,7 @@ class Archive:
 
     @contextmanager
     def reserve_memory(self, nbytes: float) -> Iterator[None]:
-        """Wait until a chunk may be decoded: of the large ones, only one is at a time.
+        """Limit the memory of decoded chunks: only one large chunk may be decoded at a time.
 
         Raises
         ------
@@ -332,7 +332,7 @@ class ChunkBox(NamedTuple):
 
 
 def format_source_name(url: str) -> str:
-    """Return the name of a file without its folder; of a chunk of a store, with its key.
+    """Return the name of a file without its folder, or the key of a chunk with its store.
 
     Examples
     --------
@@ -346,7 +346,7 @@ def format_source_name(url: str) -> str:
 
 
 def find_file_url(url: str) -> str:
-    """Return the url of a file without its query; of a member of an archive, that of the archive.
+    """Return the url of a file, or of the archive of a member, without its query.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Response bodies: their entity tags, and a cache that fills in a few threads."""
+"""Response bodies with entity tags, and a cache that reads them in a few threads."""
 
 from __future__ import annotations
 

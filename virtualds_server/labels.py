@@ -111,7 +111,7 @@ class Axis(NamedTuple):
         return scaled if np.isfinite(scaled).all() and (np.diff(scaled) >= 0).all() else None
 
     def choose_ticks(self, positions: npt.NDArray[np.int64], max_count: int) -> list[Tick]:
-        """Return at most about ``max_count`` ticks for cells that show some positions.
+        """Return up to about ``max_count`` ticks for the cells of some positions.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Running the application with uvicorn."""
+"""Run the application with uvicorn."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Slice:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The variable, indexes by dimension, and ranges, which identify the values in a cache."""
+        """The variable, indexes and ranges of the values, as a key for a cache."""
         others = [dim for dim in map(str, self.array.dims) if dim not in self.dims]
         at = tuple((dim, self.selection.find_index(self.array, dim)) for dim in others)
         ranges = tuple((s.axis.dim, s.start, s.step, s.length) for s in self.axis_slices)

@@ -18,7 +18,7 @@ import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
 from virtualds.checks.diagnose.differences import (
     NO_FIX,
-    Expected,
+    ExpectedProperties,
     _write_file_list,
     find_fix,
     write_remedy,
@@ -319,31 +319,39 @@ GIVEN = {
     "storage_options": {"key": "hunter2"},
 }
 KEEPING_COORDINATES = next(iter(SIDE_BY_SIDE))
-LINES_OF_CODE: dict[str, tuple[dict[str, str], Expected, str]] = {
-    "drop": ({"aspect": "presence"}, Expected("there"), '"time", drop_variables=["v", "t"]'),
+LINES_OF_CODE: dict[str, tuple[dict[str, str], ExpectedProperties, str]] = {
+    "drop": (
+        {"aspect": "presence"},
+        ExpectedProperties("there"),
+        '"time", drop_variables=["v", "t"]',
+    ),
     "coordinate": (
         {"aspect": "values"},
-        Expected("a", "4"),
+        ExpectedProperties("a", "4"),
         '("t" not in (ds := virtualds.open_virtual_dataset(f, group="g")) or ds["t"].equals('
         'virtualds.open_virtual_dataset("1.nc", group="g").get("t")))',
     ),
     "field": (
         {"aspect": "values", "remedy": KEEPING_COORDINATES},
-        Expected("a"),
+        ExpectedProperties("a"),
         'drop_variables="v", group="g", coords="different"',
     ),
-    "order": ({"aspect": "order"}, Expected("a", "4"), "sort=True"),
+    "order": ({"aspect": "order"}, ExpectedProperties("a", "4"), "sort=True"),
     "calendar": (
         {"aspect": "calendar", "after": "noleap"},
-        Expected("standard", "4"),
+        ExpectedProperties("standard", "4"),
         'lambda ds: ds.convert_calendar("standard", dim="t") if "t" in ds.dims else ds',
     ),
     "data variable": (
         {"aspect": "role"},
-        Expected("data variable"),
+        ExpectedProperties("data variable"),
         'lambda ds: ds.reset_coords([n for n in ["t"] if n in ds.coords])',
     ),
-    "name": ({"aspect": "presence", "variable": 'a"b'}, Expected("there"), r'["v", "a\"b"]'),
+    "name": (
+        {"aspect": "presence", "variable": 'a"b'},
+        ExpectedProperties("there"),
+        r'["v", "a\"b"]',
+    ),
 }
 
 
@@ -362,7 +370,7 @@ def test_a_line_repeats_what_was_given_but_no_secret(name: str) -> None:
 
 def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
     row = difference("blocks", aspect="values")
-    mend = find_fix(row, Expected("a", "4"))
+    mend = find_fix(row, ExpectedProperties("a", "4"))
     secret = "https://example.org/1.nc?token=hunter2"
     for first, lost in ((secret, []), ("1.nc", [secret])):
         assert write_remedy(row, mend, [mend], GIVEN, first, lost) == ""
@@ -370,7 +378,7 @@ def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
 
 def test_a_calendar_that_lacks_days_is_never_converted_to() -> None:
     row = difference("costs", aspect="calendar", after="standard")
-    assert find_fix(row, Expected("noleap", "4")) == NO_FIX
+    assert find_fix(row, ExpectedProperties("noleap", "4")) == NO_FIX
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:
@@ -502,7 +510,7 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
 
 
 def test_what_combines_needs_no_mend() -> None:
-    assert find_fix(difference("combines", aspect="order"), Expected("a", "4")) == NO_FIX
+    assert find_fix(difference("combines", aspect="order"), ExpectedProperties("a", "4")) == NO_FIX
 
 
 def test_a_file_is_opened_once_in_a_condition() -> None:

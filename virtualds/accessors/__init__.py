@@ -1,1 +1,1 @@
-"""``ds.virtual`` and ``tree.virtual``."""
+"""The accessors ``ds.virtual`` and ``tree.virtual``."""

@@ -56,6 +56,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def _contents(self) -> dict[str, Contents]:
+        """The contents of each group by path."""
         with importing:
             from virtualds.accessors.display import Contents
 
@@ -162,7 +163,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         )
 
     def load(self) -> DatasetOrTree:
-        """Return the dataset or tree with all values in memory, without a limit of their size.
+        """Return the dataset or tree with all values in memory; their size is not limited.
 
         Raises
         ------

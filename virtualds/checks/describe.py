@@ -1,4 +1,4 @@
-"""The report of a reference set or a source file, without reading references or data."""
+"""Describe a reference set or source file without reading references or data."""
 
 from __future__ import annotations
 

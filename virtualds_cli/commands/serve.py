@@ -85,7 +85,7 @@ def serve(
     from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
     from virtualds_server.versions import NotRepresentableError
 
-    served = make_served(urls, files_from, tree, options)
+    served = make_served_data(urls, files_from, tree, options)
     limit_options = {"threads": threads, "timeout": timeout}
     limits = Limits(**select_options(limit_options, limit_options))
     app = create_app(served, limits=limits)
@@ -151,7 +151,7 @@ def view(
     from virtualds_server.app import create_app
     from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
 
-    served = replace(make_served(urls, files_from, tree, options), is_private=True)
+    served = replace(make_served_data(urls, files_from, tree, options), is_private=True)
     # other users of the machine can connect, too
     token = secrets.token_urlsafe(16)
     app = create_app(served, token=token)
@@ -180,7 +180,7 @@ def view(
     run(server, listener)
 
 
-def make_served(
+def make_served_data(
     urls: Sequence[str],
     files_from: IO[str] | None,
     tree: str | None,

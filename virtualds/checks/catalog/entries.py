@@ -1,4 +1,4 @@
-"""Catalogue entries: the contents of one group of a set or file."""
+"""Catalogue entries, which describe the contents of groups."""
 
 from __future__ import annotations
 

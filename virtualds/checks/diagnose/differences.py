@@ -88,7 +88,7 @@ MAX_EXCLUDED = 20
 Arguments = Mapping[str, Any]
 
 
-class Expected(NamedTuple):
+class ExpectedProperties(NamedTuple):
     """The properties of the first file from which another file differs.
 
     ``size`` is the length of the dimension of the coordinate variable, and ``is_resized`` whether
@@ -134,7 +134,7 @@ def is_fault(row: Difference) -> bool:
     return row.verdict == "blocks" or (row.verdict == "costs" and row.leads)
 
 
-def find_fix(row: Difference, expected: Expected) -> Fix:
+def find_fix(row: Difference, expected: ExpectedProperties) -> Fix:
     """Return the fix of a difference, which may be `NO_FIX`."""
     if row.verdict == "combines":
         return NO_FIX
@@ -260,21 +260,21 @@ def _quote(value: Any) -> str:
     return f"[{', '.join(map(_quote, value))}]"
 
 
-def _rename_dims_back(row: Difference, expected: Expected) -> Fix:
+def _rename_dims_back(row: Difference, expected: ExpectedProperties) -> Fix:
     pairs = zip(row.after.split(", "), row.before.split(", "), strict=True)
     return Fix(steps=(format_rename(dict(pairs)).removeprefix("lambda ds: "),))
 
 
-def _rename_variable_back(row: Difference, expected: Expected) -> Fix:
+def _rename_variable_back(row: Difference, expected: ExpectedProperties) -> Fix:
     before, after = _quote(row.before), _quote(row.after)
     return Fix(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
 
 
-def _select_first_kind(row: Difference, expected: Expected) -> Fix:
+def _select_first_kind(row: Difference, expected: ExpectedProperties) -> Fix:
     return Fix(condition=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
 
 
-def _select_first_grid(row: Difference, expected: Expected) -> Fix:
+def _select_first_grid(row: Difference, expected: ExpectedProperties) -> Fix:
     """Select the files on the grid of the first file; drop a variable that is no coordinate."""
     if expected.size is None:
         return Fix(drops=(row.variable,))
@@ -284,12 +284,12 @@ def _select_first_grid(row: Difference, expected: Expected) -> Fix:
     return Fix(condition=f"({name} not in {{ds}} or {{ds}}[{name}].equals({{first}}.get({name})))")
 
 
-def _select_first_size(row: Difference, expected: Expected) -> Fix:
+def _select_first_size(row: Difference, expected: ExpectedProperties) -> Fix:
     name, size = _quote(row.variable), expected.size
     return Fix(condition=f"{{ds}}.sizes.get({name}, {size}) == {size}")
 
 
-def _select_first_system(row: Difference, expected: Expected) -> Fix:
+def _select_first_system(row: Difference, expected: ExpectedProperties) -> Fix:
     """Select the files with the CRS of the first file, by an attribute that differs or its name."""
     name = _quote(row.variable)
     attributes = f'getattr({{ds}}.get({name}), "attrs", {{}})'
@@ -308,7 +308,7 @@ def _select_first_system(row: Difference, expected: Expected) -> Fix:
     return Fix(condition=f"{_quote(title)} in str({attributes} or {_quote(title)})")
 
 
-def _transpose(row: Difference, expected: Expected) -> Fix:
+def _transpose(row: Difference, expected: ExpectedProperties) -> Fix:
     dims = expected.text.split(", ")
     if dims == ["none"] or sorted(dims) != sorted(row.after.split(", ")):
         return NO_FIX
@@ -318,7 +318,7 @@ def _transpose(row: Difference, expected: Expected) -> Fix:
     return Fix(steps=(f"ds.assign({{n: ds[n].transpose({dims_code}) for n in {names}}})",))
 
 
-def _change_role(row: Difference, expected: Expected) -> Fix:
+def _change_role(row: Difference, expected: ExpectedProperties) -> Fix:
     is_coordinate = expected.text == "coordinate"
     method, members = ("set_coords", "ds") if is_coordinate else ("reset_coords", "ds.coords")
     return Fix(steps=(f"ds.{method}([n for n in [{_quote(row.variable)}] if n in {members}])",))
@@ -328,7 +328,7 @@ NO_LEAP_DAYS = ("noleap", "365_day")
 LEAP_DAYS = ("standard", "gregorian", "proleptic_gregorian")
 
 
-def _convert_calendar(row: Difference, expected: Expected) -> Fix:
+def _convert_calendar(row: Difference, expected: ExpectedProperties) -> Fix:
     """Convert to the calendar of the first file if it has all days of the other calendar."""
     if expected.size is None or expected.text not in LEAP_DAYS or row.after not in NO_LEAP_DAYS:
         return NO_FIX
@@ -337,7 +337,7 @@ def _convert_calendar(row: Difference, expected: Expected) -> Fix:
     return Fix(steps=(call,))
 
 
-_FIXES: dict[str, Callable[[Difference, Expected], Fix]] = {
+_FIXES: dict[str, Callable[[Difference, ExpectedProperties], Fix]] = {
     OPENING: lambda row, expected: Fix({"on_error": "collect"}),
     PRESENCE: lambda row, expected: Fix(drops=(row.variable,)),
     SIZE: _select_first_size,
@@ -483,7 +483,7 @@ def _add_code(
         yield replace(row, code=write_remedy(row, fix, all_fixes, arguments, first, unreadable))
 
 
-def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
+def _find_expected(row: Difference, survey: FileSurvey) -> ExpectedProperties:
     """Return the properties of the first file from which another file differs."""
     facts = survey.facts
     size = Fact(row.variable, SIZE)
@@ -492,7 +492,9 @@ def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
     expected, length = facts.find_text(size, 0), None
     if expected is not None:
         length = facts.find_text(size, survey.files.index(row.first_file))
-    return Expected(text, expected, length != expected, *_find_system_attribute(row, survey))
+    return ExpectedProperties(
+        text, expected, length != expected, *_find_system_attribute(row, survey)
+    )
 
 
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:

@@ -97,7 +97,7 @@ class FileFacts(NamedTuple):
         )
 
 
-Examined = tuple[Sequence[int], FileFacts]
+ExaminedFiles = tuple[Sequence[int], FileFacts]
 """The indexes of some files, and their facts."""
 
 
@@ -487,7 +487,7 @@ def survey_files(
     If the job has steps, the last one must be an `Examination`. ``is_whole`` is whether these are
     all files, rather than a sample.
     """
-    parts, single_files = list[Examined](), list[Examined]()
+    parts, single_files = list[ExaminedFiles](), list[ExaminedFiles]()
     errors: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
     with report_progress(progress, "opening", len(items)) as report:
@@ -534,7 +534,7 @@ def survey_files(
     )
 
 
-def _merge_facts(parts: Sequence[Examined]) -> Examined:
+def _merge_facts(parts: Sequence[ExaminedFiles]) -> ExaminedFiles:
     """Merge the facts of single files into columns."""
     parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
     columns: dict[Fact, list[Any]] = {}

@@ -513,11 +513,11 @@ def _compare_sorted(
             advance(len(batch))
 
 
-Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
+ChunkRead = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
 """A chunk, the part of it to compare, and the stored values of that part, or the error."""
 
 
-def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
+def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[ChunkRead]:
     is_remote = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
     pairs = ((chunk, select_part(chunk)) for chunk in chunks)
     threads = min(16, get_options().max_requests) if is_remote else count_cores()

@@ -49,7 +49,7 @@ UNCHECKED_STATE = State("?", NOT_COMPARED, UNKNOWN)
 WORST_FIRST = (MISSING_STATE, DAMAGED_STATE, CHANGED_STATE, UNCHECKED_STATE)
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """A kind of problem.
 
     ``counted`` follows the number of problems in the summary. In ``code``, ``{urls}`` stands for
@@ -71,8 +71,8 @@ CHANGE_REMEDY = (
     "if the change was meant, scan the file again (virtualds sync does that for all); else "
     "restore it"
 )
-KINDS: dict[str, Kind] = {
-    "missing": Kind(
+KINDS: dict[str, ProblemKind] = {
+    "missing": ProblemKind(
         "missing",
         "the file does not exist",
         MISSING_STATE,
@@ -80,61 +80,61 @@ KINDS: dict[str, Kind] = {
         "(virtualds drop-sources; or virtualds sync --on-removed drop, for all that are gone)",
         DROP_CODE,
     ),
-    "unreachable": Kind(
+    "unreachable": ProblemKind(
         "unreachable",
         "the file, or a part of it, cannot be read: no permission, no answer",
         DAMAGED_STATE,
         "check permissions, credentials and network, then verify again",
     ),
-    "size": Kind(
+    "size": ProblemKind(
         "of another size",
         "the length of the file has changed since the scan",
         CHANGED_STATE,
         CHANGE_REMEDY,
         RESCAN_CODE,
     ),
-    "etag": Kind(
+    "etag": ProblemKind(
         "of another version",
         "the store reports another version than at the scan",
         CHANGED_STATE,
         CHANGE_REMEDY,
         RESCAN_CODE,
     ),
-    "modified": Kind(
+    "modified": ProblemKind(
         "modified later",
         "the file was modified after the scan",
         CHANGED_STATE,
         f"if it was copied without its time, copy it with cp -p or rsync -t; {CHANGE_REMEDY}",
         RESCAN_CODE,
     ),
-    "range": Kind(
+    "range": ProblemKind(
         "outside of the file",
         "a reference is empty, negative, or extends past the end of its file",
         DAMAGED_STATE,
         "fetch the file again, or scan it again",
         RESCAN_CODE,
     ),
-    "references": Kind(
+    "references": ProblemKind(
         "with unreadable references",
         "references of the set cannot be read",
         DAMAGED_STATE,
         "restore the set from a copy, or open an older snapshot of it",
     ),
-    "undecodable": Kind(
+    "undecodable": ProblemKind(
         "undecodable",
         "bytes of a chunk or a member do not decode, or do not match their checksum",
         DAMAGED_STATE,
         "fetch the file again; or take it out of the set",
         DROP_CODE,
     ),
-    "differs": Kind(
+    "differs": ProblemKind(
         "with other values",
         "a chunk differs from what the native reader gives, or is not a chunk of its file",
         DAMAGED_STATE,
         "scan the file again, and report the difference",
         RESCAN_CODE,
     ),
-    NOT_COMPARED: Kind(
+    NOT_COMPARED: ProblemKind(
         NOT_COMPARED,
         "not checked, with the reason",
         UNCHECKED_STATE,
@@ -249,7 +249,7 @@ def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
             )
 
 
-def _format_code(kind: Kind, problems: Sequence[Problem]) -> str:
+def _format_code(kind: ProblemKind, problems: Sequence[Problem]) -> str:
     """Return the code of the remedy, or "" if the kind has none or no problem names a file."""
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
