@@ -24,7 +24,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert repr(other.encoding) == repr(variable.encoding), name
         assert type(other._data) is type(variable._data), name
         if isinstance(variable._data, virtualds.ManifestArray):
-            assert other._data.same_references(variable._data), name
+            assert other._data.has_same_references(variable._data), name
     assert found.identical(expected)
 
 

@@ -30,7 +30,7 @@ from virtualds import (
 )
 from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.tables import StridedReferences
-from virtualds.source_file import PRESENT
+from virtualds.source_file import CHECKSUM_FLAG
 
 FILES, ROWS, COLUMNS = 20, 100, 100
 """Chunks along the axes of a part: one along the first axis for each file, times their number."""
@@ -82,7 +82,7 @@ def part(steps: int, seed: int = 0) -> xr.Dataset:
 def dataset(manifest: ChunkManifest, grid: tuple[int, ...]) -> xr.Dataset:
     axes = tuple(ChunkAxis.regular(n * 2, 2) for n in grid)
     pipeline = CodecPipeline(np.dtype("f4"), layout=(0, 1, 2))
-    array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+    array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     return xr.Dataset({"v": (("time", "y", "x"), array)})
 
 
@@ -96,7 +96,7 @@ def test_building_takes_no_second_set_of_columns(beside: str) -> None:
     columns = columns_of(10)
     grid = columns["file"].shape
     if beside == "checksum":
-        columns["checksum"] = PRESENT + columns["length"].astype(np.uint64)
+        columns["checksum"] = CHECKSUM_FLAG + columns["length"].astype(np.uint64)
     if beside == "pipeline":
         columns["pipeline"] = (columns["length"] % 2).astype(np.uint16)
     if beside == "missing":
@@ -150,7 +150,7 @@ def test_sets_are_joined_and_written_record_by_record(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # records that are kept, of which these sets would fill the room
-    monkeypatch.setattr("virtualds.formats.kerchunk.records.CACHED", 2**18)
+    monkeypatch.setattr("virtualds.formats.kerchunk.records.MAX_CACHED_ROWS", 2**18)
     monkeypatch.setattr("virtualds.formats.zarr_manifests.set_files.CACHED_RECORDS", 4)
     taken = []
     for steps in (5, 10):
@@ -168,7 +168,7 @@ def formula(count: int) -> xr.Dataset:
     """Records of a classic netCDF file: three numbers say where they lie."""
     grid = (count // 10_000, 100, 100)
     file = SourceFile(f"file:///{count}.nc", size=2**50)
-    return dataset(ChunkManifest.of_table(StridedReferences(file, 96, 24, 16, count), grid), grid)
+    return dataset(ChunkManifest.from_table(StridedReferences(file, 96, 24, 16, count), grid), grid)
 
 
 def test_a_thousand_million_references_of_a_formula_are_joined_and_cut() -> None:

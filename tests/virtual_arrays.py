@@ -103,7 +103,7 @@ def virtual(
     pipeline = CodecPipeline(
         values.dtype, codecs=used, layout=order[::-1] if reverse_layout else order
     )
-    return ManifestArray.of_fragment(
+    return ManifestArray.from_fragment(
         Fragment((0,) * values.ndim, axes, manifest), pipeline, name=name
     )
 

@@ -63,15 +63,15 @@ class SourceFile(NamedTuple):
         """Size, modification time and etag."""
         return self.size, self.mtime, self.etag
 
-    def merged_with(self, other: SourceFile) -> SourceFile | None:
+    def merge(self, other: SourceFile) -> SourceFile | None:
         """Merge two scans of a file, or return None if they contradict each other.
 
         Examples
         --------
         >>> file = SourceFile("s3://bucket/a.nc", size=2048)
-        >>> file.merged_with(file._replace(etag="e")).etag
+        >>> file.merge(file._replace(etag="e")).etag
         'e'
-        >>> file.merged_with(file._replace(size=1))
+        >>> file.merge(file._replace(size=1))
         """
         if self.fingerprint == other.fingerprint:
             return self
@@ -83,19 +83,19 @@ class SourceFile(NamedTuple):
         return self._replace(size=size, mtime=mtime, etag=etag)
 
 
-PRESENT = 2**32
+CHECKSUM_FLAG = 2**32
 """The number that is added to a CRC-32, so that 0 can mean "no checksum"."""
 
 
 def compute_checksum(data: bytes | bytearray | memoryview) -> int:
-    """Return the checksum of bytes as in manifests: `PRESENT` + CRC-32 (RFC 1952, section 8).
+    """Return the checksum of bytes as in manifests: `CHECKSUM_FLAG` + CRC-32 (RFC 1952, section 8).
 
     Examples
     --------
     >>> hex(compute_checksum(b"123456789"))
     '0x1cbf43926'
     """
-    return PRESENT + zlib.crc32(data)
+    return CHECKSUM_FLAG + zlib.crc32(data)
 
 
 def describe_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
@@ -109,7 +109,7 @@ def describe_mismatch(data: bytes | bytearray | memoryview, expected: int) -> st
     if not expected or (actual := compute_checksum(data)) == expected:
         return None
     return (
-        f"their CRC-32 is {actual - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
+        f"their CRC-32 is {actual - CHECKSUM_FLAG:#010x}, the reference says {expected - CHECKSUM_FLAG:#010x}"
     )
 
 
@@ -136,9 +136,9 @@ def compute_tail_checksum(head: bytes, checksum: int, tail_length: int) -> int:
     True
     """
     # zlib inverts the register before and after
-    inverted = PRESENT - 1
+    inverted = CHECKSUM_FLAG - 1
     continued = zlib.crc32(bytes(tail_length), zlib.crc32(head) ^ inverted) ^ inverted
-    return PRESENT + ((checksum - PRESENT) ^ continued)
+    return CHECKSUM_FLAG + ((checksum - CHECKSUM_FLAG) ^ continued)
 
 
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
@@ -161,14 +161,14 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
         crcs = np.array(np.where(is_present, crcs, 0).tolist())
     if crcs.size and crcs.dtype.kind not in "iu":
         raise ValueError(f"checksums: {crcs.dtype} given; give integers, or None for none")
-    if crcs.size and not 0 <= int(crcs.min()) <= int(crcs.max()) < PRESENT:
+    if crcs.size and not 0 <= int(crcs.min()) <= int(crcs.max()) < CHECKSUM_FLAG:
         raise ValueError(
             f"checksums: {crcs.min()} to {crcs.max()} are not CRC-32 values; give 0 to 2**32 - 1"
         )
-    return np.where(is_present, crcs.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
+    return np.where(is_present, crcs.astype(np.uint64) + np.uint64(CHECKSUM_FLAG), np.uint64(0))
 
 
 def find_valid_checksums(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the values that are valid checksums: 0, or `PRESENT` plus a CRC-32."""
+    """Return a mask of the values that are valid checksums: 0, or `CHECKSUM_FLAG` plus a CRC-32."""
     is_valid: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return is_valid

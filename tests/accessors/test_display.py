@@ -26,7 +26,7 @@ def array(shape: tuple[int, ...], chunks: tuple[int, ...], **columns: Any) -> Ma
     given = {"files": FILES[:1], "offset": 100, "length": 10, **columns}
     fragment = Fragment((0,) * len(axes), axes, ChunkManifest.build(grid, **given))
     pipeline = CodecPipeline(np.dtype("f4"), (Zlib(4),), layout=tuple(range(len(axes))))
-    return ManifestArray.of_fragment(fragment, pipeline)
+    return ManifestArray.from_fragment(fragment, pipeline)
 
 
 @pytest.fixture

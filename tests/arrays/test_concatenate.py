@@ -12,7 +12,7 @@ from virtualds.arrays.concatenate import (
     assemble,
     clear_boxes,
     convert_gaps_to_chunks,
-    put_region,
+    write_region,
 )
 from virtualds.chunks.fragment import find_regular_chunks
 from virtualds.chunks.tables import TiledReferences
@@ -28,7 +28,7 @@ def in_file(url: str, lengths: list[int]) -> ManifestArray:
     manifest = ChunkManifest.build(
         (len(lengths),), files=[SourceFile(url)], offset=offsets, length=np.array(lengths) * 4
     )
-    return ManifestArray.of_fragment(Fragment.whole((axis,), manifest), PLAIN)
+    return ManifestArray.from_fragment(Fragment.whole((axis,), manifest), PLAIN)
 
 
 @pytest.mark.parametrize("replaces", [True, False])
@@ -37,7 +37,7 @@ def test_a_region_over_thousands_of_fragments_is_filled(replaces: bool) -> None:
     old = [((3 * n,), in_file(f"file:///{n}.bin", [2])) for n in range(count)]
     array = assemble((3 * count,), np.dtype("f4"), np.float32(np.nan), old, ())
     added = in_file("file:///new.bin", [2, 1] * count)
-    filled = put_region(array, (0,), added, replaces=replaces)
+    filled = write_region(array, (0,), added, overwrite=replaces)
     assert not filled.has_gaps
     found = {f.start[0]: f for f in filled.fragments}
     assert len(found) == 2 * count
@@ -99,7 +99,7 @@ def test_gaps_held_as_chunks_keep_a_regular_grid() -> None:
         manifest = ChunkManifest.build(
             (1, 1), files=[SourceFile(f"file:///{start}.bin")], offset=0, length=100
         )
-        part = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+        part = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
         parts.append(((start, 0), part))
     array = assemble((10, 10), np.dtype("f4"), np.float32(3), parts, ())
     held = convert_gaps_to_chunks(array)
@@ -124,7 +124,7 @@ def test_cleared_boxes_read_as_missing_and_others_stay(step: int) -> None:
     there = [n for n in range(40) if n not in gone]
     assert cleared.nchunks == len(there)
     for n in there:
-        assert cleared[2 * n : 2 * n + 2].same_references(array[2 * n : 2 * n + 2])
+        assert cleared[2 * n : 2 * n + 2].has_same_references(array[2 * n : 2 * n + 2])
     # side by side they are one gap
     assert len(cleared.fragments) == (2 if step == 1 else len(gone) + 1)
 
@@ -143,5 +143,5 @@ def test_files_of_a_table_are_listed_once_however_often_it_was_cut_and_joined(
     made = in_file("file:///a.nc", [1] * 4).fragments[0].manifest
     for _ in range(40):
         halves = tuple(((n,), made.take(0, slice(n, n + 2))) for n in (0, 2))
-        made = ChunkManifest.of_table(TiledReferences((4,), halves), (4,))
-    assert [file.url for file in made.listed] == ["file:///a.nc"]
+        made = ChunkManifest.from_table(TiledReferences((4,), halves), (4,))
+    assert [file.url for file in made.listed_files] == ["file:///a.nc"]

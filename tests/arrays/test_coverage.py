@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, find_coverage, mask_covered
+from virtualds.arrays.coverage import INLINE_URL, find_coverage, mask_covered
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
@@ -44,11 +44,11 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
         for (row, _), code in np.ndenumerate(fragment.manifest.file):
             if code != MISSING:
                 files = fragment.manifest.files
-                url = IN_THE_SET if code == INLINE else files[int(code)].url
+                url = INLINE_URL if code == INLINE else files[int(code)].url
                 begin, stop = fragment.edges(0)[row : row + 2].tolist()
                 covered.setdefault(url, set()).update(range(begin, stop))
     pairs = [(array, 0) for array in arrays]
-    for urls in (None, {FILES[1].url, IN_THE_SET}, {FILES[3].url}, set[str]()):
+    for urls in (None, {FILES[1].url, INLINE_URL}, {FILES[3].url}, set[str]()):
         found = find_coverage(size, pairs, urls)
         kept = {url: met for url, met in covered.items() if urls is None or url in urls}
         if urls is not None and not urls & {file.url for file in FILES}:

@@ -147,7 +147,7 @@ def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
     array: ManifestArray,
 ) -> None:
     parts = [
-        replace(f, manifest=ChunkManifest.of_table(Held(f.manifest), f.manifest.shape))
+        replace(f, manifest=ChunkManifest.from_table(Held(f.manifest), f.manifest.shape))
         for f in array.fragments
     ]
     lazy = replace(array, fragments=tuple(parts))
@@ -175,7 +175,7 @@ def spread(places: list[int], shape: tuple[int, ...]) -> ChunkManifest:
     rows = ChunkManifest.build(
         (count,), files=[FILE], offset=np.arange(count) * 100, length=np.arange(count) + 5
     )
-    return ChunkManifest.of_table(SparseReferences(np.array(places), rows), shape)
+    return ChunkManifest.from_table(SparseReferences(np.array(places), rows), shape)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def spread(places: list[int], shape: tuple[int, ...]) -> ChunkManifest:
         spread([0, 7, 11, 29], (5, 6)),
         spread([0, 7, 11, 29], (5, 6)).transpose((1, 0)),
         spread([3], (5, 6)).take(0, slice(1, 5)),
-        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 30), (5, 6)),
+        ChunkManifest.from_table(StridedReferences(FILE, 96, 24, 8, 30), (5, 6)),
     ],
     ids=["sparse", "permuted", "nothing left", "strided"],
 )
@@ -466,7 +466,7 @@ class ForbiddenTable(ReferenceTable):
 def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> None:
     table = ForbiddenTable()
     table.has_pipelines = has_pipelines
-    lazy: Any = ChunkManifest.of_table(table, (10**6, 4))
+    lazy: Any = ChunkManifest.from_table(table, (10**6, 4))
     array = of(lazy, make_regular_axes((10**6, 40), (1, 10)))
     with no_reads():
         page, found = array._repr_html_(), compute_statistics(array)
@@ -483,7 +483,7 @@ def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> N
     "manifest",
     [
         ChunkManifest.build((10**6, 1000), files=[FILE], offset=10, length=8),
-        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 10**9), (10**6, 1000)),
+        ChunkManifest.from_table(StridedReferences(FILE, 96, 24, 8, 10**9), (10**6, 1000)),
         spread([5, 10**9 - 1], (10**6, 1000)),
     ],
     ids=["broadcast", "strided", "sparse"],
@@ -498,7 +498,7 @@ def test_looking_at_a_thousand_million_chunks_takes_no_memory(manifest: ChunkMan
 def test_references_that_are_not_loaded_have_a_meaning_and_hide_no_files() -> None:
     table = ForbiddenTable()
     table.has_pipelines = True
-    lazy: Any = ChunkManifest.of_table(table, (4, 4))
+    lazy: Any = ChunkManifest.from_table(table, (4, 4))
     hidden = of(lazy, make_regular_axes((4, 40), (1, 10)))
     known = of(
         ChunkManifest.build((4, 4), files=[FILE], length=8), make_regular_axes((4, 40), (1, 10))

@@ -316,7 +316,7 @@ def test_crops_and_stretches_are_filled(
         with no_reads():
             found = FILLING[which](vds[kind])
         assert isinstance(found.data, ManifestArray)
-        assert pickle.loads(pickle.dumps(found.data)).same_references(found.data)
+        assert pickle.loads(pickle.dumps(found.data)).has_same_references(found.data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -496,7 +496,7 @@ def test_a_stride_and_a_cast_of_much_warn_with_the_size(
         warnings.simplefilter("error", virtualds.CopyWarning)
         for change in loading.values():
             change(t)  # few bytes
-        monkeypatch.setattr("virtualds.arrays.array.COPIED_BYTES", 1000)
+        monkeypatch.setattr("virtualds.arrays.array.COPY_WARNING_BYTES", 1000)
         for change in virtual.values():
             change(t)
     for name, change in loading.items():

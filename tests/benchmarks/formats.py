@@ -115,7 +115,7 @@ def part(steps: int, number: int) -> Any:
     axes = tuple(virtualds.ChunkAxis.regular(n * 10, 10) for n in grid)
     pipeline = virtualds.CodecPipeline(np.dtype("f4"), layout=(0, 1, 2))
     fragment = virtualds.Fragment((0, 0, 0), axes, manifest)
-    array = virtualds.ManifestArray.of_fragment(fragment, pipeline)
+    array = virtualds.ManifestArray.from_fragment(fragment, pipeline)
     return xr.Dataset({"v": (("time", "y", "x"), array)})
 
 

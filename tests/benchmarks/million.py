@@ -77,7 +77,7 @@ def field(files: tuple[SourceFile, ...], offset: Any, length: Any) -> ManifestAr
     shape = (len(files), *SHAPE)
     axes = tuple(map(ChunkAxis.regular, shape, (1, *SHAPE)))
     pipeline = CodecPipeline(dtype=np.dtype("f4"), codecs=(), fill=None, layout=(0, 1, 2))
-    return ManifestArray.of_fragment(Fragment((0, 0, 0), axes, manifest), pipeline)
+    return ManifestArray.from_fragment(Fragment((0, 0, 0), axes, manifest), pipeline)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def write_set(pattern: str, target: Path, variables: int) -> None:
     )
     axis = ChunkAxis.regular(len(files), 1)
     pipeline = CodecPipeline(dtype=np.dtype("i1"), codecs=(), layout=(0,))
-    array = ManifestArray.of_fragment(Fragment((0,), (axis,), manifest), pipeline)
+    array = ManifestArray.from_fragment(Fragment((0,), (axis,), manifest), pipeline)
     data = {f"v{number}": ("time", array) for number in range(variables)}
     xr.Dataset(data, {"time": np.arange(len(files))}).virtual.to_manifest(target)
 

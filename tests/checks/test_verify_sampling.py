@@ -136,7 +136,7 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
             return fragment.manifest.files
 
     table = Counting()
-    lazy = ChunkManifest.of_table(table, fragment.manifest.shape)
+    lazy = ChunkManifest.from_table(table, fragment.manifest.shape)
     array = replace(whole, fragments=(replace(fragment, manifest=lazy),))
     tracemalloc.start()
     found = survey_references({"v": array})

@@ -19,7 +19,7 @@ OTHER = SourceFile("file:///b.nc", size=20_000)
 
 
 def even(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> ChunkManifest:
-    return ChunkManifest.of_table(
+    return ChunkManifest.from_table(
         StridedReferences(file, first=96, step=20, length=12, count=24), shape
     )
 
@@ -39,9 +39,9 @@ STAY: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
     "repeated": lambda m: m.take(0, slice(3, 4)).broadcast_to((5, 1)),
     "renumbered": lambda m: m.with_pipelines([3]),
     "renamed": lambda m: m.with_files(lambda f: f._replace(url="s3://a/b")),
-    "in an archive": lambda m: m.take(0, slice(3, 9)).moved_into([(OTHER, 512)]),
+    "in an archive": lambda m: m.take(0, slice(3, 9)).relocate([(OTHER, 512)]),
     "pickled": lambda m: pickle.loads(pickle.dumps(m.take(0, slice(3, 9)))),
-    "pruned": lambda m: m.pruned(),
+    "pruned": lambda m: m.prune(),
 }
 LOADED: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
     "taken": lambda m: m.take(0, np.array([5, 23, 3])),
@@ -54,8 +54,8 @@ VIEWS = STAY | LOADED
 @looped("view", VIEWS)
 def test_every_view_is_that_of_the_columns(view: str) -> None:
     ours, theirs = VIEWS[view](even()), VIEWS[view](columns())
-    assert ours.same(theirs)
-    assert theirs.same(ours.loaded())
+    assert ours.has_same_references(theirs)
+    assert theirs.has_same_references(ours.loaded())
     assert ours.files == theirs.files
     assert ours.sources == theirs.sources
     first = (0,) * len(theirs.shape)
@@ -94,7 +94,7 @@ def test_references_outside_of_the_file_are_refused(first: int, length: int) -> 
 
 def array(manifest: ChunkManifest) -> ManifestArray:
     axes = (ChunkAxis.regular(24, 1), ChunkAxis.regular(3, 3))
-    return ManifestArray.of_fragment(
+    return ManifestArray.from_fragment(
         Fragment((0, 0), axes, manifest), CodecPipeline(np.dtype(">f4"), layout=(0, 1))
     )
 
@@ -104,12 +104,12 @@ def test_arrays_are_joined_to_one_fragment() -> None:
     joined = concatenate([array(even()), array(columns(OTHER)), array(even())])
     [fragment] = joined.fragments
     assert fragment.manifest.is_loaded
-    assert fragment.manifest.same(
+    assert fragment.manifest.has_same_references(
         ChunkManifest.concatenate([columns(), columns(OTHER), columns()], 0)
     )
 
     class Stored(StridedReferences):
         is_in_set = True
 
-    lazy = ChunkManifest.of_table(Stored(FILE, first=96, step=20, length=12, count=24), (24, 1))
+    lazy = ChunkManifest.from_table(Stored(FILE, first=96, step=20, length=12, count=24), (24, 1))
     assert len(concatenate([array(lazy), array(lazy)]).fragments) == 2

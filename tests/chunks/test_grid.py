@@ -12,7 +12,7 @@ from products import looped
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.axes import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, to_slice
 from virtualds.chunks.columns import find_distinct
-from virtualds.chunks.fragment import find_mesh_lengths, find_whole_blocks
+from virtualds.chunks.fragment import find_rectilinear_chunks, find_whole_blocks
 
 
 class Element(NamedTuple):
@@ -329,7 +329,7 @@ def test_a_projection_covers_exactly_what_is_selected(
             (inner.start, inner.stop, inner.step) if isinstance(inner, slice) else inner.tobytes()
             for inner in found.inner[run.first : run.stop]
         }
-        assert not run.whole or [(0, n, 1) for n in encoded] == list(taken)
+        assert not run.is_whole or [(0, n, 1) for n in encoded] == list(taken)
 
 
 def test_slices_are_those_of_a_list() -> None:
@@ -363,7 +363,7 @@ def test_gaps_between_fragments_are_cut_like_the_chunks_before_them(
 ) -> None:
     axis = ChunkAxis.from_slabs([3, 3], [3, 3])
     parts = [Fragment((at,), (axis,), ChunkManifest.missing((2,))) for at in (0, 6 + gap)]
-    found = find_mesh_lengths((12 + gap,), parts)
+    found = find_rectilinear_chunks((12 + gap,), parts)
     assert found is not None
     assert [lengths.tolist() for lengths in found] == [[3, 3, *filling, 3, 3]]
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from virtualds import ChunkManifest, FormatError, SourceFile
 from virtualds.chunks import columns as manifest_columns
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
-from virtualds.source_file import PRESENT, StorageOptions
+from virtualds.source_file import CHECKSUM_FLAG, StorageOptions
 
 SIZE = 10_000
 FILES = [SourceFile(f"s3://bucket/{name}.nc", size=SIZE, mtime=7) for name in "abcd"]
@@ -45,7 +45,7 @@ def columns(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int) -> Any
 @st.composite
 def checksums(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     """Checksums of all, some or none of the chunks."""
-    values = PRESENT + draw(columns(shape, 0, PRESENT - 1))
+    values = CHECKSUM_FLAG + draw(columns(shape, 0, CHECKSUM_FLAG - 1))
     return np.where(draw(columns(shape, 0, 1)), values, 0)
 
 
@@ -129,7 +129,7 @@ def test_transposing_permutes_the_rows(manifest: ChunkManifest, data: st.DataObj
 @given(manifests())
 def test_axes_of_one_chunk_come_and_go(manifest: ChunkManifest) -> None:
     there = manifest.reshape((1, *manifest.shape, 1))
-    assert there.reshape(manifest.shape).same(manifest)
+    assert there.reshape(manifest.shape).has_same_references(manifest)
     assert (rows(there).reshape(manifest.shape) == rows(manifest)).all()
 
 
@@ -150,7 +150,7 @@ def test_concatenating_is_associative(drawn: Any) -> None:
     join = ChunkManifest.concatenate
     left = join([join([a, b], axis), c], axis)
     right = join([a, join([b, c], axis)], axis)
-    assert left.same(join([a, b, c], axis))
+    assert left.has_same_references(join([a, b, c], axis))
     assert (rows(left) == rows(right)).all()
 
 
@@ -210,7 +210,7 @@ def test_files_stand_in_the_order_in_which_they_come(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in a table that is looked through in pieces."""
-    monkeypatch.setattr(manifest_columns, "PIECE", piece)
+    monkeypatch.setattr(manifest_columns, "PIECE_SIZE", piece)
     file = [[2, 2], [3, 2], [0, 3], [0, 0], [1, 2]]
     manifest = ChunkManifest.build((5, 2), files=FILES, file=file, length=3)
     turned = manifest.with_files_in_order(0)
@@ -225,7 +225,7 @@ def test_operations_that_change_nothing_return_the_manifest_itself() -> None:
     manifest = ChunkManifest.build(
         (2,), files=FILES[:2], file=[0, 1], offset=[1, 2], length=3, pipeline=[0, 1]
     )
-    assert manifest.pruned() is manifest
+    assert manifest.prune() is manifest
     assert manifest.with_pipelines([0, 1]) is manifest
     assert ChunkManifest.concatenate([manifest], 0) is manifest
 
@@ -238,7 +238,7 @@ def test_equal_constant_columns_of_many_files_are_one_object() -> None:
 def test_a_manifest_is_not_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = ChunkManifest.build((2,), files=FILES, offset=[1, 2], length=3)
     monkeypatch.delattr(np, "array_equal")
-    assert manifest.same(manifest)
+    assert manifest.has_same_references(manifest)
 
 
 def test_chunks_of_one_file_are_checked_by_their_least_and_greatest(
@@ -305,7 +305,7 @@ def test_files_with_one_chunk_at_one_place_cost_four_bytes_each() -> None:
 
 
 def test_checksums_cost_eight_bytes_where_they_are_and_nothing_elsewhere() -> None:
-    checksums = PRESENT + np.arange(500)
+    checksums = CHECKSUM_FLAG + np.arange(500)
     with_them = ChunkManifest.build((500,), files=FILES, length=4, checksum=checksums)
     without = ChunkManifest.build((500,), files=FILES, length=4)
     assert with_them.nbytes - without.nbytes == 8 * 499
@@ -314,13 +314,13 @@ def test_checksums_cost_eight_bytes_where_they_are_and_nothing_elsewhere() -> No
     assert joined.checksum.strides == (0,)
     both = ChunkManifest.concatenate([with_them, without], 0)
     assert both.checksum.dtype == np.uint64
-    assert both.checksum.tolist() == [*range(PRESENT, PRESENT + 500), *[0] * 500]
+    assert both.checksum.tolist() == [*range(CHECKSUM_FLAG, CHECKSUM_FLAG + 500), *[0] * 500]
 
 
 @given(manifests())
 def test_a_pickle_gives_the_manifest_back(manifest: ChunkManifest) -> None:
     again = pickle.loads(pickle.dumps(manifest))
-    assert again.same(manifest)
+    assert again.has_same_references(manifest)
     assert again.nbytes == manifest.nbytes
     assert {name: getattr(again, name).dtype for name in COLUMNS} == COLUMNS
 
@@ -402,7 +402,7 @@ def test_a_number_that_a_column_cannot_hold_is_refused(name: str, value: Any) ->
         ChunkManifest.build((2,), files=FILES, **table | {name: [0, value]})
 
 
-@pytest.mark.parametrize("number", [1, PRESENT - 1, 2 * PRESENT, 2**62])
+@pytest.mark.parametrize("number", [1, CHECKSUM_FLAG - 1, 2 * CHECKSUM_FLAG, 2**62])
 def test_a_number_that_is_no_checksum_is_refused(number: int) -> None:
     with pytest.raises(FormatError, match=rf"chunk \(1,\): {number} is not a checksum"):
         ChunkManifest.build((2,), files=FILES, length=4, checksum=[0, number])
@@ -426,18 +426,20 @@ def test_an_empty_grid_refers_to_nothing() -> None:
 @given(manifests())
 def test_a_manifest_is_the_same_as_its_copy_only(manifest: ChunkManifest) -> None:
     copy = ChunkManifest.concatenate([manifest], 0) if manifest.shape else manifest
-    assert manifest.same(copy)
+    assert manifest.has_same_references(copy)
     moved = manifest.with_files(lambda f: f._replace(url=f.url + "x"))
-    assert not manifest.same(moved)
+    assert not manifest.has_same_references(moved)
     assert (rows(moved.with_files(lambda f: f._replace(url=f.url[:-1]))) == rows(manifest)).all()
 
 
 def test_manifests_with_other_checksums_are_not_the_same() -> None:
     found = [
         ChunkManifest.build((2,), files=FILES, length=4, checksum=[0, checksum])
-        for checksum in (0, PRESENT, PRESENT + 1)
+        for checksum in (0, CHECKSUM_FLAG, CHECKSUM_FLAG + 1)
     ]
-    assert [a.same(b) for a in found for b in found] == [a is b for a in found for b in found]
+    assert [a.has_same_references(b) for a in found for b in found] == [
+        a is b for a in found for b in found
+    ]
 
 
 def test_pipelines_are_renumbered() -> None:
@@ -475,7 +477,7 @@ def test_rows_of_one_file_make_what_columns_make(name: str) -> None:
     columns = (np.array(column, np.int64).reshape(shape) for column in (offsets, lengths))
     built = ChunkManifest.build(shape, files=[file], offset=next(columns), length=next(columns))
     found = ChunkManifest.in_file(shape, file, offsets, lengths)
-    assert found.same(built)
+    assert found.has_same_references(built)
     assert found.nbytes == built.nbytes
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from products import looped
 
-from virtualds.chunks.columns import SMALL_COLUMN, PackedColumn, narrow, pack, unpack
+from virtualds.chunks.columns import MAX_UNCOMPRESSED, PackedColumn, narrow_dtype, pack, unpack
 
 RNG = np.random.default_rng(2)
 COUNT = 40_000
@@ -57,7 +57,7 @@ SHAPES = hnp.array_shapes(max_dims=3, max_side=40)
 
 @given(hnp.arrays(np.int64, SHAPES, elements=st.integers(LIMITS.min, LIMITS.max)))
 def test_any_column_comes_back(column: Any) -> None:
-    big = np.concatenate([column.ravel()] * (SMALL_COLUMN // column.size + 2))
+    big = np.concatenate([column.ravel()] * (MAX_UNCOMPRESSED // column.size + 2))
     for steps in (None, big, big[:1]):
         for some in (big, column):
             known = steps if some is big else None
@@ -65,8 +65,8 @@ def test_any_column_comes_back(column: Any) -> None:
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
-    "small": lambda: narrow(np.array([1, 300])),
-    "none": lambda: narrow(np.empty((0, 3), np.int64)),
+    "small": lambda: narrow_dtype(np.array([1, 300])),
+    "none": lambda: narrow_dtype(np.empty((0, 3), np.int64)),
     "one": lambda: np.array([[2**40]]),
     "one below zero": lambda: np.array([-2], np.int32),
     "one that is large": lambda: np.array([2**64 - 1], np.uint64),

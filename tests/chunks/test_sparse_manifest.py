@@ -12,7 +12,12 @@ from products import looped
 
 from virtualds import ChunkManifest, SourceFile, UnsupportedError
 from virtualds.chunks.columns import COLUMNS, MISSING, Ints
-from virtualds.chunks.manifest import BLOCK_CHUNKS, LARGE, gather_references, iterate_references
+from virtualds.chunks.manifest import (
+    BLOCK_CHUNKS,
+    MIN_SPARSE_GRID,
+    gather_references,
+    iterate_references,
+)
 from virtualds.chunks.tables import (
     SparseReferences,
     TiledReferences,
@@ -34,9 +39,13 @@ def rows(count: int, pipeline: int = 0) -> ChunkManifest:
     )
 
 
-def sparse(numbers: list[int], shape: tuple[int, ...] = SHAPE, rest: int = 0) -> ChunkManifest:
-    placed = SparseReferences(np.array(numbers, np.int64), rows(len(numbers), rest), rest)
-    return ChunkManifest.of_table(placed, shape)
+def sparse(
+    numbers: list[int], shape: tuple[int, ...] = SHAPE, missing_pipeline: int = 0
+) -> ChunkManifest:
+    placed = SparseReferences(
+        np.array(numbers, np.int64), rows(len(numbers), missing_pipeline), missing_pipeline
+    )
+    return ChunkManifest.from_table(placed, shape)
 
 
 def columns_of(manifest: ChunkManifest) -> dict[str, Ints]:
@@ -65,10 +74,10 @@ CHANGES: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
     "an axis more": lambda m: m.take(1, slice(2, 3)).reshape((4, 3)),
     "repeated": lambda m: m.take(1, slice(2, 3)).broadcast_to((4, 2, 3)),
     "nothing left": lambda m: m.take(0, slice(0, 0)),
-    "pruned": lambda m: m.take(0, slice(2, 4)).pruned(),
+    "pruned": lambda m: m.take(0, slice(2, 4)).prune(),
     "renumbered": lambda m: m.with_pipelines([3, 1]),
     "moved": lambda m: m.with_files(lambda file: file._replace(url=file.url + "c")),
-    "within another": lambda m: m.moved_into([(SourceFile("file:///all"), 7)] * len(m.files)),
+    "within another": lambda m: m.relocate([(SourceFile("file:///all"), 7)] * len(m.files)),
     "pickled": lambda m: pickle.loads(pickle.dumps(m)),
 }
 
@@ -91,12 +100,14 @@ def test_it_gives_what_columns_give(change: str, numbers: list[int]) -> None:
 
 def test_it_says_when_it_is_the_same() -> None:
     one = sparse([1, 5])
-    assert one.same(sparse([1, 5])) and not one.same(sparse([1, 6]))
-    assert one.same(one.loaded()) and one.loaded().same(one)
-    assert not one.same(sparse([1, 5], rest=1)) and not one.same(sparse([1, 5], (5, 4, 3)))
+    assert one.has_same_references(sparse([1, 5])) and not one.has_same_references(sparse([1, 6]))
+    assert one.has_same_references(one.loaded()) and one.loaded().has_same_references(one)
+    assert not one.has_same_references(
+        sparse([1, 5], missing_pipeline=1)
+    ) and not one.has_same_references(sparse([1, 5], (5, 4, 3)))
     assert tokenize(one) == tokenize(sparse([1, 5])) != tokenize(sparse([1, 6]))
     missing = [ChunkManifest.missing(HUGE) for _ in range(2)]
-    assert missing[0].same(missing[1])
+    assert missing[0].has_same_references(missing[1])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -126,10 +137,10 @@ def test_a_few_chunks_of_a_huge_grid_are_looked_up() -> None:
 
 
 def test_few_references_are_held_by_position_and_many_as_columns() -> None:
-    assert not build_sparse(np.array([3]), rows(1), (LARGE + 1,)).is_loaded
-    assert build_sparse(np.array([3]), rows(1), (LARGE,)).is_loaded
-    many = np.arange(LARGE)
-    assert build_sparse(many, rows(LARGE), (LARGE + 1,)).is_loaded
+    assert not build_sparse(np.array([3]), rows(1), (MIN_SPARSE_GRID + 1,)).is_loaded
+    assert build_sparse(np.array([3]), rows(1), (MIN_SPARSE_GRID,)).is_loaded
+    many = np.arange(MIN_SPARSE_GRID)
+    assert build_sparse(many, rows(MIN_SPARSE_GRID), (MIN_SPARSE_GRID + 1,)).is_loaded
     nothing = build_sparse(many[:0], rows(0), HUGE, 2)
     assert nothing.is_loaded and nothing.nbytes < 100 and nothing.lookup((0, 0, 0)).pipeline == 2
 
@@ -156,7 +167,7 @@ def test_layers_are_cut_with_what_they_make_up() -> None:
     laid = overlay(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
     for begin, stop in ((0, 2), (1, 4), (2, 3)):
         cut = laid.take(0, slice(begin, stop))
-        whole = ChunkManifest.of_table(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
+        whole = ChunkManifest.from_table(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
         assert_same(whole, cut)
         renumbered = split_layers(cut.with_pipelines([4]))
         assert all((part.pipeline == 4).all() for _, part in renumbered)
@@ -165,7 +176,7 @@ def test_layers_are_cut_with_what_they_make_up() -> None:
 
 def test_references_are_listed_block_by_block() -> None:
     for manifest in (sparse([0, 7, 13, 33]), sparse([0, 7, 13, 33]).loaded()):
-        found = list(iterate_references(manifest, most=3))
+        found = list(iterate_references(manifest, block_size=3))
         np.testing.assert_array_equal(np.concatenate([ids for ids, _ in found]), [0, 7, 13, 33])
         assert len(found) > 1
 
@@ -192,10 +203,10 @@ def test_references_are_gathered_from_all_blocks() -> None:
 
 
 def test_the_pipelines_of_gaps_count_as_used() -> None:
-    assert sparse([1, 4], rest=1).used_pipelines(3).tolist() == [1]
+    assert sparse([1, 4], missing_pipeline=1).used_pipelines(3).tolist() == [1]
     assert rows(2, 1).used_pipelines(3).tolist() == [1]
     apart = SparseReferences(np.array([1, 4]), rows(2, 2), 0)
-    assert ChunkManifest.of_table(apart, SHAPE).used_pipelines(3).tolist() == [0, 2]
+    assert ChunkManifest.from_table(apart, SHAPE).used_pipelines(3).tolist() == [0, 2]
 
 
 def test_what_exists_in_a_transposed_manifest_is_known_without_loading() -> None:

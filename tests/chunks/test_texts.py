@@ -41,7 +41,7 @@ class ForbiddenTable(ReferenceTable):
 class ForbiddenIndex(ReferenceTable):
     """The index of a file, which must not be read."""
 
-    where = IndexedChunks.where
+    repr_suffix = IndexedChunks.repr_suffix
 
 
 ONE = ChunkManifest.build((1,), files=[FILE], offset=96, length=8)
@@ -50,19 +50,19 @@ TEXTS = [
     (MANIFEST, "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>"),
     (ChunkManifest.missing((1,)), "<ChunkManifest (1,): 1 chunk>"),
     (
-        ChunkManifest.of_table(SparseReferences(np.array([7]), ONE), GRID),
+        ChunkManifest.from_table(SparseReferences(np.array([7]), ONE), GRID),
         "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
     ),
     (
-        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),
+        ChunkManifest.from_table(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),
         "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>",
     ),
     (
-        ChunkManifest.of_table(ForbiddenTable(), (3, 4)),
+        ChunkManifest.from_table(ForbiddenTable(), (3, 4)),
         "<ChunkManifest (3, 4): 12 chunks, whose references lie in a reference set>",
     ),
     (
-        ChunkManifest.of_table(ForbiddenIndex(), (3, 4)),
+        ChunkManifest.from_table(ForbiddenIndex(), (3, 4)),
         "<ChunkManifest (3, 4): 12 chunks, looked up in the index of their file>",
     ),
     (

@@ -63,7 +63,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert repr(found[name].encoding) == repr(variable.encoding)
         virtual, other = get_virtual_array(variable), get_virtual_array(found.variables[name])
         assert (virtual is None) == (other is None)
-        assert virtual is None or virtual.same_references(other)
+        assert virtual is None or virtual.has_same_references(other)
 
 
 def named(paths: list[Path], bad: dict[int, Callable[[Path], object]], folder: Path) -> list[Path]:

@@ -59,7 +59,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert repr(found[name].encoding) == repr(variable.encoding)
         virtual, other = get_virtual_array(variable), get_virtual_array(found.variables[name])
         assert (virtual is None) == (other is None)
-        assert virtual is None or virtual.same_references(other)
+        assert virtual is None or virtual.has_same_references(other)
 
 
 def test_the_cache_returns_files_as_they_were_opened(files: list[Path], cache: Path) -> None:

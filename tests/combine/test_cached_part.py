@@ -82,7 +82,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
             np.testing.assert_array_equal(other.values, variable.values)
         else:
             assert array is not None
-            assert array.same_references(virtual)
+            assert array.has_same_references(virtual)
             assert array.pipelines == virtual.pipelines
             assert repr(array.fill_value) == repr(virtual.fill_value)
             assert array.name == virtual.name

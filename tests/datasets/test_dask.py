@@ -208,7 +208,7 @@ def test_ten_million_references_in_memory_are_carried_once(kind: str, bound: int
         assert total < bound
     again = pickle.loads(pickle.dumps(ds["v"].data))
     assert tokenize(again) == tokenize(ds["v"].data)
-    assert again.same_references(ds["v"].data)
+    assert again.has_same_references(ds["v"].data)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -240,7 +240,7 @@ def test_pickles_of_one_opening_share_what_was_read(suffix: str, tmp_path: Path)
     shutil.rmtree(tmp_path / f"refs{suffix}")
     again = pickle.loads(data[1])
     assert again.shape == (1, 1000, 1000)
-    assert again.manifest.loaded().same(first.take(0, slice(1, 2)).pruned())
+    assert again.manifest.loaded().has_same_references(first.take(0, slice(1, 2)).prune())
 
 
 # ---------------------------------------------------------------------- sets that change

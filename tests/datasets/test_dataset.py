@@ -261,7 +261,7 @@ def test_arrays_pickle_with_their_storage_options(archive: Archive) -> None:
     again = pickle.loads(pickle.dumps(ds))
     assert again["v"].data.sources == ds["v"].data.sources
     assert again["v"].data.sources[0].options == {"asynchronous": False}
-    assert again["v"].data.same_references(ds["v"].data)
+    assert again["v"].data.has_same_references(ds["v"].data)
     xr.testing.assert_identical(again.virtual.load(), ds.virtual.load())
 
 

@@ -294,7 +294,7 @@ def copies(ds: xr.Dataset, target: Path, **how: Any) -> list[str]:
 def test_a_writer_says_which_lazy_values_it_copies(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.datasets.from_dataset.COPIED_BYTES", 2000)
+    monkeypatch.setattr("virtualds.datasets.from_dataset.COPY_WARNING_BYTES", 2000)
     paths = [tmp_path / name for name in ("a.nc", "b.nc")]
     for n, path in enumerate(paths):
         values = np.arange(400.0).reshape(4, 100) + n

@@ -202,7 +202,7 @@ def many(
     axes = (virtualds.ChunkAxis.regular(len(files), 1),)
     pipeline = virtualds.CodecPipeline(dtype=np.dtype("f4"), codecs=(), fill=None, layout=(0,))
     fragment = virtualds.Fragment((0,), axes, manifest)
-    return xr.Dataset({"v": ("time", virtualds.ManifestArray.of_fragment(fragment, pipeline))})
+    return xr.Dataset({"v": ("time", virtualds.ManifestArray.from_fragment(fragment, pipeline))})
 
 
 def append(files: range, target: Path) -> None:
@@ -236,7 +236,7 @@ def test_files_are_looked_for_in_the_records_that_may_have_them(target: Path) ->
     [fragment] = virtualds.open_virtual_dataset(target)["v"].variable.data.fragments
     known, unknown = (f"s3://bucket/days/day_{number}.nc" for number in ("0001234", "0001234b"))
     with counted(target) as traffic:
-        [found] = fragment.manifest.find_listed({known, unknown, "s3://other/a.nc"})
+        [found] = fragment.manifest.find_listed_files({known, unknown, "s3://other/a.nc"})
     assert (found.url, found.size) == (known, 100)
     assert [path.rpartition("/")[2] for path in traffic.read] == ["1.parquet"]
 

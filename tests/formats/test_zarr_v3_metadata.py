@@ -324,7 +324,7 @@ def referenced(folder: Path, metadata: Mapping[str, Any]) -> ManifestArray:
             files.append(SourceFile(f"file://{path}", path.stat().st_size))
     manifest = ChunkManifest.build(grid, files=files, file=file, length=length)
     fragment = Fragment((0,) * len(axes), axes, manifest)
-    return ManifestArray.of_fragment(fragment, pipeline_from_v3(metadata))
+    return ManifestArray.from_fragment(fragment, pipeline_from_v3(metadata))
 
 
 def same_values(found: Any, expected: Any) -> None:

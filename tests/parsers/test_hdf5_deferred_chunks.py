@@ -133,7 +133,7 @@ def test_references_are_those_of_a_virtual_dataset(large: Path) -> None:
     behind, opened = find_virtual(open_lazily(large)["v"].variable), virtualds.open_virtual_dataset
     array = opened(large)["v"].data
     assert isinstance(behind, ManifestArray) and behind.manifest.is_loaded
-    assert behind.same_references(array)
+    assert behind.has_same_references(array)
 
 
 def test_a_written_set_is_that_of_a_virtual_dataset(tree: Path, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_chunks_may_have_skipped_filters(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset["v"][:].values, values)
     whole = virtualds.open_virtual_dataset(path)["v"].data
     behind = find_virtual(open_lazily(path)["v"].variable)
-    assert isinstance(behind, ManifestArray) and behind.same_references(whole)
+    assert isinstance(behind, ManifestArray) and behind.has_same_references(whole)
 
 
 def test_small_indexes_are_read_on_opening(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ class Locked(MemoryVersions):
 class SimulatedStore:
     """A store for one way of keeping writers apart."""
 
-    reach = RequestLimits(gap=0, run=2**23, at_once=0)
+    request_limits = RequestLimits(max_gap=0, max_bytes=2**23, max_requests=0)
 
     def __init__(self, versions: ContentVersions, filesystem: Filesystem) -> None:
         self.versions, self.filesystem = versions, filesystem

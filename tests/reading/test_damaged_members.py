@@ -15,7 +15,7 @@ from counting_server import counting_server
 from products import looped
 
 import virtualds
-from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
+from virtualds.arrays.sources import MAX_VERIFIED_BYTES
 from virtualds.errors import ReadError, VirtualdsError
 from virtualds.source_file import compute_checksum, compute_tail_checksum
 
@@ -94,21 +94,21 @@ def test_a_part_of_a_small_array_in_npz_is_checked_too(tmp_path: Path) -> None:
 def test_a_part_of_a_large_array_in_npz_is_read_alone(tmp_path: Path) -> None:
     written(
         tmp_path / "a.npz",
-        v=np.zeros(MAX_CHECKSUM_BYTES + 1, "u1"),
-        w=np.zeros(MAX_CHECKSUM_BYTES, "u1"),
+        v=np.zeros(MAX_VERIFIED_BYTES + 1, "u1"),
+        w=np.zeros(MAX_VERIFIED_BYTES, "u1"),
     )
     with counting_server(tmp_path) as (url, counts):
         ds = virtualds.open_virtual_dataset(f"{url}/a.npz")
         before = counts.sent
-        np.asarray(ds.v[MAX_CHECKSUM_BYTES // 2])
+        np.asarray(ds.v[MAX_VERIFIED_BYTES // 2])
         assert counts.sent - before < 2**20
-        np.asarray(ds.w[MAX_CHECKSUM_BYTES // 2])
-        assert counts.sent - before >= MAX_CHECKSUM_BYTES
+        np.asarray(ds.w[MAX_VERIFIED_BYTES // 2])
+        assert counts.sent - before >= MAX_VERIFIED_BYTES
 
 
 def test_a_part_of_a_large_chunk_in_a_zipped_zarr_store_is_read_alone(tmp_path: Path) -> None:
     """Without codecs, a checksum would have all of it read."""
-    ds = xr.Dataset({"v": ("x", np.arange(MAX_CHECKSUM_BYTES // 4 + 1, dtype="f4"))})
+    ds = xr.Dataset({"v": ("x", np.arange(MAX_VERIFIED_BYTES // 4 + 1, dtype="f4"))})
     encoding: Any = {"v": {"chunks": ds.v.shape, "compressors": None}}
     ds.to_zarr(tmp_path / "s", zarr_format=3, encoding=encoding, consolidated=False)
     zipped(tmp_path / "s.zip", tmp_path / "s")
@@ -231,7 +231,7 @@ def test_verify_leaves_members_alone_that_are_not_read(tmp_path: Path) -> None:
 
 
 def test_verify_checks_arrays_that_are_too_large_to_be_read_whole(tmp_path: Path) -> None:
-    large = np.arange(MAX_CHECKSUM_BYTES // 4 + 1, dtype="f4")
+    large = np.arange(MAX_VERIFIED_BYTES // 4 + 1, dtype="f4")
     path = written(tmp_path / "a.npz", v=large, w=NUMBERS)
     ds = virtualds.open_virtual_dataset(path)
     assert ds.virtual.verify(against="native").ok

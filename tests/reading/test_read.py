@@ -54,8 +54,8 @@ from virtualds.reading import fetch
 from virtualds.reading import threads as pool
 from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan, plan_points
-from virtualds.reading.threads import _Queue
-from virtualds.source_file import PRESENT, SourceFile, compute_checksum
+from virtualds.reading.threads import _ClosableIterator
+from virtualds.source_file import CHECKSUM_FLAG, SourceFile, compute_checksum
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
 
@@ -124,8 +124,8 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
 @contextmanager
 def read_in_place_whatever_the_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "DIRECT_BYTES", 0)
-        patch.setattr(fetch, "DIRECT_ROW_BYTES", 0)
+        patch.setattr(fetch, "MIN_DIRECT_BYTES", 0)
+        patch.setattr(fetch, "MIN_DIRECT_ROW_BYTES", 0)
         yield
 
 
@@ -654,7 +654,7 @@ def test_a_chunk_is_named_without_references_of_others(tmp_path: Path) -> None:
         for n in (0, 40)
     ]
     parts = tuple(
-        Fragment((start,), axes, ChunkManifest.of_table(table, (10,)))
+        Fragment((start,), axes, ChunkManifest.from_table(table, (10,)))
         for start, table in zip((0, 10), tables, strict=True)
     )
     pipeline = CodecPipeline(np.dtype("f4"), layout=(0,))
@@ -756,7 +756,9 @@ def check_mismatch(array: ManifestArray, read: Callable[[ManifestArray], Any]) -
     data = path_of(array).read_bytes()[row.offset : row.offset + row.length]
     assert f"{path_of(array).name}, bytes {row.offset} to {row.offset + row.length}: " in text
     assert f"CRC-32 is {zlib.crc32(data):#010x}, " in text
-    assert f"says {row.checksum - PRESENT:#010x}\nrestore the file, take its new state" in text
+    assert (
+        f"says {row.checksum - CHECKSUM_FLAG:#010x}\nrestore the file, take its new state" in text
+    )
     assert text.startswith("variable 'salt' of file://")
     assert "\nchunk (" in text
     return text
@@ -837,7 +839,9 @@ def test_inline_chunks_have_checksums_too() -> None:
             (1,), file=INLINE, length=4, inline=[data], checksum=compute_checksum(b"abcd")
         )
         fragment = Fragment((0,), (ChunkAxis.regular(4, 4),), manifest)
-        array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
+        array = ManifestArray.from_fragment(
+            fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v"
+        )
         if sound:
             assert array.read().tobytes() == data
         else:
@@ -865,7 +869,7 @@ def test_arrays_built_by_hand_take_crc32_values(folder: Path) -> None:
 
     for right in (None, sums, np.array(sums, np.uint32), [None, sums[1]], [None, None]):
         assert build(right).read().tolist() == list(range(16))
-    assert build([None, sums[1]]).manifest.checksum.tolist() == [0, PRESENT + sums[1]]
+    assert build([None, sums[1]]).manifest.checksum.tolist() == [0, CHECKSUM_FLAG + sums[1]]
     assert build(None).manifest.nbytes == build([None, None]).manifest.nbytes
     for wrong in (sums[0], sums[::-1], [None, 0]):
         with pytest.raises(ReadError, match=r"hand\.bin, bytes .* CRC-32 is"):
@@ -879,7 +883,7 @@ def test_a_damaged_inline_chunk_is_an_error() -> None:
     inline = [b"abcd", b"abc"]
     manifest = ChunkManifest.build((2,), file=INLINE, offset=[0, 1], length=[4, 3], inline=inline)
     fragment = Fragment((0,), (ChunkAxis.regular(8, 4),), manifest)
-    array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
+    array = ManifestArray.from_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
     with pytest.raises(ReadError, match="inline") as caught:
         array.read()
     assert str(caught.value).startswith("variable 'v': ")
@@ -1071,7 +1075,7 @@ def test_chunks_of_another_layout_and_parts_of_joined_files_are_read(
 
 
 def test_a_closed_queue_has_no_more_tasks() -> None:
-    queue: Any = _Queue(iter([1, 2, 3]), None)  # type: ignore[arg-type]
+    queue: Any = _ClosableIterator(iter([1, 2, 3]), None)  # type: ignore[arg-type]
     assert next(queue) == 1
     queue.close()
     assert list(queue) == []

@@ -100,12 +100,12 @@ def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
     values = np.random.default_rng(4).integers(0, 2**62, (8, 4 * chunk))
     array = np.transpose(virtual(values, tmp_path, chunks=(1, chunk), codecs=ZLIB))
     monkeypatch.setattr(tasks, "BLOCK_TASKS", 8)
-    longest = RequestLimits(gap=0, run=8 * chunk, at_once=1)
+    longest = RequestLimits(max_gap=0, max_bytes=8 * chunk, max_requests=1)
 
     near = STORES["file"]
 
     class FarStore:
-        reach = longest
+        request_limits = longest
 
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
@@ -113,7 +113,9 @@ def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
     monkeypatch.setitem(STORES, "file", FarStore())
     found = [batch for batch in plan(array, (slice(None),) * 2).batches if isinstance(batch, Batch)]
     assert sum(len(batch.tasks) for batch in found) == 32
-    assert all(len(join_ranges(batch.ranges, longest.gap, longest.run)) == 1 for batch in found)
+    assert all(
+        len(join_ranges(batch.ranges, longest.max_gap, longest.max_bytes)) == 1 for batch in found
+    )
     exactly(array.read(), values.T)
 
 
@@ -163,7 +165,7 @@ def test_as_many_requests_are_under_way_as_the_limit_of_the_host() -> None:
 
 def test_prefetched_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
-    monkeypatch.setattr(threads, "MAX_AHEAD", 1000)
+    monkeypatch.setattr(threads, "MAX_PENDING_BYTES", 1000)
     items = iter(range(100))
     rows = Prefetcher(items, lambda item: HostSlot("http://many", 64, 300), lambda item: item)
     next(rows)

@@ -376,7 +376,7 @@ def test_a_server_without_ranges_is_right_about_small_files_and_clear_about_othe
 class Bytes:
     """A store of one file in memory that notes what it is asked for."""
 
-    reach = RequestLimits(gap=0, run=MIB, at_once=1)
+    request_limits = RequestLimits(max_gap=0, max_bytes=MIB, max_requests=1)
 
     def __init__(self, data: bytes) -> None:
         self.data = data

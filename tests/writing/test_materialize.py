@@ -338,7 +338,11 @@ def test_what_lies_between_chunks_counts_as_bytes_of_a_batch(
         shape=(count,), chunks=(1,), dtype="<f8", path=path.as_uri(),
         offsets=np.arange(count) * apart, lengths=8,
     )  # fmt: skip
-    monkeypatch.setattr(LocalStore, "reach", RequestLimits(gap=2 * apart, run=2**20, at_once=0))
+    monkeypatch.setattr(
+        LocalStore,
+        "request_limits",
+        RequestLimits(max_gap=2 * apart, max_bytes=2**20, max_requests=0),
+    )
     xr.Dataset({"v": ("x", array)}).virtual.materialize(tmp_path / "copy.zarr")
     assert max(batch_sizes) <= 20_000
     assert len(batch_sizes) == 16

@@ -17,7 +17,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, SEVERAL, ChunkPlane, Coverage, find_coverage
+from virtualds.arrays.coverage import (
+    INLINE_URL,
+    SEVERAL_ENCODINGS,
+    ChunkPlane,
+    Coverage,
+    find_coverage,
+)
 from virtualds.arrays.display import (
     ChunkStatistics,
     compute_statistics,
@@ -203,7 +209,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     ('/a_long_name_of_an_experiment_', ['…1.nc', '…2.nc'])
     """
     urls = [without_secrets(url) for url in urls]
-    files = [url for url in urls if url != IN_THE_SET] or [""]
+    files = [url for url in urls if url != INLINE_URL] or [""]
     # a common prefix of the smallest and the largest string is a prefix of all strings
     pairs = enumerate(zip(min(files), max(files), strict=False))
     shared = next((n for n, (a, b) in pairs if a != b), len(min(files)))
@@ -211,7 +217,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     separator = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
     if separator and len(files) > 1 and max(map(len, files)) - end > LONG_NAME:
         end, mark = separator.end(), "…"
-    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in urls]
+    return files[0][:end], [mark + url[end:] if url != INLINE_URL else IN_SET for url in urls]
 
 
 def shorten_name(name: str) -> str:
@@ -308,7 +314,7 @@ def draw_coverage(
     files, low, high = cells.pieces(coverage.start, coverage.stop)
     number = coverage.file[files]
     half, line_width = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
-    is_in_set = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
+    is_in_set = np.array([url == INLINE_URL for url in coverage.urls], bool)[number]
     for shade, mask in ((FILE, ~is_in_set), (CHUNKS_IN_SET, is_in_set)):
         sides = np.stack([low, high, number - half, number + half], axis=1)
         if mask.any():
@@ -402,7 +408,7 @@ def draw_chunks(
     for _ in range(added_axes):
         array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
         cells, labels = [*cells, AxisCells.of_positions(1)], [*labels, ""]
-    plane = ChunkPlane.of(array, *axes)
+    plane = ChunkPlane.from_array(array, *axes)
     ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added_axes else 4.6)
     for axis_name, axis_cells, label in zip("xy", cells, labels, strict=True):
         configure_axis(ax, axis_cells, label, axis_name)
@@ -429,8 +435,8 @@ def _draw_boxes(
     names, encodings = _number_encodings(plane.codes, pipelines)
     entries = []
     for encoding in np.unique(encodings).tolist():
-        shade = UNKNOWN if encoding == SEVERAL else get_shade(encoding)
-        label = "several encodings" if encoding == SEVERAL else names[encoding]
+        shade = UNKNOWN if encoding == SEVERAL_ENCODINGS else get_shade(encoding)
+        label = "several encodings" if encoding == SEVERAL_ENCODINGS else names[encoding]
         add_rectangles(ax, sides[encodings[box] == encoding], shade, gid=label)
         entries.append(make_legend_entry(ax, shade, label))
     if plane.holes.any():
@@ -447,7 +453,7 @@ def _number_encodings(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[
     names = list_encodings(visible)
     numbers = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(visible)}
     # negative codes, of boxes with several encodings, index from the end
-    table = np.array([numbers.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
+    table = np.array([numbers.get(p, SEVERAL_ENCODINGS) for p in pipelines] + [SEVERAL_ENCODINGS] * 2, np.int64)
     return names, table[codes]
 
 

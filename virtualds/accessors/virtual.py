@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import pandas as pd
 import xarray as xr
 
-from virtualds.chunks.manifest import OF_DATASETS, ForeignNames
+from virtualds.chunks.manifest import DATASET_NAME_HINTS, ForeignNameHints
 from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.errors import locating
 from virtualds.importing import importing
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
 
 
-class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
+class VirtualAccessor(ForeignNameHints, Generic[DatasetOrTree]):
     """Methods and properties that datasets and trees share."""
 
-    _FAMILIAR = OF_DATASETS
+    _NAME_HINTS = DATASET_NAME_HINTS
     _label: ClassVar[str]
     """The accessor in error messages, such as ``ds.virtual``."""
 

@@ -22,7 +22,7 @@ from virtualds.arrays.duck_array import DuckArray
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment, find_whole_blocks
-from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, ForeignNames
+from virtualds.chunks.manifest import ARRAY_NAME_HINTS, ChunkManifest, ForeignNameHints
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf import MISSING_VALUES
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
@@ -186,7 +186,9 @@ class FragmentedArray:
 
         For arrays in reference sets, this does not read all references.
         """
-        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
+        return tuple(
+            dict.fromkeys(file for f in self.fragments for file in f.manifest.listed_files)
+        )
 
     @property
     def has_gaps(self) -> bool:
@@ -198,7 +200,7 @@ class FragmentedArray:
         """Whether elements in no fragment have the value of a missing chunk."""
         return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
 
-    def same_references(self, other: FragmentedArray) -> bool:
+    def has_same_references(self, other: FragmentedArray) -> bool:
         """Return whether both arrays have the same chunk references, and so the same values."""
         return self is other or (
             self.shape == other.shape
@@ -207,7 +209,9 @@ class FragmentedArray:
             and len(self.fragments) == len(other.fragments)
             and (not self.has_gaps or is_same_scalar(self.fill_value, other.fill_value))
             and all(
-                a.start == b.start and a.axes == b.axes and a.manifest.same(b.manifest)
+                a.start == b.start
+                and a.axes == b.axes
+                and a.manifest.has_same_references(b.manifest)
                 for a, b in zip(self.fragments, other.fragments, strict=True)
             )
         )
@@ -223,7 +227,7 @@ class FragmentedArray:
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
         return replace(
             self, shape=shape, fragments=tuple(f for f in cropped if f is not None)
-        ).pruned()
+        ).prune()
 
     def flip(self, axis: int) -> Self:
         """Reverse the order of the elements along one axis."""
@@ -236,7 +240,7 @@ class FragmentedArray:
             )
             for f in self.fragments
         ]
-        return self._of_parts(self.shape, parts).pruned()
+        return self._from_parts(self.shape, parts).prune()
 
     def transpose(self, *axes: Any) -> Self:
         """Permute the axes; without arguments, reverse them."""
@@ -276,12 +280,12 @@ class FragmentedArray:
             _, encoded, inset = (int(c[0]) for c in fragment.axes[axis].slabs())
             pipelines = [p.drop_axis(axis, encoded, inset) for p in self.pipelines]
             parts.append((fragment.drop_axis(axis), pipelines))
-        return self._of_parts((*self.shape[:axis], *self.shape[axis + 1 :]), parts)
+        return self._from_parts((*self.shape[:axis], *self.shape[axis + 1 :]), parts)
 
-    def _of_parts(
+    def _from_parts(
         self, shape: tuple[int, ...], parts: Sequence[tuple[Fragment, Sequence[CodecPipeline]]]
     ) -> Self:
-        """Return an array of pairs of a fragment and its own version of all pipelines."""
+        """Return an array of fragments, each with its own version of the pipelines."""
         all_pipelines = zip(*(pipelines for _, pipelines in parts), strict=True)
         index_of = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(all_pipelines)))}
         fragments = []
@@ -316,17 +320,17 @@ class FragmentedArray:
             f"element are repeated, and new ones come first"
         )
 
-    def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> Self:
+    def keep_ranges(self, axis: int, ranges: Sequence[tuple[int, int]]) -> Self:
         """Keep the given ranges of an axis; all other elements become the fill value."""
         kept_fragments = []
-        for start, stop in runs:
+        for start, stop in ranges:
             cropped = (f.crop(axis, start, stop) for f in self.fragments)
             kept_fragments += [f.shift(axis, start) for f in cropped if f is not None]
-        return replace(self, fragments=tuple(kept_fragments)).pruned()
+        return replace(self, fragments=tuple(kept_fragments)).prune()
 
-    def pruned(self) -> Self:
+    def prune(self) -> Self:
         """Return the array without the files and pipelines that no chunk uses."""
-        fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
+        fragments = [replace(f, manifest=f.manifest.prune()) for f in self.fragments]
         if len(self.pipelines) < 2 and fragments:
             return replace(self, fragments=tuple(fragments))
         used_by_fragment = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
@@ -340,13 +344,13 @@ class FragmentedArray:
 # ---------------------------------------------------------------------- virtual arrays
 
 
-COPIED_BYTES = 2**23
+COPY_WARNING_BYTES = 2**23
 """Maximum number of bytes that indexing, casting or writing loads without a warning."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False)
-class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
+class ManifestArray(FragmentedArray, DuckArray, ForeignNameHints):
     """An array of chunks in files, which are read when values are needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
@@ -361,7 +365,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     fill_value : scalar
         The value of elements that are in no fragment.
     pipelines : tuple of CodecPipeline
-        How bytes become values; the column ``pipeline`` of manifests indexes this tuple.
+        How bytes are decoded; the column ``pipeline`` of manifests indexes this tuple.
     fragments : tuple of Fragment
         Rectangular regions of the array that do not overlap.
     name : str
@@ -382,7 +386,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     ((1, 2), 2)
     """
 
-    _FAMILIAR: ClassVar[Mapping[str, str]] = OF_ARRAYS
+    _NAME_HINTS: ClassVar[Mapping[str, str]] = ARRAY_NAME_HINTS
 
     # ------------------------------------------------------------------ building
 
@@ -400,7 +404,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         fill_value: Any = None,
         checksums: npt.ArrayLike | None = None,
     ) -> ManifestArray:
-        """Build an array by hand from a regular grid of chunks.
+        """Build an array from the byte ranges of the chunks of a regular grid.
 
         Parameters
         ----------
@@ -440,20 +444,20 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
             length=lengths,
             checksum=from_crc32(checksums),
         )
-        kind = np.dtype(dtype)
+        target_dtype = np.dtype(dtype)
         pipeline = CodecPipeline(
-            dtype=kind,
+            dtype=target_dtype,
             codecs=tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs),
-            fill=None if fill_value is None else np.asarray(fill_value, kind).tobytes(),
+            fill=None if fill_value is None else np.asarray(fill_value, target_dtype).tobytes(),
             layout=tuple(range(len(axes))),
         )
-        return cls.of_fragment(Fragment.whole(axes, manifest), pipeline)
+        return cls.from_fragment(Fragment.whole(axes, manifest), pipeline)
 
     @classmethod
-    def of_fragment(
+    def from_fragment(
         cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
     ) -> ManifestArray:
-        """Return the array of one fragment, with values as stored."""
+        """Return an array of one fragment, with values as stored."""
         # xarray swaps the byte order of numbers, but not of compound types, and misreads text that
         # is not in native byte order
         is_native = pipeline.dtype.names or pipeline.dtype.kind == "U"
@@ -463,41 +467,45 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
         """Return an array without chunks, whose elements all have the fill value."""
-        kind = np.dtype(dtype)
-        return cls(tuple(shape), kind, np.asarray(fill_value).astype(kind)[()], (), ())
+        target_dtype = np.dtype(dtype)
+        return cls(
+            tuple(shape), target_dtype, np.asarray(fill_value).astype(target_dtype)[()], (), ()
+        )
 
     @classmethod
     def from_values(cls, values: npt.NDArray[Any]) -> ManifestArray:
-        """Return an array of one inline chunk, which holds the given values."""
+        """Return an array with one inline chunk, which contains ``values``."""
         if values.dtype.hasobject:
             raise CombineError(
                 f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
                 f"the virtual part first (ds.virtual.load())"
             )
-        return cls.of_bytes(values.shape, values.dtype, values.tobytes())
+        return cls.from_bytes(values.shape, values.dtype, values.tobytes())
 
     @classmethod
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
         """Return an array that raises an error with ``reason`` when its values are read."""
-        kind = np.dtype(dtype)
+        target_dtype = np.dtype(dtype)
         # an object dtype cannot be stored in a chunk
-        stored_dtype = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
-        return cls.of_bytes(tuple(shape), stored_dtype, b"", (Unreadable(reason),))
+        stored_dtype = (
+            np.dtype(f"V{target_dtype.itemsize}") if target_dtype.hasobject else target_dtype
+        )
+        return cls.from_bytes(tuple(shape), stored_dtype, b"", (Unreadable(reason),))
 
     @classmethod
-    def of_bytes(
+    def from_bytes(
         cls,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         data: bytes,
         codecs: tuple[Codec, ...] = (),
     ) -> ManifestArray:
-        """Return an array of one inline chunk."""
+        """Return an array with one inline chunk, the encoded bytes ``data``."""
         axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
         grid = tuple(axis.nchunks for axis in axes)
         manifest = ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
         pipeline = CodecPipeline(dtype, codecs, layout=tuple(range(len(shape))))
-        return cls.of_fragment(Fragment.whole(axes, manifest), pipeline)
+        return cls.from_fragment(Fragment.whole(axes, manifest), pipeline)
 
     # ------------------------------------------------------------------ other types of values
 
@@ -579,14 +587,14 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
                 f"virtualds.set_options(load_limit=...)"
             )
 
-    def warn_of_copy(self, nbytes: int, what: str) -> None:
+    def warn_of_copy(self, nbytes: int, operation: str) -> None:
         """Warn that an operation loads values that a user may expect to stay virtual."""
-        if nbytes > COPIED_BYTES:
+        if nbytes > COPY_WARNING_BYTES:
             warn_user(
-                f"{self.label}: {what} loads {format_bytes(nbytes)}, and a set to which the result "
-                f"is written holds a copy of them. Slices without a step, flips, integers, and "
-                f"casts to longer numbers stay virtual. To copy nothing, write the dataset as it "
-                f"is and do this after opening the set, or use dask arrays "
+                f"{self.label}: {operation} loads {format_bytes(nbytes)}, and a set to which the "
+                "result is written holds a copy of them. Slices without a step, flips, integers, "
+                "and casts to longer numbers stay virtual. To copy nothing, write the dataset as "
+                "it is and do this after opening the set, or use dask arrays "
                 f"(ds.virtual.to_lazy(chunks={{}}))",
                 CopyWarning,
             )
@@ -642,7 +650,7 @@ class EagerArray(ManifestArray):
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         return np.asarray(super().__getitem__(key))
 
-    def warn_of_copy(self, nbytes: int, what: str) -> None:
+    def warn_of_copy(self, nbytes: int, operation: str) -> None:
         """Do not warn, since the values are meant to be loaded."""
 
 

@@ -75,7 +75,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> Any:
         # any other function needs the values
         has_no_options = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
-        if func is np.all and has_no_options and is_certainly_true(self):
+        if func is np.all and has_no_options and is_provably_true(self):
             return np.True_
         return func(*load_arguments(args, Comparison), **load_arguments(dict(kwargs), Comparison))
 
@@ -107,45 +107,47 @@ def _compute(expression: Any, cache: dict[int, npt.NDArray[Any]]) -> npt.NDArray
     return np.asarray(compute(*values))
 
 
-def is_certainly_true(expression: Any) -> bool:
+def is_provably_true(expression: Any) -> bool:
     """Return whether a comparison is true everywhere, as far as references can prove it."""
     if isinstance(expression, ManifestArray):
         return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
     if expression.ufunc in (np.logical_or, np.bitwise_or):
         left, right = expression.operands
         return (
-            is_certainly_true(left)
-            or is_certainly_true(right)
+            is_provably_true(left)
+            or is_provably_true(right)
             or _is_equal_or_null(left, right)
             or _is_equal_or_null(right, left)
         )
     if expression.ufunc is np.equal:
         a, b = expression.operands
-        return a.dtype.kind not in NULLABLE_KINDS + "O" and _is_same(a, b)
+        return a.dtype.kind not in NULLABLE_KINDS + "O" and _have_same_references(a, b)
     return False
 
 
 def _is_equal_or_null(equality: Any, nulls: Any) -> bool:
-    """Return whether ``equality | nulls`` is true: of an array with itself, and its nulls."""
+    """Return whether ``equality | nulls`` compares an array with itself, including its nulls."""
     if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
         return False
     a, b = equality.operands
-    return _is_same(a, b) and a.dtype.kind != "O" and _covers_nulls(nulls, a)
+    return _have_same_references(a, b) and a.dtype.kind != "O" and _is_true_for_nulls(nulls, a)
 
 
-def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
+def _is_true_for_nulls(expression: Any, array: ManifestArray) -> bool:
     """Return whether an expression is true wherever ``array`` is NaN or NaT."""
     if not isinstance(expression, Comparison):
         return False
     if expression.ufunc in (np.isnan, np.isnat):
-        return _is_same(expression.operands[0], array)
+        return _have_same_references(expression.operands[0], array)
     if expression.ufunc in (np.logical_and, np.bitwise_and):
-        return all(_covers_nulls(operand, array) for operand in expression.operands)
+        return all(_is_true_for_nulls(operand, array) for operand in expression.operands)
     return False
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    return isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
+def _have_same_references(a: Any, b: Any) -> bool:
+    return (
+        isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.has_same_references(b)
+    )
 
 
 def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -182,7 +184,7 @@ for _ufunc in (
 
 
 def _reduce_all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
-    if axis is None and not kwargs and is_certainly_true(array):
+    if axis is None and not kwargs and is_provably_true(array):
         return np.True_
     return NotImplemented
 

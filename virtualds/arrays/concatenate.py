@@ -32,7 +32,7 @@ Box = tuple[tuple[int, int], ...]
 MAX_PIPELINES = np.iinfo(np.uint16).max + 1
 """Maximum number of pipelines that the column ``pipeline`` of a manifest can index."""
 
-MAX_VIEWS = 64
+MAX_LAZY_PARTS = 64
 """Maximum number of parts that are reordered without loading references of a reference set."""
 
 
@@ -69,8 +69,8 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     """
     if np.array_equal(order, np.arange(len(lengths))):
         return array
-    if len(order) > MAX_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
-        # so many views of the stored tables cost more than loading the references
+    if len(order) > MAX_LAZY_PARTS and any(f.manifest.is_in_set for f in array.fragments):
+        # many views of the stored tables cost more than loading the references
         loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
         array = replace(array, fragments=join_fragments(tuple(loaded), axis))
     starts = np.cumsum(lengths) - lengths
@@ -142,24 +142,24 @@ def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
         other = [n for i, n in enumerate(array.shape) if i != axis]
         if other != [n for i, n in enumerate(first.shape) if i != axis]:
             raise CombineError(
-                f"concatenate {first.name or 'arrays'} along axis {axis}: {_describe_place(first)} "
-                f"has shape {first.shape}, {_describe_place(array)} has {array.shape}; make their "
-                f"other axes equal (reindex, or isel the common part)"
+                f"concatenate {first.name or 'arrays'} along axis {axis}: "
+                f"{_describe_source(first)} has shape {first.shape}, {_describe_source(array)} has "
+                f"{array.shape}; make their other axes equal (reindex, or isel the common part)"
             )
     return axis
 
 
-def _describe_place(array: ManifestArray) -> str:
+def _describe_source(array: ManifestArray) -> str:
     return array.sources[0].url if array.sources else "an array without files"
 
 
 def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
-    """Return a common fill value for gaps, and the arrays with gaps of other values converted."""
-    gapped = [a for a in arrays if a.has_gaps]
-    if not gapped:
+    """Return a common fill value, and the arrays, with gaps of other values as missing chunks."""
+    arrays_with_gaps = [a for a in arrays if a.has_gaps]
+    if not arrays_with_gaps:
         return arrays[0].fill_value, arrays
-    fill = gapped[0].fill_value
-    if all(is_same_scalar(a.fill_value, fill) for a in gapped):
+    fill = arrays_with_gaps[0].fill_value
+    if all(is_same_scalar(a.fill_value, fill) for a in arrays_with_gaps):
         return fill, arrays
     return fill, [
         a if not a.has_gaps or is_same_scalar(a.fill_value, fill) else convert_gaps_to_chunks(a)
@@ -168,7 +168,7 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
 
 
 def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
-    """Change the fill value of an array without changing its present values."""
+    """Return an array with another fill value, whose gaps keep their values."""
     if array.has_gaps and not is_same_scalar(array.fill_value, fill):
         array = convert_gaps_to_chunks(array)
     return replace(array, fill_value=fill)
@@ -181,7 +181,7 @@ def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
 
 
 def convert_gaps_to_chunks(array: ManifestArray) -> ManifestArray:
-    """Convert the gaps of an array to missing chunks, which keep their own fill value."""
+    """Return an array whose gaps are missing chunks that keep the fill value."""
     pipeline = build_fill_pipeline(array)
     table = array.pipelines
     if pipeline not in table:
@@ -195,7 +195,9 @@ def convert_gaps_to_chunks(array: ManifestArray) -> ManifestArray:
             missing,
         )
         # gaps are split where fragments end, so that a regular grid remains regular
-        for gap in _find_gaps(_whole_box(array), map(_box_of, array.fragments), is_joined=False)
+        for gap in _find_gaps(
+            _get_whole_box(array), map(_get_box, array.fragments), merge_gaps=False
+        )
     ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
@@ -223,8 +225,8 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
 
 def _find_missing_pipelines(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the indexes of the pipelines, out of ``count``, that missing chunks may have."""
-    if manifest.rest is not None:
-        return [manifest.rest]
+    if manifest.missing_pipeline is not None:
+        return [manifest.missing_pipeline]
     if manifest.is_in_set or manifest.find_existing() is not None:
         # any chunk may be missing
         used: list[int] = manifest.used_pipelines(count).tolist()
@@ -273,7 +275,7 @@ def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
 
 
 OTHER_FILE, NO_CHUNK = -1, -2
-"""Codes of `map_files` for chunks in files without a number, and for positions without chunks."""
+"""Codes of `map_files`: a chunk in a file without a number, and a position without a chunk."""
 
 
 def map_files(array: ManifestArray, axes: Sequence[int], numbers: Mapping[str, int]) -> Ints:
@@ -302,16 +304,16 @@ def map_files(array: ManifestArray, axes: Sequence[int], numbers: Mapping[str, i
     return mapped
 
 
-def cover_with_boxes(places: Ints) -> list[Box]:
-    """Return boxes that together cover the given grid positions, which are in C order.
+def cover_with_boxes(positions: Ints) -> list[Box]:
+    """Return boxes that together cover grid positions, which must be in C order.
 
     >>> cover_with_boxes(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
     [((0, 2), (0, 2)), ((2, 3), (1, 2))]
     """
-    if not places.size:
-        return [()] if len(places) else []
-    values, begins = np.unique(places[:, 0], return_index=True)
-    slices = np.split(places[:, 1:], begins[1:])
+    if not positions.size:
+        return [()] if len(positions) else []
+    values, begins = np.unique(positions[:, 0], return_index=True)
+    slices = np.split(positions[:, 1:], begins[1:])
     runs: list[tuple[int, int, Ints]] = []
     for value, below in zip(values.tolist(), slices, strict=True):
         begin = value
@@ -323,12 +325,12 @@ def cover_with_boxes(places: Ints) -> list[Box]:
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) -> ManifestArray:
     """Return an array without the chunks in some boxes, which then read as ``fill``."""
-    # the present fill value may be a valid value, so present gaps keep it
+    # existing gaps keep the old fill value, which may be a valid value
     array = set_fill(array, default_fill(array.dtype) if fill is None else fill)
     for box in _join_boxes(boxes):
         shape = tuple(stop - start for start, stop in box)
         empty = ManifestArray.full(shape, array.fill_value, array.dtype)
-        array = _replace_region(array, box, empty, replaces=True)
+        array = _replace_region(array, box, empty, overwrite=True)
     return array
 
 
@@ -355,25 +357,25 @@ def tile_fragments(
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest) for f in fragments
     )
-    return ChunkManifest.of_table(TiledReferences(grid, parts), grid)
+    return ChunkManifest.from_table(TiledReferences(grid, parts), grid)
 
 
 # ---------------------------------------------------------------------- writing regions
 
 
-def put_region(
+def write_region(
     array: ManifestArray,
     start: Sequence[int],
     added: ManifestArray,
     *,
-    replaces: bool,
-    cuts: bool = False,
+    overwrite: bool,
+    allow_cuts: bool = False,
 ) -> ManifestArray:
     """Write an array into the region of another that begins at ``start``.
 
-    Existing references in the region are kept unless ``replaces`` is true. Raises `CombineError` if
-    the region cuts compressed chunks of the array and ``cuts`` is false, if dtypes differ, or if
-    existing chunks must be kept but the new ones have another chunk grid or pipeline.
+    Existing references in the region are kept unless ``overwrite`` is true. Raises `CombineError`
+    if the region cuts compressed chunks of the array and ``allow_cuts`` is false, if dtypes differ,
+    or if existing chunks must be kept but the new ones have another chunk grid or pipeline.
     """
     converted = added.astype(array.dtype) if added.dtype != array.dtype else added
     if not isinstance(converted, ManifestArray):
@@ -385,16 +387,16 @@ def put_region(
     fragments = []
     for fragment in array.fragments:
         merged: Fragment | None = fragment
-        if (inside := _intersect(_box_of(fragment), region)) is not None:
+        if (inside := _intersect(_get_box(fragment), region)) is not None:
             part = crop_box(converted, _shift_box(inside, start, -1))
-            merged = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], replaces)
+            merged = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], overwrite)
         if merged is None:
-            return _replace_region(original, region, converted, replaces, cuts)
+            return _replace_region(original, region, converted, overwrite, allow_cuts)
         fragments.append(merged)
     array = replace(array, fragments=tuple(fragments))
-    gaps = _find_gaps(region, map(_box_of, array.fragments))
+    gaps = _find_gaps(region, map(_get_box, array.fragments))
     parts = [(tuple(a for a, _ in g), crop_box(converted, _shift_box(g, start, -1))) for g in gaps]
-    return _join([((0,) * array.ndim, array), *parts], array) if parts else array
+    return _join_parts([((0,) * array.ndim, array), *parts], array) if parts else array
 
 
 def _merge_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
@@ -422,7 +424,7 @@ def _merge_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestAr
 
 
 def _merge_into_fragment(
-    array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], replaces: bool
+    array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], overwrite: bool
 ) -> Fragment | None:
     """Add the chunks of an array to a fragment; None if the grid or the pipeline differs."""
     used = base.manifest.used_pipelines(len(array.pipelines))
@@ -440,14 +442,14 @@ def _merge_into_fragment(
             target = target.take(axis, slice(begin, begin + count))
         ids, rows = gather_references(new)
         existing = _list_existing(target)
-        if not replaces:
+        if not overwrite:
             unoccupied = np.flatnonzero(~np.isin(ids, existing, assume_unique=True))
-            new = build_sparse(ids[unoccupied], rows.at(unoccupied).pruned(), new.shape)
+            new = build_sparse(ids[unoccupied], rows.at(unoccupied).prune(), new.shape)
         elif not np.isin(existing, ids, assume_unique=True).all():
             # a chunk that the new array lacks would keep its old reference
             return None
         manifest = overlay(manifest, origin, new)
-    if replaces and added.has_gaps:
+    if overwrite and added.has_gaps:
         box = tuple((a, a + n) for a, n in zip(start, added.shape, strict=True))
         base_array = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
         if count_references(crop_box(base_array, box)):
@@ -494,23 +496,27 @@ def _has_same_pipeline(pipeline: CodecPipeline, added: ManifestArray, fragment: 
 
 
 def _replace_region(
-    array: ManifestArray, region: Box, added: ManifestArray, replaces: bool, cuts: bool = False
+    array: ManifestArray,
+    region: Box,
+    added: ManifestArray,
+    overwrite: bool,
+    allow_cuts: bool = False,
 ) -> ManifestArray:
     """Write an array into a region as fragments of its own; the rest is cropped around it."""
-    if not replaces and count_references(crop_box(array, region)):
+    if not overwrite and count_references(crop_box(array, region)):
         raise CombineError(
             f"the region {_format_box(region)} has references already, and the new ones are stored "
             f"in another way, so that chunks of both cannot stand side by side; pass "
             f"on_duplicate='replace'"
         )
-    if not cuts:
+    if not allow_cuts:
         _check_edges(array, region)
-    gaps = _find_gaps(_whole_box(array), [region])
+    gaps = _find_gaps(_get_whole_box(array), [region])
     remainder = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
-    return _join([*remainder, (tuple(a for a, _ in region), added)], array)
+    return _join_parts([*remainder, (tuple(a for a, _ in region), added)], array)
 
 
-def _join(
+def _join_parts(
     parts: Sequence[tuple[tuple[int, ...], ManifestArray]], array: ManifestArray
 ) -> ManifestArray:
     """Assemble parts that do not overlap into an array with the shape and fill value of ``array``.
@@ -519,13 +525,13 @@ def _join(
     """
     shape, axes, fill = array.shape, range(array.ndim), array.fill_value
     filled = [(place, set_fill(p, fill)) for place, p in parts]
-    return assemble(shape, array.dtype, fill, filled, axes, array.name).pruned()
+    return assemble(shape, array.dtype, fill, filled, axes, array.name).prune()
 
 
 def _check_edges(array: ManifestArray, region: Box) -> None:
     """Raise an error for a region whose edges cut compressed chunks of an array."""
     for fragment in array.fragments:
-        if (inside := _intersect(_box_of(fragment), region)) is None:
+        if (inside := _intersect(_get_box(fragment), region)) is None:
             continue
         used = fragment.manifest.used_pipelines(len(array.pipelines)).tolist()
         if not any(array.pipelines[n].codecs for n in used):
@@ -548,11 +554,11 @@ def _format_box(box: Box) -> str:
 # ---------------------------------------------------------------------- boxes
 
 
-def _whole_box(array: ManifestArray) -> Box:
+def _get_whole_box(array: ManifestArray) -> Box:
     return tuple((0, n) for n in array.shape)
 
 
-def _box_of(fragment: Fragment) -> Box:
+def _get_box(fragment: Fragment) -> Box:
     return tuple(zip(fragment.start, fragment.stop, strict=True))
 
 
@@ -566,12 +572,12 @@ def _intersect(left: Box, right: Box) -> Box | None:
     return box if all(a < b for a, b in box) else None
 
 
-def _find_gaps(box: Box, others: Iterable[Box], *, is_joined: bool = True) -> list[Box]:
+def _find_gaps(box: Box, others: Iterable[Box], *, merge_gaps: bool = True) -> list[Box]:
     """Return sorted boxes that together cover the part of a box outside the others.
 
     The box is split along its first axis where others start or stop. For each of these ranges, the
     gaps along the other axes are found recursively; equal gaps of adjacent ranges are merged unless
-    ``is_joined`` is false.
+    ``merge_gaps`` is false.
     """
     if not box:
         return [] if any(True for _ in others) else [()]
@@ -586,8 +592,8 @@ def _find_gaps(box: Box, others: Iterable[Box], *, is_joined: bool = True) -> li
     gaps: list[Box] = []
     open_gaps: dict[Box, int] = {}
     for cut, along in zip(cuts, boxes_by_range, strict=True):
-        current = _find_gaps(other_axes, along, is_joined=is_joined) if cut < high else []
-        continued = {gap: open_gaps.pop(gap, cut) if is_joined else cut for gap in current}
+        current = _find_gaps(other_axes, along, merge_gaps=merge_gaps) if cut < high else []
+        continued = {gap: open_gaps.pop(gap, cut) if merge_gaps else cut for gap in current}
         gaps += [((begin, cut), *gap) for gap, begin in open_gaps.items()]
         open_gaps = continued
     return sorted(gaps)

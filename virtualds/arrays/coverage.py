@@ -1,4 +1,4 @@
-"""The positions of a dimension that each source file covers, and each encoding is used for."""
+"""Finds the positions of a dimension that each source file, or each encoding, covers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from virtualds.source_file import SourceFile
 
 MAX_CELLS = 512
 """Maximum number of cells along an axis, more than a picture shows; a cell may have many chunks."""
-SEVERAL = -2
+SEVERAL_ENCODINGS = -2
 """Code of a cell whose chunks have several encodings."""
-NOTHING = -1
+NO_CHUNKS = -1
 """Code of a cell without chunks."""
 
 
@@ -29,10 +29,10 @@ NOTHING = -1
 class ChunkPlane:
     """The encodings of an array's chunks, projected onto the plane of two axes.
 
-    ``boxes``, of shape (n, 4), are rectangles of chunks alike: start and stop along the first axis,
-    then along the second. For each box, ``codes`` has the index of the pipeline, or `SEVERAL`, and
-    ``holes`` whether some of its chunks are missing. ``grids`` are the chunk boundaries of each
-    fragment along both axes. ``missing`` is the number of missing chunks.
+    ``boxes``, of shape (n, 4), are rectangles of equal chunks: start and stop along the first axis,
+    then along the second. For each box, ``codes`` has the index of the pipeline, or
+    `SEVERAL_ENCODINGS`, and ``holes`` whether some of its chunks are missing. ``grids`` are the
+    chunk boundaries of each fragment along both axes. ``missing`` is the number of missing chunks.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class ChunkPlane:
     ...     shape=(4, 4), chunks=(1, 4), dtype="f4", offsets=0, lengths=16,
     ...     path=[["s3://bucket/a.nc"], ["s3://bucket/a.nc"], [""], ["s3://bucket/a.nc"]],
     ... )
-    >>> ChunkPlane.of(array, 0, 1).boxes.tolist()
+    >>> ChunkPlane.from_array(array, 0, 1).boxes.tolist()
     [[0, 2, 0, 4], [3, 4, 0, 4]]
     """
 
@@ -63,11 +63,12 @@ class ChunkPlane:
         return bool(((right - left) * (high - low)).sum() < prod(self.shape))
 
     @classmethod
-    def of(cls, array: ManifestArray, first_axis: int, second_axis: int) -> ChunkPlane:
+    def from_array(cls, array: ManifestArray, first_axis: int, second_axis: int) -> ChunkPlane:
         """Project the chunks of an array onto two of its axes."""
         fragments = (fragment for fragment in array.fragments if fragment.manifest.size)
         projections = [
-            _ProjectedCells.of(fragment, first_axis, second_axis) for fragment in fragments
+            _ProjectedCells.from_fragment(fragment, first_axis, second_axis)
+            for fragment in fragments
         ]
         rows = np.array([row for part in projections for row in part.iterate_boxes()], np.int64)
         table = rows.reshape(-1, 6)
@@ -84,7 +85,7 @@ class ChunkPlane:
 class _ProjectedCells(NamedTuple):
     """The chunks of a fragment projected onto two axes, in cells of one or more chunks.
 
-    ``codes`` and ``holes`` are as in `ChunkPlane`, with `NOTHING` for cells without a chunk.
+    ``codes`` and ``holes`` are as in `ChunkPlane`, with `NO_CHUNKS` for cells without a chunk.
     ``edges`` are the boundaries of the cells along both axes, and ``chunk_edges`` the boundaries of
     the chunks.
     """
@@ -96,7 +97,9 @@ class _ProjectedCells(NamedTuple):
     missing: int
 
     @classmethod
-    def of(cls, fragment: Fragment, first_axis: int, second_axis: int) -> _ProjectedCells:
+    def from_fragment(
+        cls, fragment: Fragment, first_axis: int, second_axis: int
+    ) -> _ProjectedCells:
         """Project the chunks of a fragment onto two axes."""
         grid = fragment.manifest.shape
         first_step, second_step = (
@@ -108,7 +111,7 @@ class _ProjectedCells(NamedTuple):
             _divide_evenly(grid[second_axis], second_step),
         )
         shape = (cell_edges[0].size - 1, cell_edges[1].size - 1)
-        count, max_pipeline = np.zeros(shape, np.int64), np.full(shape, NOTHING)
+        count, max_pipeline = np.zeros(shape, np.int64), np.full(shape, NO_CHUNKS)
         min_pipeline = np.full(shape, np.iinfo(np.int64).max)
         for ids, references in iterate_references(fragment.manifest):
             positions = np.unravel_index(ids, grid)
@@ -124,7 +127,7 @@ class _ProjectedCells(NamedTuple):
         )
         chunk_edges = fragment.edges(first_axis), fragment.edges(second_axis)
         return cls(
-            np.where(min_pipeline < max_pipeline, SEVERAL, max_pipeline),
+            np.where(min_pipeline < max_pipeline, SEVERAL_ENCODINGS, max_pipeline),
             (count > 0) & (count < total),
             (chunk_edges[0][cell_edges[0]], chunk_edges[1][cell_edges[1]]),
             chunk_edges,
@@ -137,7 +140,7 @@ class _ProjectedCells(NamedTuple):
         rows = _find_runs((state[1:] != state[:-1]).any(axis=1))
         for top, bottom in pairwise(rows):
             for left, right in pairwise(_find_runs(state[top, 1:] != state[top, :-1])):
-                if self.codes[top, left] != NOTHING:
+                if self.codes[top, left] != NO_CHUNKS:
                     box_edges = (*self.edges[0][[top, bottom]], *self.edges[1][[left, right]])
                     yield (
                         *map(int, box_edges),
@@ -157,7 +160,7 @@ def _find_runs(changes: npt.NDArray[np.bool_]) -> list[int]:
 
 # ---------------------------------------------------------------------- coverage
 
-IN_THE_SET = ""
+INLINE_URL = ""
 """The url that stands for inline chunks, which are in no file."""
 
 Codes = npt.NDArray[np.integer]
@@ -167,7 +170,7 @@ Codes = npt.NDArray[np.integer]
 class Coverage:
     """The ranges of a dimension of length ``size`` that each file covers.
 
-    ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for inline
+    ``urls`` are in the order of the first position that each covers; `INLINE_URL` stands for inline
     chunks. ``file``, ``start`` and ``stop`` describe the ranges, sorted by start; ``file`` indexes
     ``urls``. Adjacent ranges of one file are merged.
 
@@ -219,7 +222,7 @@ def find_coverage(
         for array, axis in arrays
         for fragment in array.fragments
         # the tables of sets may list files without chunks
-        if urls is None or fragment.manifest.find_listed(urls)
+        if urls is None or fragment.manifest.find_listed_files(urls)
         for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
     ]
     merged = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
@@ -261,7 +264,7 @@ def mask_covered(
             for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
                 if files is not last_files:
                     # the codes of inline and of missing chunks index from the end
-                    urls = [*(file.url for file in files), IN_THE_SET]
+                    urls = [*(file.url for file in files), INLINE_URL]
                     last_files = files
                     chosen_codes = np.array(
                         [[*map(predicate, urls), False] for predicate in predicates]
@@ -285,7 +288,7 @@ class _UrlTable:
         """Return the index of each file's url, as an array that the ``file`` column indexes."""
         if files is not self._files:
             # the codes of inline and of missing chunks index from the end
-            urls = [*(file.url for file in files), IN_THE_SET, IN_THE_SET]
+            urls = [*(file.url for file in files), INLINE_URL, INLINE_URL]
             numbers = [self._urls.setdefault(url, len(self._urls)) for url in urls]
             self._files, self._numbers = files, np.array(numbers)
         return self._numbers
@@ -306,8 +309,10 @@ def _find_file_ranges(
     edges = fragment.edges(axis)
     for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
         if urls is not None:
-            is_wanted = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
-            codes, slabs = codes[is_wanted[codes]], slabs[is_wanted[codes]]
+            is_selected = np.array(
+                [*(file.url in urls for file in files), INLINE_URL in urls, False]
+            )
+            codes, slabs = codes[is_selected[codes]], slabs[is_selected[codes]]
         # encode file and slab in one integer, so that consecutive slabs of a file are consecutive
         keys = np.unique((codes - INLINE) * edges.size + slabs)
         ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)

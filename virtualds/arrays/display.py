@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
 
 
-CACHED_COUNTS = 4
-"""The number of cached counts of files, which live as long as the manifests; the variables of a
+MAX_CACHED_COUNTS = 4
+"""Maximum number of cached file counts, which live as long as the manifests; the variables of a
 dataset share their tables of files."""
 
 
@@ -80,7 +80,7 @@ class ChunkStatistics:
 
     @property
     def ratio(self) -> float | None:
-        """The ratio of decoded to stored size, or None if it is unknown."""
+        """The compression ratio (decoded to stored size), or None if it is unknown."""
         return self.decoded / self.stored if self.stored else None
 
     def __add__(self, other: ChunkStatistics) -> ChunkStatistics:
@@ -157,19 +157,19 @@ def count_files(arrays: Sequence[ManifestArray]) -> int:
     manifests = [f.manifest for array in arrays for f in array.fragments]
     pairs = ((manifest, manifest.files) for manifest in manifests)
     distinct = list({id(table): (manifest, table) for manifest, table in pairs}.values())
-    for cached, count in tuple(_counted):
+    for cached, count in tuple(_count_cache):
         # a manifest may have been garbage-collected
         if len(cached) == len(distinct) and all(
-            (manifest := living()) is not None and manifest.files is table
-            for living, (_, table) in zip(cached, distinct, strict=True)
+            (manifest := reference()) is not None and manifest.files is table
+            for reference, (_, table) in zip(cached, distinct, strict=True)
         ):
             return count
     count = len(set().union(*(table for _, table in distinct)))
-    _counted.append(([ref(manifest) for manifest, _ in distinct], count))
+    _count_cache.append(([ref(manifest) for manifest, _ in distinct], count))
     return count
 
 
-_counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=CACHED_COUNTS)
+_count_cache: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=MAX_CACHED_COUNTS)
 
 
 class UsedFiles(NamedTuple):
@@ -194,12 +194,12 @@ def find_used_files(arrays: Sequence[ManifestArray], limit: int) -> UsedFiles:
             [(files[n], int(counts[table_id][n])) for n in used_files[:limit].tolist()],
             used_files.size,
         )
-    found: dict[SourceFile, int] = {}
+    total_counts: dict[SourceFile, int] = {}
     for table_id, files in tables.items():
         for file, count in zip(files, counts[table_id].tolist(), strict=True):
             if count:
-                found[file] = found.get(file, 0) + count
-    return UsedFiles(list(found.items())[:limit], len(found))
+                total_counts[file] = total_counts.get(file, 0) + count
+    return UsedFiles(list(total_counts.items())[:limit], len(total_counts))
 
 
 def _count_by_table(
@@ -228,7 +228,7 @@ def _count_by_table(
 MAX_BINS = ((), (200,), (24, 30), (24, 12, 16))
 """Maximum number of bins along each axis, for pictures of zero to three axes."""
 
-SAMPLED_EDGES = 1000
+MAX_SAMPLED_EDGES = 1000
 """Maximum number of chunk boundaries of a fragment that divide an axis into bins."""
 
 MAX_KINDS = 6
@@ -256,7 +256,7 @@ class ChunkBins:
     is_assumed: bool
 
     @property
-    def alternates(self) -> bool:
+    def alternates_by_file(self) -> bool:
         """Whether the two kinds alternate from file to file."""
         return not self.encodings and self.counts.shape[0] > FIRST_KIND + 1
 
@@ -282,8 +282,8 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     ]
     columns = [c or _assume_columns(f, array) for f, c in zip(array.fragments, loaded, strict=True)]
     encodings = _find_encodings(array, columns)
-    alternates = not encodings and 1 < sum(files) <= max(bins, default=0)
-    kinds = min(len(encodings), MAX_KINDS) or 1 + alternates
+    alternates_by_file = not encodings and 1 < sum(files) <= max(bins, default=0)
+    kinds = min(len(encodings), MAX_KINDS) or 1 + alternates_by_file
     counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
     covered, files_before = np.zeros(bins, np.int64), 0
     for fragment, fragment_columns, file_count in zip(array.fragments, columns, files, strict=True):
@@ -293,7 +293,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
         ]
         covered += _multiply([o.elements for o in overlaps]).reshape(bins)
         kind = fragment_columns and _classify_chunks(
-            fragment_columns, encodings, files_before if alternates else None
+            fragment_columns, encodings, files_before if alternates_by_file else None
         )
         _add_chunks(counts, fragment, overlaps, fragment_columns, kind)
         files_before += file_count
@@ -316,7 +316,7 @@ def _divide_axis(array: ManifestArray, axis: int, limit: int) -> Ints:
     all_edges = [np.array([0, array.shape[axis]], np.int64)]
     for chunk_axis, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
         if chunk_axis.nchunks > 1 or chunk_axis.size < array.shape[axis]:
-            count = min(chunk_axis.nchunks, SAMPLED_EDGES)
+            count = min(chunk_axis.nchunks, MAX_SAMPLED_EDGES)
             numbers = np.arange(count + 1) * chunk_axis.nchunks // max(count, 1)
             all_edges.append(chunk_axis.edges_at(numbers) + start)
     edges = np.sort(np.concatenate(all_edges))
@@ -457,7 +457,7 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
     bins = bin_chunks(array)
     faces = _project_counts(bins)
     shades = [html.get_shade(n) for n in range(bins.counts.shape[0] - FIRST_KIND)]
-    if bins.alternates:
+    if bins.alternates_by_file:
         shades = [html.SERIES[0], html.NEXT]
     picture = _draw_grid(array, bins, [_make_face(face, shades) for face in faces], dims)
     entries = _list_legend_entries(array, bins, faces, shades)
@@ -527,7 +527,7 @@ def _list_legend_entries(
     if bins.encodings:
         names = list_encodings([array.pipelines[number] for number in bins.encodings])
         entries += zip(shades, names, strict=True)
-    if bins.alternates:
+    if bins.alternates_by_file:
         entries.append((html.NEXT, "shades alternate by file"))
     if bins.counts[UNREAD].any():
         entries.append((html.UNKNOWN, "one of several encodings"))
@@ -572,9 +572,9 @@ def _describe_omissions(
 
 # ---------------------------------------------------------------------- display
 
-SHOWN_FILES = 10
+MAX_SHOWN_FILES = 10
 """Maximum number of files that an array lists."""
-SHOWN_ENCODINGS = 3
+MAX_SHOWN_ENCODINGS = 3
 """Maximum number of encodings that several arrays list."""
 
 
@@ -590,7 +590,7 @@ def format_html(array: ManifestArray) -> str:
     """Format a virtual array as HTML for notebooks."""
     statistics = compute_statistics(array)
     return to_notebook_html(
-        describe_arrays([array], statistics), draw(build_files_section([array], SHOWN_FILES))
+        describe_arrays([array], statistics), draw(build_files_section([array], MAX_SHOWN_FILES))
     )
 
 
@@ -690,8 +690,10 @@ def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
     if len(arrays[0].pipelines) > 1:
         return f"{len(arrays[0].pipelines):,} encodings"
     names = list(dict.fromkeys(name_pipelines(pipelines)))
-    more = [f"{len(names) - SHOWN_ENCODINGS:,} more"] if len(names) > SHOWN_ENCODINGS else []
-    return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
+    more = (
+        [f"{len(names) - MAX_SHOWN_ENCODINGS:,} more"] if len(names) > MAX_SHOWN_ENCODINGS else []
+    )
+    return "; ".join([*names[:MAX_SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
 def build_files_section(arrays: Sequence[ManifestArray], limit: int) -> Section:

@@ -32,7 +32,7 @@ def _make_loading_method(name: str) -> Callable[..., Any]:
 
 
 class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Base class that dispatches numpy functions to the tables, or else loads the values.
+    """Base class that calls registered implementations of numpy functions, or loads the values.
 
     Loading calls ``__array__``, which may raise an error for too many bytes.
     """

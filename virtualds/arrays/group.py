@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_axes
-from virtualds.chunks.axes import MAX_AXIS, ChunkAxis
+from virtualds.chunks.axes import MAX_AXIS_LENGTH, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
@@ -53,7 +53,7 @@ _DESCRIPTIONS = {
 # ---------------------------------------------------------------------- groups
 
 
-SHOWN_NAMES = 10
+MAX_NAMES_IN_REPR = 10
 """Maximum number of variables and groups in the repr of a group."""
 SHARED_ATTRIBUTES = ("units", "calendar", "bounds", "aggregated_data")
 """Attributes that affect other variables: bounds of times use the units of the times, and variables
@@ -234,8 +234,8 @@ class ManifestGroup:
         )
         count_texts = [format_count(n, what) for n, what in counts if n]
         names = [*self.variables, *(f"{name}/" for name in self.groups)]
-        more = ["..."] if len(names) > SHOWN_NAMES else []
-        shown = ", ".join([*names[:SHOWN_NAMES], *more])
+        more = ["..."] if len(names) > MAX_NAMES_IN_REPR else []
+        shown = ", ".join([*names[:MAX_NAMES_IN_REPR], *more])
         return (
             f"<ManifestGroup of {', '.join(count_texts) or 'nothing'}{': ' * bool(names)}{shown}>"
         )
@@ -380,7 +380,7 @@ def build_flat_array(
     """
     shape = tuple(shape)
     check_axes(len(shape), "an array")
-    if any(type(n) is not int or not 0 <= n < MAX_AXIS for n in shape):
+    if any(type(n) is not int or not 0 <= n < MAX_AXIS_LENGTH for n in shape):
         raise FormatError(
             f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"
         )
@@ -405,7 +405,7 @@ def build_flat_array(
     )
     stored = tuple(range(len(shape)))
     pipeline = CodecPipeline(dtype, layout=stored[::-1] if order == "F" else stored)
-    return ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+    return ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
 
 
 def build_flat_variable(

@@ -31,8 +31,8 @@ from virtualds.errors import CombineError
 # has chunks. All other indexes read the values.
 
 
-ALLOWED_SLABS = 64
-"""A virtual result may have this many slabs, and two more for each chunk of its source."""
+MAX_EXTRA_SLABS = 64
+"""Maximum number of slabs of a virtual result, besides two for each chunk of its source."""
 
 
 def getitem(array: ManifestArray, key: Any) -> Any:
@@ -40,7 +40,7 @@ def getitem(array: ManifestArray, key: Any) -> Any:
     entries = [_normalise_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
     if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
         return np.asarray(array)[key]
-    full, new_axes, ellipsis_axis = _expand(array, entries)
+    full, new_axes, ellipsis_axis = _expand_key(array, entries)
     is_separated = _are_separated(full, ellipsis_axis)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
     mesh = _find_open_mesh([full[i] for i in advanced])
@@ -64,7 +64,7 @@ def getitem(array: ManifestArray, key: Any) -> Any:
     return result
 
 
-def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
+def _expand_key(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
     """Return an index entry for each axis, the positions of new axes, and that of the ellipsis."""
     indexers = [k for k in entries if k is not None and k is not Ellipsis]
     axis_count = sum(
@@ -153,22 +153,22 @@ def _are_separated(full: list[Any], ellipsis_axis: int) -> bool:
 
 
 def select_virtually(
-    array: ManifestArray, key: tuple[Any, ...], together: bool
+    array: ManifestArray, key: tuple[Any, ...], vectorized: bool
 ) -> ManifestArray | None:
-    """Index virtually with one entry per axis; None if the values must be read.
+    """Index virtually with one entry per axis; return None if the values must be read.
 
-    With ``together``, index arrays are broadcast to the shape of the result. Otherwise every entry
-    selects along its own axis.
+    With ``vectorized``, index arrays are broadcast to the shape of the result. Otherwise the index
+    is orthogonal: every entry selects along its own axis.
     """
-    if together:
-        return _select_together(array, [np.asarray(k) for k in key])
+    if vectorized:
+        return _select_vectorized(array, [np.asarray(k) for k in key])
     return _index_virtually(
         array, [k if isinstance(k, slice) or np.ndim(k) else int(k) for k in key]
     )
 
 
-def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
-    """Index by broadcast arrays if each varies along a different axis; else return None."""
+def _select_vectorized(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
+    """Index by broadcast arrays; return None unless each varies along a different axis."""
     ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
     key = [_undo_broadcast(k) for k in key]
     along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
@@ -194,12 +194,12 @@ def _undo_broadcast(positions: Ints) -> Ints:
 
 
 def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
-    """Index without reading values; None if the result would have too many slabs."""
+    """Index without reading values; return None if the result would have too many slabs."""
     segments = [
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]
     slabs = sum(fragment.count_slabs(segments) for fragment in array.fragments)
-    if slabs > ALLOWED_SLABS + 2 * array.nchunks:
+    if slabs > MAX_EXTRA_SLABS + 2 * array.nchunks:
         return None
     for axis, along in enumerate(segments):
         array = _concatenate_segments(array, axis, along)
@@ -218,8 +218,8 @@ class Segment(NamedTuple):
     is_flipped: bool = False
 
     @property
-    def can_fall(self) -> bool:
-        """Whether the segment can be extended at its start, as a flipped one."""
+    def can_extend_backwards(self) -> bool:
+        """Whether the segment can be extended by the position before its start."""
         return self.is_flipped or self.stop - self.start == self.times == 1
 
 
@@ -232,13 +232,13 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
         positions = np.arange(start, stop, step)
     else:
         positions = count_from_front(np.atleast_1d(key), size, axis)
-    # positions that rise by 1, repeat, or fall by 1 form one segment
+    # consecutive positions that increase by 1, repeat, or decrease by 1 form one segment
     segments: list[Segment] = []
     for start, stop in find_runs(positions):
         last = segments[-1] if segments and stop - start == 1 else None
         if last and last[:2] == (start, stop):
             segments[-1] = last._replace(times=last.times + 1)
-        elif last and last.start == stop and last.can_fall:
+        elif last and last.start == stop and last.can_extend_backwards:
             segments[-1] = Segment(start, last.stop, is_flipped=True)
         else:
             segments.append(Segment(start, stop))
@@ -257,7 +257,7 @@ def _concatenate_segments(
 
 
 def _index_pointwise(array: ManifestArray, full: list[Any], is_separated: bool) -> npt.NDArray[Any]:
-    """Read a pointwise index, with the axes of the result in numpy's order."""
+    """Return the values of a pointwise index, with the axes in numpy's order."""
     positions = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in positions))
     counts = [
@@ -290,8 +290,8 @@ NUMPY_FUNCTIONS[np.ndarray.__getitem__] = getitem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ALLOWED_PIECES = 64
-"""`where` may return this many pieces, and two more for each chunk of its source."""
+MAX_EXTRA_PIECES = 64
+"""Maximum number of pieces of a result of `where`, besides two for each chunk of its source."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -477,24 +477,24 @@ def full_like(
     **kwargs: Any,
 ) -> Any:
     """Return an array without chunks, whose elements are the fill value."""
-    kind = np.dtype(array.dtype if dtype is None else dtype)
-    if np.ndim(fill_value) or kind.hasobject:
-        return np.full(array.shape if shape is None else shape, fill_value, kind)
-    return ManifestArray.full(array.shape if shape is None else shape, fill_value, kind)
+    target_dtype = np.dtype(array.dtype if dtype is None else dtype)
+    if np.ndim(fill_value) or target_dtype.hasobject:
+        return np.full(array.shape if shape is None else shape, fill_value, target_dtype)
+    return ManifestArray.full(array.shape if shape is None else shape, fill_value, target_dtype)
 
 
 @implements(np.zeros_like, np.empty_like)
 def zeros_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return an array of zeros."""
-    kind = np.dtype(array.dtype if dtype is None else dtype)
-    return full_like(array, np.zeros((), kind)[()], kind, shape=kwargs.get("shape"))
+    target_dtype = np.dtype(array.dtype if dtype is None else dtype)
+    return full_like(array, np.zeros((), target_dtype)[()], target_dtype, shape=kwargs.get("shape"))
 
 
 @implements(np.ones_like)
 def ones_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return an array of ones."""
-    kind = np.dtype(array.dtype if dtype is None else dtype)
-    return full_like(array, np.ones((), kind)[()], kind, shape=kwargs.get("shape"))
+    target_dtype = np.dtype(array.dtype if dtype is None else dtype)
+    return full_like(array, np.ones((), target_dtype)[()], target_dtype, shape=kwargs.get("shape"))
 
 
 @implements(np.copy)
@@ -543,13 +543,13 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept_along):
         return NotImplemented
     kept_ranges = [find_runs(np.flatnonzero(along)) for along in kept_along]
-    if prod(map(len, kept_ranges)) > ALLOWED_PIECES + 2 * x.nchunks:
+    if prod(map(len, kept_ranges)) > MAX_EXTRA_PIECES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
     x = set_fill(x, fill)
     for axis, runs in enumerate(kept_ranges):
         if not kept_along[axis].all():
-            x = x.keep(axis, runs)
+            x = x.keep_ranges(axis, runs)
     return replace(x, fill_value=fill)
 
 

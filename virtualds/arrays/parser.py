@@ -48,7 +48,7 @@ class Absent(Enum):
 
 ABSENT = Absent.ABSENT
 """The value of an attribute that a file does not have."""
-PerFile = Mapping[tuple[str, str], Sequence[Any]]
+ValuesPerFile = Mapping[tuple[str, str], Sequence[Any]]
 """Values of each file, by the names of variable ("" for the group itself) and attribute."""
 
 
@@ -72,11 +72,11 @@ class SameStructureFiles(Protocol):
         """The length of each dimension in each file; -1 if a file lacks it."""
 
     @property
-    def attributes(self) -> PerFile:
+    def attributes(self) -> ValuesPerFile:
         """The attributes that differ between files, with the value of each file, or `ABSENT`."""
 
     @property
-    def encodings(self) -> PerFile:
+    def encodings(self) -> ValuesPerFile:
         """The encoding entries that differ between files, as in `attributes`."""
 
     @property
@@ -99,7 +99,10 @@ class SameStructureFiles(Protocol):
         """Return the stored values of a variable in each file, or None if they must be read."""
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a virtual variable of the same shape in all files, stacked along a new axis."""
+        """Return a virtual variable of all files, stacked along a new first axis.
+
+        It must have the same shape in all files.
+        """
 
 
 MustBeEqual = Callable[[str, Any], bool]
@@ -148,23 +151,23 @@ class ListedFiles:
         return {d: np.array([sizes.get(d, -1) for sizes in all_sizes], np.int64) for d in dims}
 
     @cached_property
-    def attributes(self) -> PerFile:
+    def attributes(self) -> ValuesPerFile:
         """The attributes that differ between files."""
-        return self._find_different(lambda owner: owner.attributes)
+        return self._find_differences(lambda owner: owner.attributes)
 
     @cached_property
-    def encodings(self) -> PerFile:
+    def encodings(self) -> ValuesPerFile:
         """The encoding entries that differ between files."""
-        return self._find_different(lambda owner: owner.encoding)
+        return self._find_differences(lambda owner: owner.encoding)
 
-    def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> PerFile:
+    def _find_differences(self, get: Callable[[Any], Mapping[str, Any]]) -> ValuesPerFile:
         owners: dict[str, list[Any]] = {"": list(self.groups)}
         for name in self.group.variables:
             owners[name] = [group.variables[name] for group in self.groups]
         return {
             (name, key): values
-            for name, of_each in owners.items()
-            for mappings in [[get(owner) for owner in of_each]]
+            for name, owners_by_file in owners.items()
+            for mappings in [[get(owner) for owner in owners_by_file]]
             for key in dict.fromkeys(key for mapping in mappings for key in mapping)
             for values in [[mapping.get(key, ABSENT) for mapping in mappings]]
             if not all(is_same_value(values[0], value) for value in values[1:])
@@ -172,7 +175,7 @@ class ListedFiles:
 
     @cached_property
     def below(self) -> Mapping[str, ListedFiles]:
-        """The groups below this one, by path; all files must have the same ones."""
+        """The groups below this one, by path; all files must have the same groups."""
         trees = [dict(group.walk()) for group in self.groups]
         paths = [path for path in trees[0] if path]
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
@@ -194,7 +197,7 @@ class ListedFiles:
         return data if all(isinstance(values, np.ndarray) for values in data) else None
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a virtual variable that has the same shape in all files, stacked first."""
+        """Return a virtual variable of all files, stacked along a new first axis."""
         stacked: Any = concatenate_keeping_byte_order(
             [array.insert_axis(0) for array in self._list_data(name)], 0
         )
@@ -236,13 +239,15 @@ def is_same_value(left: Any, right: Any) -> bool:
     return repr(left) == repr(right) if isinstance(left, float | complex) else bool(left == right)
 
 
-def select_for_file(owner: str, columns: PerFile, index: int, template: Mapping[str, Any]) -> Any:
+def select_for_file(
+    owner: str, columns: ValuesPerFile, index: int, template: Mapping[str, Any]
+) -> Any:
     """Return the attributes (or encoding) of one file of several.
 
     ``owner`` is the variable, or "" for the group. ``columns`` has the entries that differ between
     the files, and ``template`` all entries of the first file.
     """
-    differing = {name: values[index] for (of, name), values in columns.items() if of == owner}
+    differing = {name: values[index] for (key, name), values in columns.items() if key == owner}
     if not differing:
         return template
     return {n: v for n, v in {**template, **differing}.items() if v is not ABSENT}

@@ -37,7 +37,7 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
         {
             "url": urls,
             "chunks": np.concatenate([part.chunks[part.chunks > 0] for part in counts]),
-            "size": _to_numbers(sizes),
+            "size": _mask_unknown(sizes),
             # an unknown time becomes NaT in pandas
             "modified": mtimes.view("M8[ns]"),
             "etag": etags,
@@ -58,7 +58,7 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
     by_table: dict[Hashable, CountedSources] = {}
     others: dict[SourceFile, int] = {}
     for manifest in manifests:
-        counted = manifest.count_stored()
+        counted = manifest.count_sources()
         if counted is None:
             for _, rows in iterate_references(manifest):
                 used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
@@ -69,12 +69,12 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
         else:
             by_table[counted.name] = counted
     unshared = CountedSources(
-        "others", np.array([*others.values()], np.int64), lambda: SourceColumns.of(others)
+        "others", np.array([*others.values()], np.int64), lambda: SourceColumns.from_files(others)
     )
     return [unshared, *by_table.values()]
 
 
-def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _mask_unknown(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return a column with NaN for `NO_NUMBER`, or of None if all numbers are `NO_NUMBER`."""
     is_known = column != NO_NUMBER
     if is_known.any():
@@ -91,11 +91,11 @@ def load_deferred(array: ManifestArray) -> ManifestArray:
         for f in array.fragments
     )
     # a deferred array has pipelines for all possible filter masks
-    return replace(array, fragments=fragments).pruned()
+    return replace(array, fragments=fragments).prune()
 
 
 def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:
-    """Return an array with other source urls; ``change`` takes an url and returns the new one."""
+    """Return an array with other source urls; ``change`` takes a url and returns the new one."""
     return move_files(array, lambda file: move_file(file, change))
 
 
@@ -131,7 +131,7 @@ def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
     """Return a function that replaces prefixes of urls; raise an error for an unused prefix."""
-    change = PrefixChange.of(prefixes)
+    change = PrefixChange.from_user(prefixes)
     change.check_used(file.url for array in arrays for file in array.sources)
     return change
 
@@ -143,8 +143,8 @@ class PrefixChange:
     prefixes: Mapping[str, str]
 
     @classmethod
-    def of(cls, prefixes: Mapping[str, str]) -> PrefixChange:
-        """Create it from a dict of prefixes as the user gave it: urls or local paths."""
+    def from_user(cls, prefixes: Mapping[str, str]) -> PrefixChange:
+        """Return the change for a dict of prefixes from the user: urls or local paths."""
         if not isinstance(prefixes, Mapping):
             raise TypeError(
                 f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
@@ -179,8 +179,8 @@ def _has_prefix(url: str, prefix: str) -> bool:
     return url == prefix or url.startswith(f"{prefix}/")
 
 
-MAX_CHECKSUM_BYTES = 2**23
-"""Maximum bytes of an uncompressed chunk that gets a checksum, and is then read as a whole."""
+MAX_VERIFIED_BYTES = 2**23
+"""Maximum size in bytes of an uncompressed chunk that gets a checksum, and is read as a whole."""
 
 
 def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
@@ -222,7 +222,7 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
 
 
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:
-    """Return an array whose chunks are whole deflated members of a zip archive, with their headers.
+    """Return an array whose chunks are whole deflated members of zip archives, with their headers.
 
     An array without deflated members is returned unchanged. Raises an error if chunks do not reach
     from one common offset to the end of their members.
@@ -231,8 +231,8 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     if any(manifest.is_in_set for manifest in manifests):
         return array
     files = list(dict.fromkeys(file for manifest in manifests for file in manifest.files))
-    members = [pair for pair in find_members(files) if pair is not None and pair[1].entry]
-    is_deflated = [member.packed is not None for _, member in members]
+    members = [pair for pair in find_members(files) if pair is not None and pair[1].entry_size]
+    is_deflated = [member.deflated_size is not None for _, member in members]
     if len(members) < len(files) or not any(is_deflated):
         return array
     skips = {_find_common_offset(manifest) for manifest in manifests}
@@ -251,13 +251,13 @@ def _expand_to_members(
     manifest: ChunkManifest, members: Sequence[tuple[SourceFile, ArchiveMember]]
 ) -> ChunkManifest:
     """Return a manifest whose chunks are whole members including headers, one per file."""
-    lengths = np.array([*(member.entry for _, member in members), 0, 0], np.int64)
+    lengths = np.array([*(member.entry_size for _, member in members), 0, 0], np.int64)
     wholes = replace(
         manifest,
         offset=fit_column(np.zeros((), np.int64), manifest.shape),
         length=fit_column(lengths[compact(manifest.file)], manifest.shape),
     )
-    return wholes.moved_into([(archive, member.header) for archive, member in members])
+    return wholes.relocate([(archive, member.header) for archive, member in members])
 
 
 def _find_common_offset(manifest: ChunkManifest) -> int | None:
@@ -278,9 +278,9 @@ def _resolve_fragment(fragment: Fragment, has_codecs: bool) -> Fragment:
     manifest = fragment.manifest
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
-    moved = manifest.moved_into(locate_outside_archives(manifest.files))
+    moved = manifest.relocate(locate_outside_archives(manifest.files))
     if manifest.is_loaded:
-        moved = moved.checked(_find_checksums(manifest, has_codecs))
+        moved = moved.add_checksums(_find_checksums(manifest, has_codecs))
     return replace(fragment, manifest=moved)
 
 
@@ -296,6 +296,6 @@ def _find_checksums(manifest: ChunkManifest, has_codecs: bool) -> npt.NDArray[np
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     is_whole = (
-        (offset == 0) & (length == sizes[file]) & (has_codecs | (length <= MAX_CHECKSUM_BYTES))
+        (offset == 0) & (length == sizes[file]) & (has_codecs | (length <= MAX_VERIFIED_BYTES))
     )
     return np.where(is_whole, checksums[file], np.uint64(0))

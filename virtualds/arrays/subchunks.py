@@ -41,7 +41,7 @@ from virtualds.reading.plan import (
 # offset. So chunks of one day, or of a common divisor of all months, refer to the same bytes.
 
 
-SMALL_PIECE, MAX_SMALL_PIECES = 4096, 2**18
+SMALL_PIECE_BYTES, MAX_SMALL_PIECES = 4096, 2**18
 """A size in bytes, and the maximum number of smaller pieces, which are slow to read."""
 
 
@@ -61,16 +61,16 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     ...     (2,), files=[SourceFile("a.nc")], offset=[0, 900], length=[31 * 4, 28 * 4]
     ... )
     >>> plain = CodecPipeline(np.dtype("f4"), layout=(0,))
-    >>> array = ManifestArray.of_fragment(Fragment((0,), (months,), manifest), plain)
+    >>> array = ManifestArray.from_fragment(Fragment((0,), (months,), manifest), plain)
     >>> days = to_regular_chunks(array)
     >>> days.nchunks, days.manifest.lookup((31,)).offset
     (59, 900)
     """
-    array = _drop_flat_axes(array)
+    array = _drop_unit_axes(array)
     pipelines = {replace(p, flipped=()) for p in array.pipelines}
     if len(pipelines) != 1 or not array.gaps_read_as_missing:
         return array
-    division, pipeline = _find_division(array, permuted), pipelines.pop()
+    division, pipeline = _choose_division(array, permuted), pipelines.pop()
     if division is None or not all(are_uncompressed_in_files(f, pipeline) for f in array.fragments):
         return array
     depth, length = division
@@ -83,15 +83,19 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     return regular if find_regular_chunks(regular.shape, regular.fragments) is not None else array
 
 
-def _drop_flat_axes(array: ManifestArray) -> ManifestArray:
-    """Remove axes of length 1 in all chunks from the layouts, where their order is arbitrary."""
-    flat = {
+def _drop_unit_axes(array: ManifestArray) -> ManifestArray:
+    """Remove axes that have length 1 in all chunks from layouts, where their order is arbitrary."""
+    unit_axes = {
         axis
         for axis in range(array.ndim)
         if all(f.axes[axis].stored_lengths() <= {1} for f in array.fragments)
     }
     layouts = [
-        tuple(e for e in p.layout if (e.length > 1 if isinstance(e, FixedAxis) else e not in flat))
+        tuple(
+            e
+            for e in p.layout
+            if (e.length > 1 if isinstance(e, FixedAxis) else e not in unit_axes)
+        )
         for p in array.pipelines
     ]
     pairs = list(zip(array.pipelines, layouts, strict=True))
@@ -104,7 +108,7 @@ def _is_sorted(layout: Layout) -> bool:
     return all(isinstance(e, int) for e in layout) and list(layout) == sorted(layout)  # type: ignore[type-var]
 
 
-def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
+def _choose_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
     """Return the number of leading stored axes to split to length 1, and the next axis length.
 
     Return None if no chunk needs to be split, or if chunks have codecs.
@@ -162,7 +166,7 @@ def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
         inner_elements = int(np.max(count_elements(fragment, inner_layout), initial=1))
         largest = max(largest, inner_elements * length * pipeline.dtype.itemsize)
         pieces += count
-    return pieces if largest < SMALL_PIECE else 0
+    return pieces if largest < SMALL_PIECE_BYTES else 0
 
 
 def _find_longest_chunk(fragment: Fragment, axis: int) -> int:

@@ -179,7 +179,7 @@ def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
         array = get_virtual_array(variable)
         if array is not None:
             loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
-            data: Any = replace(array, fragments=tuple(loaded)).pruned()
+            data: Any = replace(array, fragments=tuple(loaded)).prune()
             variables[name] = variable.copy(data=data)
     return replace_variables(dataset, variables)
 
@@ -196,7 +196,7 @@ def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> 
     catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:
-        catalogue = manifest.catalogue
+        catalogue = manifest.source_summary
         if catalogue is not None:
             entry = catalogues.setdefault(catalogue.name, (catalogue, manifest))
             if entry[0].number < catalogue.number:
@@ -204,7 +204,7 @@ def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> 
         elif manifest.is_in_set and manifest.size > MAX_REFERENCES:
             return None
         else:
-            for file in manifest.listed:
+            for file in manifest.listed_files:
                 if not set_folder or not file.url.startswith(set_folder):
                     files[file] = None
     if len(catalogues) == 1 and not files:
@@ -212,7 +212,7 @@ def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> 
         return Sources(catalogue.number, catalogue.nbytes, catalogue.first)
     # several catalogues may list the same file under different names
     for _, manifest in catalogues.values():
-        files |= dict.fromkeys(manifest.listed)
+        files |= dict.fromkeys(manifest.listed_files)
     sizes = [file.size for file in files if file.size is not None]
     nbytes = sum(sizes) if len(sizes) == len(files) else None
     return Sources(len(files), nbytes, next((without_secrets(file.url) for file in files), None))

@@ -42,11 +42,11 @@ class SlabRun(NamedTuple):
 
     first: int
     stop: int
-    whole: bool
+    is_whole: bool
 
 
 class Slices(Sequence[slice]):
-    """A lazy sequence of slices, since few slices of a million slabs are ever used."""
+    """A lazy sequence of slices; of a million slabs, few slices are ever used."""
 
     __slots__ = ("_starts", "_step", "_stops")
 
@@ -96,7 +96,7 @@ EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], 
 
 
 def find_slab_runs(lengths: Ints) -> list[SlabRun]:
-    """Return runs of slabs of equal length; the length 0 stands for slabs not selected whole."""
+    """Return runs of slabs of equal length; slabs with length 0 are not selected whole."""
     bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
     return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
@@ -136,7 +136,7 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
 
 # ---------------------------------------------------------------------- axes
 
-MAX_AXIS = 2**62
+MAX_AXIS_LENGTH = 2**62
 """Maximum number of elements of an axis, so that sums of two positions fit into 64-bit integers."""
 
 
@@ -312,26 +312,26 @@ class ChunkAxis(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis(ChunkAxis):
-    """An axis with an edge every ``step`` elements, without the first ``hidden`` ones.
+    """An axis with an edge every ``step`` elements, without the first ``inset`` ones.
 
     ``last`` is the stored length of the last chunk: ``step`` if it is padded.
     """
 
     length: int
     step: int
-    hidden: int
+    inset: int
     last: int
 
     def __post_init__(self) -> None:
-        if self.length < 0 or self.step < 1 or not 0 <= self.hidden < self.step:
+        if self.length < 0 or self.step < 1 or not 0 <= self.inset < self.step:
             raise ValueError(
-                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} does "
+                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.inset} does "
                 f"not cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
-        if max(self.length, self.step) >= MAX_AXIS:
+        if max(self.length, self.step) >= MAX_AXIS_LENGTH:
             raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
-        shown = (self.hidden + self.length) - (self.nchunks - 1) * self.step
+        shown = (self.inset + self.length) - (self.nchunks - 1) * self.step
         if self.length and not shown <= self.last <= self.step:
             raise ValueError(
                 f"ChunkAxis: the last chunk stores {self.last} elements but shows up to {shown}"
@@ -343,11 +343,11 @@ class RegularAxis(ChunkAxis):
 
     @property
     def nchunks(self) -> int:
-        return -(-(self.hidden + self.length) // self.step) if self.length else 0
+        return -(-(self.inset + self.length) // self.step) if self.length else 0
 
     @property
     def chunk(self) -> int | None:
-        if self.hidden or self.last not in (self.step, self.length):
+        if self.inset or self.last not in (self.step, self.length):
             return None
         return self.last if self.nchunks == 1 else self.step if self.last == self.step else None
 
@@ -357,7 +357,7 @@ class RegularAxis(ChunkAxis):
 
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         stop = self.nchunks if stop is None else stop
-        edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.hidden
+        edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.inset
         # the first slab may be cropped, the last chunk padded
         edges[0] = max(int(edges[0]), 0)
         edges[-1] = min(int(edges[-1]), self.length)
@@ -366,24 +366,24 @@ class RegularAxis(ChunkAxis):
         if stop > first and stop == self.nchunks:
             encoded[-1] = self.last
         if stop > first and first == 0:
-            inset[0] = self.hidden
+            inset[0] = self.inset
         return Slabs(edges, encoded, inset)
 
     def edges_at(self, numbers: Ints) -> Ints:
-        positions: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
+        positions: Ints = np.clip(numbers * self.step - self.inset, 0, self.length)
         return positions
 
     def stored_lengths(self) -> set[int]:
         return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
 
     def locate(self, positions: Ints) -> Ints:
-        return (positions + self.hidden) // self.step
+        return (positions + self.inset) // self.step
 
     def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
         if stop <= start:
             return ChunkAxis.crop(self, start, stop)
-        first, inset = divmod(start + self.hidden, self.step)
-        final = (stop - 1 + self.hidden) // self.step
+        first, inset = divmod(start + self.inset, self.step)
+        final = (stop - 1 + self.inset) // self.step
         last = self.last if final == self.nchunks - 1 else self.step
         step = last if first == final else self.step
         return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
@@ -393,7 +393,7 @@ class RegularAxis(ChunkAxis):
         if count > 1 and self.last != self.step:
             return ChunkAxis.flip(self)
         stored = (count - 1) * self.step + self.last
-        return replace(self, hidden=stored - self.hidden - self.length) if count else self
+        return replace(self, inset=stored - self.inset - self.length) if count else self
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -483,12 +483,12 @@ def _concatenate_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
         return None
     total = head.length
     for left, right in pairwise(axes):
-        if not isinstance(right, RegularAxis) or right.step != head.step or right.hidden:
+        if not isinstance(right, RegularAxis) or right.step != head.step or right.inset:
             return None
-        if (left.hidden + left.length) % head.step:  # type: ignore[attr-defined]
+        if (left.inset + left.length) % head.step:  # type: ignore[attr-defined]
             return None
         total += right.length
-    return RegularAxis(total, head.step, head.hidden, axes[-1].last)  # type: ignore[attr-defined]
+    return RegularAxis(total, head.step, head.inset, axes[-1].last)  # type: ignore[attr-defined]
 
 
 def make_regular_axes(shape: Sequence[int], chunks: Sequence[int]) -> tuple[ChunkAxis, ...]:

@@ -64,19 +64,19 @@ COLUMNS = {
     "pipeline": np.uint16,
     "checksum": np.uint64,
 }
-"""The columns of a manifest, with their dtypes."""
+"""The columns of a manifest and their dtypes."""
 
-CACHED_TABLES = 4
-"""Number of cached `JoinedTable` objects, which the arrays of a dataset usually share."""
+MAX_CACHED_TABLES = 4
+"""Maximum number of cached `JoinedTable` objects; the arrays of a dataset usually share one."""
 
-SMALL_COLUMN = 1024
-"""Maximum number of values of a column, or entries of a table, that are pickled uncompressed."""
+MAX_UNCOMPRESSED = 1024
+"""Maximum number of values of a column, or of entries of a table, that is pickled uncompressed."""
 
-PIECE = 2**18
+PIECE_SIZE = 2**18
 """Number of values of a column that are processed at a time, to limit temporary memory."""
 
-SAMPLE = 2**16
-"""Number of values on which all ways to pack a column are tried."""
+SAMPLE_SIZE = 2**16
+"""Number of values on which all encodings of a column are tried."""
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -98,7 +98,7 @@ class Reference(NamedTuple):
     checksum: int
 
 
-def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
+def hash_files(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     """Return a hash of the urls and fingerprints of files, and their distinct access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
@@ -117,9 +117,9 @@ def build_column(name: str, values: Any, shape: tuple[int, ...]) -> Column:
 
 @lru_cache(4096)
 def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
-    """Return a read-only column of a single value.
+    """Return a read-only column with the same value everywhere.
 
-    Equals the result of `numpy.broadcast_to` in a tenth of the time.
+    The result equals that of `numpy.broadcast_to`, which takes ten times as long.
     """
     kind = np.dtype(COLUMNS[name])
     raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
@@ -140,24 +140,26 @@ def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
         return spread
     first = column[(0,) * column.ndim]
     # splitting costs too much for the small columns in scans of many files
-    small = column.size <= PIECE
+    small = column.size <= PIECE_SIZE
     pieces = [column] if small else (part for _, (part,) in split_columns(column))
     is_constant = all((part == first).all() for part in pieces)
     return np.broadcast_to(first, shape) if is_constant else spread
 
 
-def split_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
+def split_columns(
+    *columns: Column, piece_size: int = PIECE_SIZE
+) -> Iterator[tuple[Key, list[Column]]]:
     """Split columns along their longest axis; yield the index and the columns of each piece."""
     shape, spread = columns[0].shape, list(columns)
     if any(column.shape != shape for column in columns):
         shape = np.broadcast_shapes(*(column.shape for column in columns))
         spread = [np.broadcast_to(column, shape) for column in columns]
     size = prod(shape)
-    if size <= most:
+    if size <= piece_size:
         yield (slice(None),) * len(shape), spread
         return
     axis = shape.index(max(shape))
-    step = max(1, most * shape[axis] // size)
+    step = max(1, piece_size * shape[axis] // size)
     for begin in range(0, shape[axis], step):
         key = (*(slice(None),) * axis, slice(begin, begin + step))
         yield key, [column[key] for column in spread]
@@ -261,7 +263,7 @@ class JoinedTable(Generic[Item]):
     numbers: tuple[npt.NDArray[np.int32], ...]
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
+    def join(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
         """Join tables; the result is cached, so that the variables of a dataset share one table."""
         for cached in tuple(_joined_tables):
             # items are compared by identity
@@ -286,7 +288,7 @@ def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item,
     return list({id(table): table for table in tables}.values())
 
 
-_joined_tables: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
+_joined_tables: deque[JoinedTable[Any]] = deque(maxlen=MAX_CACHED_TABLES)
 
 
 def release_joined_tables() -> None:
@@ -296,21 +298,22 @@ def release_joined_tables() -> None:
 
 # ---------------------------------------------------------------------- packing
 
-LEVEL, RISE, EXPECTED = range(3)
-"""Ways to pack a column: values, differences, or deviations from expected differences."""
+VALUES, DIFFERENCES, DEVIATIONS = range(3)
+"""Encodings of a packed column: values, differences, or deviations from expected differences."""
 
 
 class PackedColumn(NamedTuple):
     """A compressed column of values, differences or deviations, each minus their minimum.
 
-    ``way`` is `LEVEL`, `RISE` or `EXPECTED`, ``least`` the minimum, and ``width`` the bytes per
-    item. The items are shuffled: first the first bytes of all, then the second bytes, and so on.
+    ``encoding`` is `VALUES`, `DIFFERENCES` or `DEVIATIONS`, ``minimum`` the minimum, and ``width``
+    the bytes per item. The items are shuffled: first the first bytes of all, then the second bytes,
+    and so on.
     """
 
     shape: tuple[int, ...]
-    way: int
+    encoding: int
     first: int
-    least: int
+    minimum: int
     width: int
     data: bytes
 
@@ -333,14 +336,19 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
     """
     if column.size == 1:
         return int(column.flat[0])
-    if column.size <= SMALL_COLUMN:
-        small = narrow(column)
+    if column.size <= MAX_UNCOMPRESSED:
+        small = narrow_dtype(column)
         return SmallColumn(small.shape, small.dtype.str, small.tobytes())
     flat = column.astype(np.int64, order="C").reshape(-1)
-    rises = _find_rises(steps, column.shape)
-    ways = (LEVEL, RISE) if rises is None else (LEVEL, RISE, EXPECTED)
-    way = min(ways, key=lambda n: len(_pack_column(flat[:SAMPLE], rises, n, column.shape).data))
-    return _pack_column(flat, rises, way, column.shape)
+    expected_steps = _broadcast_steps(steps, column.shape)
+    encodings = (
+        (VALUES, DIFFERENCES) if expected_steps is None else (VALUES, DIFFERENCES, DEVIATIONS)
+    )
+    encoding = min(
+        encodings,
+        key=lambda n: len(_pack_column(flat[:SAMPLE_SIZE], expected_steps, n, column.shape).data),
+    )
+    return _pack_column(flat, expected_steps, encoding, column.shape)
 
 
 def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None) -> Values:
@@ -356,41 +364,48 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
     data = decode_stream(zlib.decompressobj(), packed.data, None)
     planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)
     values = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
-    values += packed.least
-    if packed.way != LEVEL:
-        if packed.way == EXPECTED:
-            rises = _find_rises(steps, packed.shape)
-            values[1:] += rises[:-1] if rises is not None else 0
+    values += packed.minimum
+    if packed.encoding != VALUES:
+        if packed.encoding == DEVIATIONS:
+            expected_steps = _broadcast_steps(steps, packed.shape)
+            values[1:] += expected_steps[:-1] if expected_steps is not None else 0
         values[0] = packed.first
         np.cumsum(values, out=values)
     return values.reshape(packed.shape)
 
 
-def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
-    """Return the expected differences between neighbours as a flat array, or None if unknown."""
+def _broadcast_steps(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
+    """Return the expected differences between neighbours as a flat array.
+
+    Return None if there are none, or if their shape does not fit.
+    """
     if steps is None or np.broadcast_shapes(steps.shape, shape) != shape:
         return None
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
 
 
-def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...]) -> PackedColumn:
+def _pack_column(
+    flat: Flat, expected_steps: Flat | None, encoding: int, shape: tuple[int, ...]
+) -> PackedColumn:
     values = flat
-    if way != LEVEL:
+    if encoding != VALUES:
         values = np.empty_like(flat)
         np.subtract(flat[1:], flat[:-1], out=values[1:])
-        if way == EXPECTED and rises is not None:
-            values[1:] -= rises[: flat.size - 1]
+        if encoding == DEVIATIONS and expected_steps is not None:
+            values[1:] -= expected_steps[: flat.size - 1]
         # the first value is stored separately, so any small number packs well here
         values[0] = values[1]
-    least = int(values.min())
+    minimum = int(values.min())
     # 64-bit integers may wrap around, and wrap back in `unpack`
-    offsets = (values - least).view(np.uint64)
+    offsets = (values - minimum).view(np.uint64)
     width = np.min_scalar_type(int(offsets.max())).itemsize
     planes = np.ascontiguousarray(offsets.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T)
-    return PackedColumn(shape, way, int(flat[0]), least, width, zlib.compress(planes.data, 1))
+    return PackedColumn(
+        shape, encoding, int(flat[0]), minimum, width, zlib.compress(planes.data, 1)
+    )
 
 
-def narrow(column: Values) -> Values:
+def narrow_dtype(column: Values) -> Values:
     """Convert a column to the narrowest integer dtype that can represent its values."""
     if not column.size:
         return column
@@ -402,7 +417,7 @@ def narrow(column: Values) -> Values:
 
 def pack_table(table: Any) -> Any:
     """Compress a long table of files, for `unpack_table`; return a short one unchanged."""
-    return zlib.compress(pickle.dumps(table), 1) if len(table) > SMALL_COLUMN else table
+    return zlib.compress(pickle.dumps(table), 1) if len(table) > MAX_UNCOMPRESSED else table
 
 
 def unpack_table(packed: Any) -> Any:
@@ -437,7 +452,7 @@ def _is_valid_in_one_file(manifest: ChunkManifest) -> bool:
         return False
     size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
     columns = [compact(manifest.offset), compact(manifest.length)]
-    small = manifest.offset.size <= PIECE
+    small = manifest.offset.size <= PIECE_SIZE
     pieces = [columns] if small else [piece for _, piece in split_columns(*columns)]
     return all(
         offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
@@ -521,7 +536,7 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
         return np.zeros(0, np.int64)
     low, row = int(compacted.min()), compacted.size // len(compacted)
     first_index = np.full(int(compacted.max()) - low + 1, compacted.size, np.int64)
-    step = max(1, PIECE // row)
+    step = max(1, PIECE_SIZE // row)
     # the last assignment to an element wins, so assign in reverse order
     for begin in range((len(compacted) - 1) // step * step, -1, -step):
         part, first = compacted[begin : begin + step].ravel(), begin * row
@@ -556,7 +571,7 @@ class SourceColumns(NamedTuple):
     etags: npt.NDArray[np.object_]
 
     @classmethod
-    def of(cls, files: Iterable[SourceFile]) -> SourceColumns:
+    def from_files(cls, files: Iterable[SourceFile]) -> SourceColumns:
         """Build the columns from files."""
         rows = [
             (
@@ -625,7 +640,7 @@ class ReferenceTable:
         return None
 
     @property
-    def rest(self) -> int | None:
+    def missing_pipeline(self) -> int | None:
         """The pipeline of missing chunks, for a sparse table in memory; else None."""
         return None
 
@@ -635,8 +650,8 @@ class ReferenceTable:
         return 0
 
     @property
-    def where(self) -> str:
-        """A phrase for the repr of a manifest that tells where the rows are."""
+    def repr_suffix(self) -> str:
+        """The end of the repr of a manifest, which says where the rows are."""
         return ", whose references lie in a reference set"
 
     def load(self, ids: Ints) -> ChunkManifest:
@@ -663,8 +678,8 @@ class ReferenceTable:
         """Return the files whose url is in ``urls``."""
         return tuple(file for file in self.list_sources() if file.url in urls)
 
-    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
-        """Return the table with offsets in the containing files; None if rows must be read.
+    def relocate(self, locations: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
+        """Return the table with offsets in the containing files, or None if rows must be read.
 
         ``locations`` has, for each file, the file that contains it, and its offset there.
         """
@@ -672,9 +687,9 @@ class ReferenceTable:
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ReferenceTable | None:
         """Return the table with ``change`` applied to each file, or None if rows must be read."""
-        return self.moved_into([(change(file), 0) for file in self.files or ()])
+        return self.relocate([(change(file), 0) for file in self.files or ()])
 
-    def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
+    def prune(self, manifest: ChunkManifest) -> ChunkManifest:
         """Return a view of this table without the references and files that it does not use."""
         return manifest
 
@@ -689,14 +704,14 @@ class ReferenceTable:
 class RowView(NamedTuple):
     """A strided view of a table: the row of a chunk is ``first`` plus its chunk id times strides.
 
-    ``renumbered`` maps the pipelines of the table to those of the array; None if they are equal.
+    ``pipeline_map`` maps the pipelines of the table to those of the array; None if they are equal.
     """
 
     table: ReferenceTable
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     first: int = 0
-    renumbered: tuple[int, ...] | None = None
+    pipeline_map: tuple[int, ...] | None = None
 
     @property
     def is_in_order(self) -> bool:
@@ -705,15 +720,19 @@ class RowView(NamedTuple):
         return self.first == 0 and all(n == 1 or stride == step for n, stride, step in steps)
 
     @property
-    def only(self) -> int:
+    def only_pipeline(self) -> int:
         """The pipeline of every chunk of a table without pipelines."""
-        return self.renumbered[0] if self.renumbered else 0
+        return self.pipeline_map[0] if self.pipeline_map else 0
 
     @property
-    def rest(self) -> int | None:
+    def missing_pipeline(self) -> int | None:
         """The pipeline of missing chunks, if the table is sparse."""
-        rest = self.table.rest
-        return rest if rest is None or self.renumbered is None else self.renumbered[rest]
+        missing_pipeline = self.table.missing_pipeline
+        return (
+            missing_pipeline
+            if missing_pipeline is None or self.pipeline_map is None
+            else self.pipeline_map[missing_pipeline]
+        )
 
     # ------------------------------------------------------------------ other views
 
@@ -749,21 +768,21 @@ class RowView(NamedTuple):
 
     def with_pipelines(self, numbers: Sequence[int]) -> RowView:
         """Renumber the pipelines: pipeline ``i`` becomes ``numbers[i]``."""
-        present = range(len(numbers)) if self.renumbered is None else self.renumbered
+        present = range(len(numbers)) if self.pipeline_map is None else self.pipeline_map
         new: tuple[int, ...] | None = tuple(numbers[i] for i in present)
         if not self.table.has_pipelines:
-            number = numbers[self.only]
+            number = numbers[self.only_pipeline]
             new = (number,) if number else None
-        return self._replace(renumbered=new)
+        return self._replace(pipeline_map=new)
 
     # ------------------------------------------------------------------ reading
 
     def load(self, numbers: Ints) -> ChunkManifest:
         """Return the references at some row indexes, in their shape."""
         loaded = self.table.load(numbers)
-        return loaded if self.renumbered is None else loaded.with_pipelines(self.renumbered)
+        return loaded if self.pipeline_map is None else loaded.with_pipelines(self.pipeline_map)
 
-    def cross(self, positions: Sequence[Ints]) -> ChunkManifest:
+    def load_mesh(self, positions: Sequence[Ints]) -> ChunkManifest:
         """Return the references of an open mesh of chunks: one array of positions per axis."""
         row_ids: Ints = np.array(self.first, np.int64).reshape((1,) * len(positions))
         for axis, (stride, ids) in enumerate(zip(self.strides, positions, strict=True)):

@@ -25,7 +25,7 @@ from virtualds.options import MIB
 @public
 @dataclass(frozen=True, repr=False)
 class Fragment:
-    """A box of an array whose chunks form one grid.
+    """A box of an array, whose chunks form one grid.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Fragment:
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """The end of the box in the array, per axis."""
+        """The position after the end of the box in the array, per axis."""
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
 
     def edges(self, axis: int) -> Ints:
@@ -91,7 +91,7 @@ class Fragment:
         return self.axes[axis].slabs().edges + self.start[axis]
 
     def count_slabs(self, segments: Sequence[Sequence[tuple[int, ...]]]) -> int:
-        """Return the number of chunks of the result if each axis is indexed by segments.
+        """Return the number of chunks that the result of an index by segments has.
 
         A segment is a tuple that begins with start and stop. Repeated elements count once, since
         they are read once: in an outer join, xarray repeats the last element of a gap.
@@ -138,8 +138,8 @@ class Fragment:
     def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
         """Return the fragment with its parts along an axis reordered.
 
-        None if a chunk belongs to two parts, if the references are in a set, or if chunks are
-        inline.
+        Return None if a chunk belongs to two parts, if the references are in a set, or if chunks
+        are inline.
         """
         if self.manifest.is_in_set or (manifest := self.manifest.loaded()).inline:
             return None
@@ -235,7 +235,7 @@ LARGE_BLOCK = 128 * MIB
 
 Lengths = tuple[int, ...]
 
-AxesAlong = Sequence[tuple[int, ChunkAxis]]
+PlacedAxes = Sequence[tuple[int, ChunkAxis]]
 """The chunk axes of all fragments along one axis of the array, each with its start."""
 
 
@@ -260,7 +260,8 @@ def find_whole_blocks(
         for axis in range(len(shape))
     ]
     edges = [
-        _find_shared_edges(size, axes_along) for size, axes_along in zip(shape, along, strict=True)
+        _find_shared_edges(size, placed_axes)
+        for size, placed_axes in zip(shape, along, strict=True)
     ]
     # most fragments of an array have the same axes
     distinct_axes = {f.axes for f in fragments_with_elements}
@@ -273,7 +274,7 @@ def find_whole_blocks(
             break
         edges[axis] = _find_edges_of_longest(shape[axis], along[axis])
     covered = zip(edges, along, strict=True)
-    return tuple(_edges_to_lengths(_divide_gaps(e, axes_along)) for e, axes_along in covered)
+    return tuple(_edges_to_lengths(_divide_gaps(e, placed_axes)) for e, placed_axes in covered)
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
@@ -314,16 +315,16 @@ def _find_longest(lengths: Ints) -> int:
     return int(lengths.max(initial=0))
 
 
-def _list_slab_edges(axes_along: AxesAlong) -> list[Ints]:
-    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in axes_along}}
-    return [edges[axis] + start for start, axis in axes_along]
+def _list_slab_edges(placed_axes: PlacedAxes) -> list[Ints]:
+    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in placed_axes}}
+    return [edges[axis] + start for start, axis in placed_axes]
 
 
-def _find_shared_edges(size: int, axes_along: AxesAlong) -> Ints:
+def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
     """Return the chunk edges of all fragments, without those inside a chunk of another one."""
-    edges_by_fragment = _list_slab_edges(axes_along)
+    edges_by_fragment = _list_slab_edges(placed_axes)
     shared_edges = np.unique(np.concatenate([np.array([0, size]), *edges_by_fragment]))
-    for edges in edges_by_fragment if len(axes_along) > 1 else ():
+    for edges in edges_by_fragment if len(placed_axes) > 1 else ():
         first, stop = (
             np.searchsorted(shared_edges, edges[0]),
             np.searchsorted(shared_edges, edges[-1], "right"),
@@ -335,29 +336,29 @@ def _find_shared_edges(size: int, axes_along: AxesAlong) -> Ints:
     return shared_edges
 
 
-def _compute_block_ratio(edges: Ints, axes_along: AxesAlong) -> float:
+def _compute_block_ratio(edges: Ints, placed_axes: PlacedAxes) -> float:
     """Return the ratio of the longest block to the longest stored chunk along an axis."""
     stored = max(
-        (_find_longest(axis.lengths) for axis in {axis for _, axis in axes_along}), default=0
+        (_find_longest(axis.lengths) for axis in {axis for _, axis in placed_axes}), default=0
     )
     return _find_longest(np.diff(edges)) / max(stored, 1)
 
 
-def _find_edges_of_longest(size: int, axes_along: AxesAlong) -> Ints:
+def _find_edges_of_longest(size: int, placed_axes: PlacedAxes) -> Ints:
     """Return the chunk edges of the longest fragment, and the bounds of all others."""
-    start, axis = max(axes_along, key=lambda placed: placed[1].size)
-    ends: list[Any] = [(begin, begin + other.size) for begin, other in axes_along]
+    start, axis = max(placed_axes, key=lambda placed: placed[1].size)
+    ends: list[Any] = [(begin, begin + other.size) for begin, other in placed_axes]
     outside = np.array([0, size, *np.ravel(ends)])
     outside = outside[(outside <= start) | (outside >= start + axis.size)]
     return np.unique(np.concatenate([axis.slabs().edges + start, outside]))
 
 
-def _divide_gaps(edges: Ints, axes_along: AxesAlong) -> Ints:
+def _divide_gaps(edges: Ints, placed_axes: PlacedAxes) -> Ints:
     """Divide gaps between fragments into blocks as long as the longest block of fragments."""
-    if not axes_along:
+    if not placed_axes:
         return edges
     covered = np.zeros(edges.size - 1, bool)
-    for start, axis in axes_along:
+    for start, axis in placed_axes:
         covered |= (edges[:-1] >= start) & (edges[1:] <= start + axis.size)
     step = _find_longest(np.diff(edges)[covered])
     if covered.all() or not step:
@@ -400,7 +401,9 @@ def find_regular_length(
     return length
 
 
-def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
+def find_rectilinear_chunks(
+    shape: Sequence[int], fragments: Sequence[Fragment]
+) -> list[Ints] | None:
     """Return the chunk lengths, per axis, of the rectilinear grid of all fragments, or None.
 
     Chunks must not be cropped; only the last one along an axis may reach past the end of the array.
@@ -411,23 +414,23 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
     >>> from virtualds.chunks.manifest import ChunkManifest
     >>> months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
     >>> year = Fragment((0,), (months,), ChunkManifest.missing((3,)))
-    >>> [lengths.tolist() for lengths in find_mesh_lengths((90,), [year])]
+    >>> [lengths.tolist() for lengths in find_rectilinear_chunks((90,), [year])]
     [[31, 28, 31]]
     """
     mesh = []
     for axis, size in enumerate(shape):
-        cuts = {(f.start[axis], f.axes[axis]) for f in fragments if 0 not in f.shape}
-        lengths = _find_axis_lengths(size, sorted(cuts, key=lambda cut: cut[0]))
+        axes = {(f.start[axis], f.axes[axis]) for f in fragments if 0 not in f.shape}
+        lengths = _find_axis_lengths(size, sorted(axes, key=lambda placed: placed[0]))
         if lengths is None:
             return None
         mesh.append(lengths)
     return mesh
 
 
-def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
+def _find_axis_lengths(size: int, placed_axes: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
     """Return the chunk lengths that all fragments share along an axis, or None if they differ."""
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for start, axis in axes_along:
+    for start, axis in placed_axes:
         edges, encoded, inset = axis.slabs()
         logical, end = np.diff(edges), edges[1:] + start
         is_whole = (encoded == logical) | ((encoded > logical) & (end == size))

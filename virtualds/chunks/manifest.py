@@ -36,13 +36,13 @@ from virtualds.chunks.columns import (
     compute_strides,
     concatenate_columns,
     constant_column,
-    digest,
     find_distinct,
     find_distinct_in_order,
     fit_column,
+    hash_files,
     is_same_column,
     map_compact,
-    narrow,
+    narrow_dtype,
     pack,
     pack_table,
     renumber_files,
@@ -59,33 +59,33 @@ from virtualds.source_file import SourceFile
 # ``hasattr`` is false for them: xarray would treat an array with ``chunks`` as a dask array.
 
 
-def is_private(name: str) -> bool:
-    """Return whether a name is private, which special names are not.
+def is_private_name(name: str) -> bool:
+    """Return whether a name is private; special names (``__len__``) are not.
 
-    >>> is_private("_map"), is_private("load"), is_private("__doc__")
+    >>> is_private_name("_map"), is_private_name("load"), is_private_name("__doc__")
     (True, False, False)
     """
     return name.startswith("_") and not name.startswith("__")
 
 
-class ForeignNames:
-    """Base class whose errors for attribute names of other libraries say what to use instead."""
+class ForeignNameHints:
+    """Base class whose errors for attribute names of other libraries name the alternative."""
 
     __slots__ = ()
 
-    _FAMILIAR: ClassVar[Mapping[str, str]] = {}
-    """Attribute names of other libraries, and what to use instead."""
+    _NAME_HINTS: ClassVar[Mapping[str, str]] = {}
+    """Alternatives to attribute names of other libraries, by name."""
 
     def __dir__(self) -> list[str]:
-        """Return the names without private ones."""
-        return [name for name in super().__dir__() if not is_private(name)]
+        """Return the public and special names."""
+        return [name for name in super().__dir__() if not is_private_name(name)]
 
     if not TYPE_CHECKING:
         # hidden from type checkers, which would otherwise accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
             kind = type(self).__name__
-            remedy = self._FAMILIAR.get(name)
+            remedy = self._NAME_HINTS.get(name)
             if remedy is None:
                 raise AttributeError(
                     f"{kind!r} object has no attribute {name!r}", name=name, obj=self
@@ -94,7 +94,7 @@ class ForeignNames:
             raise AttributeError(f"{kind} has no {name!r}: {remedy}")
 
 
-OF_MANIFESTS = {
+MANIFEST_NAME_HINTS = {
     "entries": "dict() has the path, offset and length of every chunk",
     "get_entry": "lookup(chunk_id) returns the row of a chunk",
     "items": "dict().items() has the chunks by key",
@@ -106,7 +106,7 @@ OF_MANIFESTS = {
 }
 """Attribute names of VirtualiZarr's ``ChunkManifest``."""
 
-OF_ARRAYS = {
+ARRAY_NAME_HINTS = {
     "chunks": (
         "chunks may differ in length, so there is no one shape: .blocks has the lengths of whole "
         "chunks along every axis, and .fragments[0].axes how each axis is cut"
@@ -118,7 +118,7 @@ OF_ARRAYS = {
 }
 """Attribute names of VirtualiZarr's ``ManifestArray``."""
 
-OF_DATASETS = {
+DATASET_NAME_HINTS = {
     "nrefs": "it is .nchunks, which also counts missing chunks",
     "to_icechunk": "call to_manifest('repo.icechunk'), or to_manifest(session) of Icechunk",
     "to_kerchunk": (
@@ -132,24 +132,24 @@ OF_DATASETS = {
 
 # ---------------------------------------------------------------------- manifests
 
-Kind = TypeVar("Kind", bound=ReferenceTable)
+Table = TypeVar("Table", bound=ReferenceTable)
 
-IN_MEMORY = ("files", *COLUMNS, "inline")
-"""Attributes that a view of a table loads when they are accessed."""
+LOADED_ATTRIBUTES = ("files", *COLUMNS, "inline")
+"""Attributes that a view of a table loads when they are first accessed."""
 
-LARGE = 2**16
+MIN_SPARSE_GRID = 2**16
 """Size of a chunk grid above which few references are stored sparsely."""
 
 BLOCK_CHUNKS = 2**18
 """Number of chunks of a block."""
 
-MAX_LISTED = 2**20
+MAX_UNFILTERED_GRID = 2**20
 """Maximum size of a chunk grid that is read without first finding the chunks that exist."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
-class ChunkManifest(ForeignNames):
+class ChunkManifest(ForeignNameHints):
     """The references of all chunks of a grid: columns in memory, or a view of a reference table.
 
     The columns of a view are loaded when they are accessed: its table may be a formula, may be
@@ -193,7 +193,7 @@ class ChunkManifest(ForeignNames):
     inline: tuple[bytes, ...] = ()
     rows: RowView | None = field(default=None, init=False)
 
-    _FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
+    _NAME_HINTS: ClassVar[Mapping[str, str]] = MANIFEST_NAME_HINTS
 
     def __post_init__(self) -> None:
         # not a loop, which would be slow for the many manifests of a scan
@@ -203,27 +203,27 @@ class ChunkManifest(ForeignNames):
             raise ValueError(f"ChunkManifest: columns of one grid have one shape, got {shapes}")
 
     @classmethod
-    def of_table(
+    def from_table(
         cls,
         table: ReferenceTable,
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
         first: int = 0,
-        renumbered: tuple[int, ...] | None = None,
+        pipeline_map: tuple[int, ...] | None = None,
     ) -> ChunkManifest:
         """Return a manifest that is a view of a reference table.
 
         Parameters
         ----------
         table : ReferenceTable
-        shape, strides, first, renumbered
+        shape, strides, first, pipeline_map
             As in `RowView`; by default the rows in C order.
         """
         strides = compute_strides(shape) if strides is None else strides
-        return cls._of_rows(RowView(table, shape, strides, first, renumbered))
+        return cls._from_rows(RowView(table, shape, strides, first, pipeline_map))
 
     @classmethod
-    def _of_rows(cls, rows: RowView) -> ChunkManifest:
+    def _from_rows(cls, rows: RowView) -> ChunkManifest:
         manifest = object.__new__(cls)
         object.__setattr__(manifest, "rows", rows)
         return manifest
@@ -231,14 +231,14 @@ class ChunkManifest(ForeignNames):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # a column of a view; callers that need several columns use `loaded`
-            if name not in IN_MEMORY:
-                return ForeignNames.__getattr__(self, name)
+            # loads one column of a view; callers that need several columns use `loaded`
+            if name not in LOADED_ATTRIBUTES:
+                return ForeignNameHints.__getattr__(self, name)
             table = self.rows.table
             if name == "files" and table.files is not None:
                 return table.files
             if name == "pipeline" and not table.has_pipelines:
-                return constant_column("pipeline", self.rows.only, self.rows.shape)
+                return constant_column("pipeline", self.rows.only_pipeline, self.rows.shape)
             return getattr(self.loaded(), name)
 
     @classmethod
@@ -323,10 +323,10 @@ class ChunkManifest(ForeignNames):
     def __repr__(self) -> str:
         chunks = format_count(self.size, "chunk")
         if self.rows is not None:
-            location = self.rows.table.where
+            suffix = self.rows.table.repr_suffix
         else:
-            location = f" of {format_count(len(self.files), 'file')}" if self.files else ""
-        return f"<{type(self).__name__} {self.shape}: {chunks}{location}>"
+            suffix = f" of {format_count(len(self.files), 'file')}" if self.files else ""
+        return f"<{type(self).__name__} {self.shape}: {chunks}{suffix}>"
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
@@ -335,27 +335,27 @@ class ChunkManifest(ForeignNames):
             return tuple(dict.fromkeys(self.files))
         used: dict[SourceFile, None] = {}
         for _, references in iterate_references(self):
-            used |= dict.fromkeys(references.pruned().files)
+            used |= dict.fromkeys(references.prune().files)
         return tuple(used)
 
     @property
-    def listed(self) -> tuple[SourceFile, ...]:
+    def listed_files(self) -> tuple[SourceFile, ...]:
         """The table of files; for a view, all files that its table lists, used or not."""
         return self.files if self.rows is None else self.rows.table.list_sources()
 
-    def find_listed(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the files of `listed` whose url is in ``urls``."""
+    def find_listed_files(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return the files of `listed_files` whose url is in ``urls``."""
         if self.rows is not None:
             return self.rows.table.find_sources(urls)
         return tuple(file for file in self.files if file.url in urls)
 
     @property
-    def catalogue(self) -> SourceSummary | None:
+    def source_summary(self) -> SourceSummary | None:
         """Totals of the files that the reference set stores, or None if files have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
-    def count_stored(self) -> CountedSources | None:
-        """Count the chunks in each file, or return None if references must be read for that."""
+    def count_sources(self) -> CountedSources | None:
+        """Return the number of chunks in each file, or None if references must be read for that."""
         row_range = None if self.rows is None else self.rows.find_range()
         if self.rows is None or row_range is None:
             return None
@@ -373,7 +373,7 @@ class ChunkManifest(ForeignNames):
         """Return the reference of one chunk."""
         if self.rows is not None:
             positions = [np.array([range(n)[i]]) for n, i in zip(self.shape, chunk_id, strict=True)]
-            return self.rows.cross(positions).lookup((0,) * len(positions))
+            return self.rows.load_mesh(positions).lookup((0,) * len(positions))
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
 
     def dict(self) -> dict[str, dict[str, Any]]:
@@ -420,9 +420,9 @@ class ChunkManifest(ForeignNames):
     @property
     def must_stay_separate(self) -> bool:
         """Whether joining it with others would load references of a set or a large table."""
-        if self.rows is None or self.rest is not None:
+        if self.rows is None or self.missing_pipeline is not None:
             return False
-        return self.is_in_set or (self.size > LARGE and not self.is_in_source)
+        return self.is_in_set or (self.size > MIN_SPARSE_GRID and not self.is_in_source)
 
     @property
     def is_in_source(self) -> bool:
@@ -434,17 +434,17 @@ class ChunkManifest(ForeignNames):
         """The table of a view, or None if the columns are in memory."""
         return None if self.rows is None else self.rows.table
 
-    def table_of(self, kind: type[Kind]) -> Kind | None:
-        """Return the table of a view if it has the type ``kind``, else None."""
-        return self.table if isinstance(self.table, kind) else None
+    def get_table(self, table_type: type[Table]) -> Table | None:
+        """Return the table of a view if it has the type ``table_type``, else None."""
+        return self.table if isinstance(self.table, table_type) else None
 
-    def counts(self, table: ReferenceTable | None, first: int = 0) -> bool:
-        """Return whether this is a view of consecutive rows of ``table``, from ``first`` on."""
+    def is_row_range(self, table: ReferenceTable | None, first: int = 0) -> bool:
+        """Return whether this is a view of consecutive rows of ``table``, starting at ``first``."""
         return (
             self.rows is not None
             and self.rows.table == table
             and self.rows.first == first
-            and not any(self.rows.renumbered or ())
+            and not any(self.rows.pipeline_map or ())
             and self.rows._replace(first=0).is_in_order
         )
 
@@ -457,9 +457,9 @@ class ChunkManifest(ForeignNames):
         return (None, self) if self.rows is None else self.rows.table.get_if_loaded(self.rows)
 
     @property
-    def rest(self) -> int | None:
+    def missing_pipeline(self) -> int | None:
         """The pipeline of missing chunks of a sparse manifest, else None."""
-        return None if self.rows is None else self.rows.rest
+        return None if self.rows is None else self.rows.missing_pipeline
 
     def loaded(self) -> ChunkManifest:
         """Return the manifest with its columns in memory.
@@ -472,7 +472,7 @@ class ChunkManifest(ForeignNames):
         if self.rows is None:
             return self
         if self.size <= MAX_CHUNKS:
-            return self.rows.cross([np.arange(n) for n in self.shape])
+            return self.rows.load_mesh([np.arange(n) for n in self.shape])
         parts = [part for _, part in iterate_blocks(self)]
         return ChunkManifest.concatenate(parts, 0).reshape(self.shape)
 
@@ -480,7 +480,7 @@ class ChunkManifest(ForeignNames):
         """Take chunks along an axis; the id -1 stands for a missing chunk."""
         if isinstance(ids, slice):
             if self.rows is not None:
-                return self._of_rows(self.rows.crop(axis, ids))
+                return self._from_rows(self.rows.crop(axis, ids))
             index = (slice(None),) * axis + (ids,)
             return self._map(lambda column: column[index])
         if self.rows is not None:
@@ -499,10 +499,10 @@ class ChunkManifest(ForeignNames):
         distinct = distinct[distinct >= 0]
         if not distinct.size:
             shape = (*self.shape[:axis], ids.size, *self.shape[axis + 1 :])
-            return ChunkManifest.build(shape, file=MISSING, pipeline=rows.only)
+            return ChunkManifest.build(shape, file=MISSING, pipeline=rows.only_pipeline)
         mesh = [distinct if i == axis else np.arange(n) for i, n in enumerate(self.shape)]
         positions = np.where(ids < 0, -1, np.searchsorted(distinct, ids))
-        return rows.cross(mesh).take(axis, positions)
+        return rows.load_mesh(mesh).take(axis, positions)
 
     @staticmethod
     def concatenate(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
@@ -510,7 +510,7 @@ class ChunkManifest(ForeignNames):
         if len(manifests) == 1:
             return manifests[0]
         manifests = [m.loaded() for m in manifests]
-        table = JoinedTable.of([m.files for m in manifests])
+        table = JoinedTable.join([m.files for m in manifests])
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
         inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
@@ -527,20 +527,20 @@ class ChunkManifest(ForeignNames):
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
         """Permute the axes of the chunk grid."""
         if self.rows is not None:
-            return self._of_rows(self.rows.transpose(axes))
+            return self._from_rows(self.rows.transpose(axes))
         return self._map(lambda column: column.transpose(axes))
 
     def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Insert or remove axes that have a single chunk."""
         if self.rows is not None:
             rows = self.rows.reshape(shape)
-            return self.loaded().reshape(shape) if rows is None else self._of_rows(rows)
+            return self.loaded().reshape(shape) if rows is None else self._from_rows(rows)
         return self._map(lambda column: column.reshape(shape))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Repeat the chunks along axes that have a single chunk."""
         if self.rows is not None:
-            return self._of_rows(self.rows.broadcast_to(shape))
+            return self._from_rows(self.rows.broadcast_to(shape))
         return self._map(lambda column: np.broadcast_to(column, shape))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
@@ -554,10 +554,10 @@ class ChunkManifest(ForeignNames):
         """Return the same view of another table, or None without a table."""
         if self.rows is None or table is None:
             return None
-        return self._of_rows(self.rows._replace(table=table))
+        return self._from_rows(self.rows._replace(table=table))
 
-    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
-        """Return a manifest that refers to the files in which the present ones are embedded.
+    def relocate(self, locations: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+        """Return the manifest with byte ranges of the files that contain the present ones.
 
         Parameters
         ----------
@@ -565,8 +565,8 @@ class ChunkManifest(ForeignNames):
             For each file of the table, the file that contains it, and its offset there.
         """
         if self.rows is not None:
-            moved = self._with_table(self.rows.table.moved_into(locations))
-            return self.loaded().moved_into(locations) if moved is None else moved
+            moved = self._with_table(self.rows.table.relocate(locations))
+            return self.loaded().relocate(locations) if moved is None else moved
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in locations]
         # the codes of missing and inline chunks index from the end of the table
@@ -580,8 +580,8 @@ class ChunkManifest(ForeignNames):
             offset=fit_column(offset, self.shape),
         )
 
-    def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
-        """Return the manifest with checksums for those chunks that have none.
+    def add_checksums(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
+        """Return the manifest with checksums for chunks that have none.
 
         Parameters
         ----------
@@ -589,15 +589,15 @@ class ChunkManifest(ForeignNames):
             Broadcast to the chunk grid.
         """
         if self.rows is not None:
-            return self.loaded().checked(checksums)
+            return self.loaded().add_checksums(checksums)
         present = compact(self.checksum)
         combined = np.where(present == 0, checksums, present)
         return replace(self, checksum=fit_column(combined, self.shape))
 
-    def pruned(self) -> ChunkManifest:
+    def prune(self) -> ChunkManifest:
         """Return the manifest without the files that contain none of its chunks."""
         if self.rows is not None:
-            return self.rows.table.pruned(self)
+            return self.rows.table.prune(self)
         used = find_distinct(compact(self.file), len(self.files))
         return self if used.size == len(self.files) else self._select_files(used)
 
@@ -621,7 +621,7 @@ class ChunkManifest(ForeignNames):
         if list(numbers) == list(range(len(numbers))):
             return self
         if self.rows is not None:
-            return self._of_rows(self.rows.with_pipelines(numbers))
+            return self._from_rows(self.rows.with_pipelines(numbers))
         table = np.asarray(numbers, np.uint16)
         return replace(self, pipeline=map_compact(self.pipeline, lambda c: table[c]))
 
@@ -629,16 +629,16 @@ class ChunkManifest(ForeignNames):
         """Return the indexes of pipelines that chunks may have, out of ``count`` pipelines."""
         if self.rows is None:
             return np.unique(compact(self.pipeline))
-        if self.rest is not None:
+        if self.missing_pipeline is not None:
             ids, references = gather_references(self)
             used = references.used_pipelines(count) if ids.size else np.zeros(0, np.int64)
-            return used if ids.size == self.size else np.union1d(used, [self.rest])
+            return used if ids.size == self.size else np.union1d(used, [self.missing_pipeline])
         if not self.rows.table.has_pipelines:
-            return np.array([self.rows.only])
-        renumbered = self.rows.renumbered
-        return np.arange(count) if renumbered is None else np.unique(renumbered)
+            return np.array([self.rows.only_pipeline])
+        pipeline_map = self.rows.pipeline_map
+        return np.arange(count) if pipeline_map is None else np.unique(pipeline_map)
 
-    def same(self, other: ChunkManifest) -> bool:
+    def has_same_references(self, other: ChunkManifest) -> bool:
         """Return whether both manifests have the same references."""
         if self is other:
             return True
@@ -646,11 +646,15 @@ class ChunkManifest(ForeignNames):
             return False
         if self.rows is not None and self.rows == other.rows:
             return True
-        if self.rest is not None and other.rest is not None:
-            (ids, rows), (others, other_rows) = map(gather_references, (self, other))
-            same = self.rest == other.rest and np.array_equal(ids, others)
-            return same and rows.same(other_rows)
-        if (self.rest is not None or other.rest is not None) and self.size > LARGE:
+        if self.missing_pipeline is not None and other.missing_pipeline is not None:
+            (ids, rows), (other_ids, other_rows) = map(gather_references, (self, other))
+            is_same = self.missing_pipeline == other.missing_pipeline and np.array_equal(
+                ids, other_ids
+            )
+            return is_same and rows.has_same_references(other_rows)
+        if (
+            self.missing_pipeline is not None or other.missing_pipeline is not None
+        ) and self.size > MIN_SPARSE_GRID:
             return False
         left, right = self.loaded(), other.loaded()
         return (
@@ -668,7 +672,7 @@ class ChunkManifest(ForeignNames):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle compressed columns, or, for a view, its table and strides."""
         if self.rows is not None:
-            return ChunkManifest.of_table, tuple(self.rows)
+            return ChunkManifest.from_table, tuple(self.rows)
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
         packed = {name: pack(column) for name, column in columns.items() if name != "offset"}
         packed["offset"] = pack(columns["offset"], columns["length"])
@@ -684,18 +688,18 @@ class ChunkManifest(ForeignNames):
 
         if self.rows is not None:
             return ("virtualds-counted", *map(normalize_token, self.rows))
-        columns = (narrow(compact(getattr(self, name))) for name in COLUMNS)
+        columns = (narrow_dtype(compact(getattr(self, name))) for name in COLUMNS)
         return (
             "virtualds-references",
             self.shape,
-            *map(normalize_token, (digest(self.files), self.inline, *columns)),
+            *map(normalize_token, (hash_files(self.files), self.inline, *columns)),
         )
 
 
 def _unpack_manifest(
     files: Any, inline: tuple[bytes, ...], shape: tuple[int, ...], packed: Mapping[str, Any]
 ) -> ChunkManifest:
-    """Restore a pickled manifest."""
+    """Restore a manifest from the result of `ChunkManifest.__reduce__`."""
     columns: dict[str, Column] = {}
     for name, kind in COLUMNS.items():
         if isinstance(packed[name], int):
@@ -711,7 +715,7 @@ def _unpack_manifest(
 
 
 def iterate_blocks(
-    manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
+    manifest: ChunkManifest, start: int = 0, block_size: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
     """Yield blocks of flat chunk ids and their references, from chunk ``start`` on.
 
@@ -719,8 +723,8 @@ def iterate_blocks(
     of chunks fails early.
     """
     references, description = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
-    for begin in range(start, manifest.size, most):
-        ids = np.arange(begin, min(begin + most, manifest.size))
+    for begin in range(start, manifest.size, block_size):
+        ids = np.arange(begin, min(begin + block_size, manifest.size))
         part = manifest.at(ids)
         references += int(np.count_nonzero(part.file != MISSING))
         check_table((int(ids[-1]) + 1 - start,), max(references, 1), description)
@@ -728,24 +732,29 @@ def iterate_blocks(
 
 
 def iterate_references(
-    manifest: ChunkManifest, most: int = BLOCK_CHUNKS
+    manifest: ChunkManifest, block_size: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
     """Yield blocks of the ascending flat ids of existing chunks, and their references.
 
     If the manifest knows which chunks exist, the time does not depend on the number of missing
     chunks. Otherwise `UnsupportedError` is raised for almost empty blocks.
     """
-    looks_up_existing = manifest.size > MAX_LISTED or not manifest.is_in_set
+    looks_up_existing = manifest.size > MAX_UNFILTERED_GRID or not manifest.is_in_set
     existing = manifest.find_existing() if looks_up_existing else None
     blocks: Iterator[tuple[Ints, ChunkManifest]]
     if existing is not None:
-        cuts = (existing[begin : begin + most] for begin in range(0, existing.size, most))
+        cuts = (
+            existing[begin : begin + block_size] for begin in range(0, existing.size, block_size)
+        )
         blocks = ((ids, manifest.at(ids)) for ids in cuts)
     elif manifest.is_loaded:
-        flat = (np.arange(n, min(n + most, manifest.size)) for n in range(0, manifest.size, most))
+        flat = (
+            np.arange(n, min(n + block_size, manifest.size))
+            for n in range(0, manifest.size, block_size)
+        )
         blocks = ((ids, manifest.at(ids)) for ids in flat)
     else:
-        blocks = iterate_blocks(manifest, most=most)
+        blocks = iterate_blocks(manifest, block_size=block_size)
     for ids, part in blocks:
         exists = part.file != MISSING
         if exists.all():

@@ -1,8 +1,8 @@
 """Reference tables in memory (evenly spaced, sparse, tiled), and caches of stored tables.
 
 `StridedReferences` describes the evenly spaced records of a classic netCDF variable by three
-numbers. `SparseReferences` has only existing chunks, as in a grid of forecasts most of which do not
-exist yet. `TiledReferences` combines manifests on one grid.
+numbers. `SparseReferences` has only existing chunks, for a grid with many missing chunks.
+`TiledReferences` combines manifests on one grid.
 
 Reference sets in Parquet store rows in records of equal size, of which the most recently used ones
 are cached.
@@ -30,14 +30,19 @@ from virtualds.chunks.columns import (
     compact,
     compute_strides,
 )
-from virtualds.chunks.manifest import LARGE, MAX_LISTED, ChunkManifest, gather_references
+from virtualds.chunks.manifest import (
+    MAX_UNFILTERED_GRID,
+    MIN_SPARSE_GRID,
+    ChunkManifest,
+    gather_references,
+)
 from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 
-CACHED = 2**21
+MAX_CACHED_ROWS = 2**21
 """Number of cached rows per reference set."""
 
-SETS = 8
+MAX_OPEN_SETS = 8
 """Number of reference sets that a process keeps open for unpickled arrays."""
 
 Record = TypeVar("Record")
@@ -46,18 +51,18 @@ Record = TypeVar("Record")
 class RecordCache(Generic[Record]):
     """A thread-safe LRU cache of records.
 
-    It has at most ``most`` records, and at least two; a subclass may limit their weight instead.
+    It has at most ``max_records`` records, and at least two; a subclass may limit their weight.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = max(2, most)
+    def __init__(self, max_records: int) -> None:
+        self._max_records = max(2, max_records)
         self._records: OrderedDict[Hashable, Record] = OrderedDict()
         self._lock = threading.Lock()
         self.weight = 0
 
     def limit(self) -> int:
         """Return the maximum total weight of the records."""
-        return self._most
+        return self._max_records
 
     def weigh(self, record: Record) -> int:
         """Return the weight of a record."""
@@ -84,9 +89,9 @@ class RecordCache(Generic[Record]):
 
     def shrink(self) -> None:
         """Evict records until the total weight is within the limit, which may have changed."""
-        most = self.limit()
+        max_weight = self.limit()
         with self._lock:
-            while self.weight > most:
+            while self.weight > max_weight:
                 self.weight -= self.weigh(self._records.popitem(last=False)[1])
 
     def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
@@ -97,16 +102,16 @@ class RecordCache(Generic[Record]):
         return record
 
 
-_open_sets: RecordCache[Any] = RecordCache(SETS)
+_open_sets: RecordCache[Any] = RecordCache(MAX_OPEN_SETS)
 
 
-def name_opening() -> str:
-    """Return a random id for one opening of a reference set, which is pickled with it."""
+def make_opening_id() -> str:
+    """Return a random id of one opening of a reference set, which is pickled with its objects."""
     return secrets.token_hex(8)
 
 
-def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
-    """Unpickle an object of a set once per process and opening.
+def unpickle_shared(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
+    """Return the unpickled object of a set, one per process and opening.
 
     Dask tasks thereby share cached records. Objects of different openings are not shared, since the
     set may have changed between them.
@@ -122,20 +127,20 @@ def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Re
 
 
 def read_rows(
-    ids: Ints, size: int, load_from_record: Callable[[int, Ints], ChunkManifest]
+    ids: Ints, record_size: int, load_from_record: Callable[[int, Ints], ChunkManifest]
 ) -> ChunkManifest:
-    """Return references at some row indexes, reading each record of ``size`` rows once.
+    """Return references at some row indexes, reading each record of ``record_size`` rows once.
 
     ``load_from_record`` takes the index of a record and ascending row indexes within it.
     """
     flat, inverse = np.unique(ids, return_inverse=True)
     if not flat.size:
         return ChunkManifest.missing(ids.shape)
-    record, row = np.divmod(flat, size)
+    record, row = np.divmod(flat, record_size)
     breaks = np.flatnonzero(np.diff(record)) + 1
     parts = [
-        load_from_record(int(numbers[0]), rows_of_record)
-        for numbers, rows_of_record in zip(
+        load_from_record(int(record_ids[0]), rows_of_record)
+        for record_ids, rows_of_record in zip(
             np.split(record, breaks), np.split(row, breaks), strict=True
         )
     ]
@@ -175,7 +180,7 @@ def read_parquet(
 
 # ---------------------------------------------------------------------- tables
 
-MOSTLY_MISSING = 8
+MIN_SPARSE_RATIO = 8
 """Minimum ratio of grid size to existing chunks of a sparse manifest."""
 
 MAX_PIPELINES = 2
@@ -196,7 +201,7 @@ class StridedReferences(ReferenceTable):
     --------
     >>> file = SourceFile("file:///a.nc", size=2**30)
     >>> references = StridedReferences(file, first=96, step=24, length=8, count=10**6)
-    >>> records = ChunkManifest.of_table(references, (10**6,))
+    >>> records = ChunkManifest.from_table(references, (10**6,))
     >>> records.lookup((999_999,)).offset, records.nbytes
     (24000072, 32)
     """
@@ -222,7 +227,7 @@ class StridedReferences(ReferenceTable):
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The only file."""
+        """The file, as a table."""
         return (self.file,)
 
     @property
@@ -231,11 +236,11 @@ class StridedReferences(ReferenceTable):
         return 32
 
     @property
-    def where(self) -> str:
-        """A phrase for the repr of a manifest."""
+    def repr_suffix(self) -> str:
+        """The end of the repr of a manifest."""
         return " of 1 file"
 
-    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
+    def relocate(self, locations: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
         """Return the table with offsets in the containing file."""
         [(file, begin)] = locations
         return replace(self, file=file, first=self.first + begin)
@@ -251,38 +256,40 @@ class StridedReferences(ReferenceTable):
 
 @dataclass(frozen=True, eq=False)
 class SparseReferences(ReferenceTable):
-    """References (``rows``) of chunks with ascending flat ids (``numbers``); others are missing.
+    """References (``rows``) of chunks with ascending flat ids (``chunk_ids``); others are missing.
 
-    ``rest`` is the pipeline of missing chunks, which determines their fill value.
+    ``missing_pipeline`` is the pipeline of missing chunks, which determines their fill value.
 
     Examples
     --------
     >>> file = SourceFile("file:///a.nc", size=2**30)
     >>> rows = ChunkManifest.build((1,), files=[file], offset=96, length=8)
     >>> table = SparseReferences(np.array([123_456_789]), rows)
-    >>> sparse = ChunkManifest.of_table(table, (1000, 10**6))
+    >>> sparse = ChunkManifest.from_table(table, (1000, 10**6))
     >>> sparse.lookup((123, 456_789)).offset, sparse.lookup((0, 0)).file
     (96, -1)
     """
 
-    numbers: Ints
+    chunk_ids: Ints
     rows: ChunkManifest
-    rest: int = 0
+    missing_pipeline: int = 0
 
     is_in_set = False
     has_pipelines = True
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the references of chunks by flat ids, in the shape of ``ids``."""
-        row = np.searchsorted(self.numbers, ids.ravel())
-        exists = np.append(self.numbers, -1)[row] == ids.ravel()
+        row = np.searchsorted(self.chunk_ids, ids.ravel())
+        exists = np.append(self.chunk_ids, -1)[row] == ids.ravel()
         if row.size == self.rows.size and (row == np.arange(row.size)).all() and exists.all():
             return self.rows.reshape(ids.shape)
-        return scatter_references(self.rows.at(row[exists]), exists, self.rest).reshape(ids.shape)
+        return scatter_references(self.rows.at(row[exists]), exists, self.missing_pipeline).reshape(
+            ids.shape
+        )
 
     def find_existing_rows(self) -> Ints:
         """Return the flat ids of the existing chunks."""
-        return self.numbers
+        return self.chunk_ids
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -292,59 +299,61 @@ class SparseReferences(ReferenceTable):
     @property
     def nbytes(self) -> int:
         """Size in bytes of the references in memory."""
-        return self.numbers.nbytes + self.rows.nbytes
+        return self.chunk_ids.nbytes + self.rows.nbytes
 
     @property
-    def where(self) -> str:
-        """A phrase for the repr of a manifest."""
+    def repr_suffix(self) -> str:
+        """The end of the repr of a manifest."""
         return f" of {format_count(len(self.files), 'file')}, most of them missing"
 
-    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
+    def relocate(self, locations: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
         """Return the table with offsets in the containing files."""
-        return replace(self, rows=self.rows.moved_into(locations))
+        return replace(self, rows=self.rows.relocate(locations))
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
         """Return the ascending flat ids of existing chunks, and their references."""
-        if rows.is_in_order and rows.renumbered is None:
-            count = int(np.searchsorted(self.numbers, prod(rows.shape)))
-            return self.numbers[:count], self.rows.take(0, slice(0, count))
-        return gather_references(ChunkManifest.of_table(*rows))
+        if rows.is_in_order and rows.pipeline_map is None:
+            count = int(np.searchsorted(self.chunk_ids, prod(rows.shape)))
+            return self.chunk_ids[:count], self.rows.take(0, slice(0, count))
+        return gather_references(ChunkManifest.from_table(*rows))
 
-    def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
+    def prune(self, manifest: ChunkManifest) -> ChunkManifest:
         """Return a view of this table without the references that it does not use."""
         ids, rows = gather_references(manifest)
         in_order = manifest.rows is not None and manifest.rows.is_in_order
-        if ids.size == self.numbers.size and in_order:
+        if ids.size == self.chunk_ids.size and in_order:
             return manifest
-        return build_sparse(ids, rows.pruned(), manifest.shape, manifest.rest or 0)
+        return build_sparse(ids, rows.prune(), manifest.shape, manifest.missing_pipeline or 0)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        parts = (self.numbers, self.rows, self.rest)
+        parts = (self.chunk_ids, self.rows, self.missing_pipeline)
         return ("virtualds-placed", *map(normalize_token, parts))
 
 
-def scatter_references(rows: ChunkManifest, exists: Any, rest: int = 0) -> ChunkManifest:
-    """Return references where ``exists`` is true, elsewhere missing chunks of pipeline ``rest``."""
+def scatter_references(
+    rows: ChunkManifest, exists: Any, missing_pipeline: int = 0
+) -> ChunkManifest:
+    """Return a manifest of the shape of ``exists``, with references where it is true."""
     if exists.all():
         return rows
-    extended = ChunkManifest.build((1,), file=MISSING, pipeline=rest)
+    extended = ChunkManifest.build((1,), file=MISSING, pipeline=missing_pipeline)
     joined = ChunkManifest.concatenate([rows, extended], 0)
     return joined.at(np.where(exists, np.cumsum(exists) - 1, rows.size))
 
 
 def build_sparse(
-    numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
+    chunk_ids: Ints, rows: ChunkManifest, shape: tuple[int, ...], missing_pipeline: int = 0
 ) -> ChunkManifest:
-    """Return a manifest of references (``rows``) with ascending flat ids (``numbers``).
+    """Return a manifest of references (``rows``) with ascending flat ids (``chunk_ids``).
 
-    All other chunks are missing, and have the pipeline ``rest``.
+    All other chunks are missing, and have the pipeline ``missing_pipeline``.
     """
-    if not numbers.size:
-        return ChunkManifest.build(shape, file=MISSING, pipeline=rest)
-    sparse = ChunkManifest.of_table(SparseReferences(numbers, rows, rest), shape)
-    return sparse if is_sparse(prod(shape), numbers.size) else sparse.loaded()
+    if not chunk_ids.size:
+        return ChunkManifest.build(shape, file=MISSING, pipeline=missing_pipeline)
+    sparse = ChunkManifest.from_table(SparseReferences(chunk_ids, rows, missing_pipeline), shape)
+    return sparse if is_sparse(prod(shape), chunk_ids.size) else sparse.loaded()
 
 
 def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
@@ -361,7 +370,7 @@ def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
 
 def is_sparse(size: int, references: int) -> bool:
     """Return whether a manifest of ``size`` chunks with so few references should be sparse."""
-    return size > max(LARGE, MOSTLY_MISSING * references)
+    return size > max(MIN_SPARSE_GRID, MIN_SPARSE_RATIO * references)
 
 
 def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
@@ -370,7 +379,7 @@ def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManife
     Unlike `ChunkManifest.concatenate`, this never creates huge, almost empty columns.
     """
     size = sum(m.size for m in manifests)
-    if len(manifests) > 1 and size > LARGE:
+    if len(manifests) > 1 and size > MIN_SPARSE_GRID:
         references = sum(map(_count_references, manifests))
         missing_pipelines = {_find_missing_pipeline(m) for m in manifests}
         if (
@@ -385,7 +394,7 @@ def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManife
 
 def can_join(left: ChunkManifest, right: ChunkManifest) -> bool:
     """Return whether `join_manifests` can join two manifests: sparse ones need one pipeline."""
-    if max(left.size, right.size) <= LARGE:
+    if max(left.size, right.size) <= MIN_SPARSE_GRID:
         return True
     if not any(is_sparse(m.size, _count_references(m)) for m in (left, right)):
         return True
@@ -404,27 +413,29 @@ def _count_references(manifest: ChunkManifest) -> int:
 
 def _find_missing_pipeline(manifest: ChunkManifest) -> int | None:
     """Return the pipeline that all missing chunks of a manifest have, or None if unknown."""
-    if manifest.rest is not None:
-        return manifest.rest
+    if manifest.missing_pipeline is not None:
+        return manifest.missing_pipeline
     pipeline = compact(manifest.pipeline)
     return int(pipeline.flat[0]) if (pipeline == pipeline.flat[:1]).all() else None
 
 
-def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> ChunkManifest:
+def _join_sparsely(
+    manifests: Sequence[ChunkManifest], axis: int, missing_pipeline: int
+) -> ChunkManifest:
     shape = list(manifests[0].shape)
     shape[axis] = sum(m.shape[axis] for m in manifests)
-    numbers, rows, begin = [], [], 0
+    chunk_ids, rows, begin = [], [], 0
     for manifest in manifests:
         ids, references = gather_references(manifest)
         positions = list(np.unravel_index(ids, manifest.shape))
         positions[axis] = positions[axis] + begin
-        numbers.append(np.ravel_multi_index(tuple(positions), tuple(shape)))
+        chunk_ids.append(np.ravel_multi_index(tuple(positions), tuple(shape)))
         rows.append(references)
         begin += manifest.shape[axis]
-    flat = np.asarray(np.concatenate(numbers), np.int64)
+    flat = np.asarray(np.concatenate(chunk_ids), np.int64)
     order = np.argsort(flat)
     joined = ChunkManifest.concatenate(rows, 0).at(order)
-    return build_sparse(flat[order], joined, tuple(shape), rest)
+    return build_sparse(flat[order], joined, tuple(shape), missing_pipeline)
 
 
 # ---------------------------------------------------------------------- tiled references
@@ -496,22 +507,22 @@ class TiledReferences(ReferenceTable):
         ids_of_parts = [np.zeros(0, np.int64)]
         for origin, manifest, existing in parts:
             if existing is None:
-                if manifest.size > max(MAX_LISTED, prod(self.grid) // MOSTLY_MISSING):
+                if manifest.size > max(MAX_UNFILTERED_GRID, prod(self.grid) // MIN_SPARSE_RATIO):
                     return None
                 existing = np.arange(manifest.size)
             inner = np.stack(np.unravel_index(existing, manifest.shape))
             positions = tuple(inner + np.reshape(origin, (-1, 1)))
             ids_of_parts.append(np.asarray(np.ravel_multi_index(positions, self.grid), np.int64))
-        numbers = np.concatenate(ids_of_parts)
+        chunk_ids = np.concatenate(ids_of_parts)
         # usually the ids ascend from part to part
-        return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
+        return chunk_ids if (chunk_ids[1:] > chunk_ids[:-1]).all() else np.unique(chunk_ids)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the files of all parts, reading each table once, since parts may share it."""
         tables: dict[int, ChunkManifest] = {}
         for _, part in self.parts:
             tables.setdefault(id(part if part.rows is None else part.rows.table), part)
-        return tuple(dict.fromkeys(file for part in tables.values() for file in part.listed))
+        return tuple(dict.fromkeys(file for part in tables.values() for file in part.listed_files))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
         """Return the table with ``change`` applied to each file of its parts."""
@@ -545,16 +556,16 @@ def overlay(
     All chunks must have pipeline 0.
     """
     layers = (*split_layers(manifest), (origin, added))
-    return ChunkManifest.of_table(TiledReferences(manifest.shape, layers), manifest.shape)
+    return ChunkManifest.from_table(TiledReferences(manifest.shape, layers), manifest.shape)
 
 
 def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkManifest], ...]:
     """Return the layers of a manifest and their origins, the topmost last.
 
-    A manifest that is not a box of `TiledReferences` is itself the only layer; a manifest without
-    references has none.
+    A manifest that is not a box of `TiledReferences` is its own only layer. A manifest without
+    references has no layers.
     """
-    table = manifest.table_of(TiledReferences)
+    table = manifest.get_table(TiledReferences)
     if table is not None and manifest.rows is not None:
         origin = _find_box(manifest.rows, table.grid)
         if origin is not None:
@@ -567,7 +578,7 @@ def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkM
 def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
     """Yield a manifest, and recursively the parts of its `TiledReferences`."""
     yield manifest
-    table = manifest.table_of(TiledReferences)
+    table = manifest.get_table(TiledReferences)
     for _, part in table.parts if table is not None else ():
         yield from iterate_parts(part)
 
@@ -575,7 +586,7 @@ def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
 def iterate_other_parts(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[ChunkManifest]:
-    """Yield the parts of a manifest that are neither tiled nor views of known tables."""
+    """Yield the parts of a manifest that are neither tiles nor views of known tables."""
     for part in iterate_parts(manifest):
         table = part.table
         if table is None or not (isinstance(table, TiledReferences) or is_known(table)):
@@ -596,7 +607,7 @@ def _find_box(view: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _crop_layers(view: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
     """Yield the layers of a table, cropped to a view of it that begins at ``begin``."""
-    pipeline = view.renumbered
+    pipeline = view.pipeline_map
     for origin, layer in table.parts:
         start, part = [], layer
         for axis, (low, count) in enumerate(zip(begin, view.shape, strict=True)):

@@ -708,7 +708,7 @@ class SameStructureOpener:
                 yield ()
                 return
             AccessPolicy.of(self.opening.allow)
-            chunk_cache().open()
+            chunk_cache().count_opening()
             opening = self.opening
 
             def must_be_equal(name: str, value: Any) -> bool:

@@ -24,8 +24,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.parser import (
     ListedFiles,
-    PerFile,
     SameStructureFiles,
+    ValuesPerFile,
     concatenate_keeping_byte_order,
     is_same_value,
     select_for_file,
@@ -91,8 +91,8 @@ class FileBatch:
     numbers: tuple[int, ...] = (0,)
     dim: str | None = None
     lengths: tuple[int, ...] = ()
-    attributes: PerFile = field(default_factory=dict)
-    encodings: PerFile = field(default_factory=dict)
+    attributes: ValuesPerFile = field(default_factory=dict)
+    encodings: ValuesPerFile = field(default_factory=dict)
     stacked: Mapping[str, ManifestArray | Array] = field(default_factory=dict)
     same: frozenset[str] = frozenset()
     is_whole: bool = True

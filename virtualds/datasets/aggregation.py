@@ -574,7 +574,7 @@ class FragmentAssembler:
                 pipeline = replace(pipeline, packing=Packing(target.dtype))
             manifest = ChunkManifest.build((1,) * len(shape), file=MISSING)
             axes = tuple(ChunkAxis.regular(n, n) for n in shape)
-            array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+            array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
             yield tuple(s[n] for s, n in zip(starts, index, strict=True)), array
 
 

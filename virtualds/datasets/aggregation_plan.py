@@ -24,7 +24,7 @@ import numpy.typing as npt
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, is_aggregation
 from virtualds.bounds import check_axes, check_values
-from virtualds.chunks.axes import MAX_AXIS
+from virtualds.chunks.axes import MAX_AXIS_LENGTH
 from virtualds.errors import (
     FormatError,
     ReadError,
@@ -198,7 +198,7 @@ class AggregationFile:
         held = {f: self._read(key, *p) for f, p in places.items() if f in KNOWN}
         lengths = self._read_lengths(key, dims, held.get("map", held.get("location")))
         plan = AggregationPlan(path, name, variable, dims, lengths, (), {})
-        if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS:
+        if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS_LENGTH:
             raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
         if "unique_values" in held:
             return replace(plan, values=self._list_values(plan, held["unique_values"]))

@@ -352,7 +352,7 @@ def plan_fragments(
     for one in wanted.values():
         for file in one.rows.files:
             now = finder.files.get(file.url)
-            if now is not None and now.merged_with(file) is None:
+            if now is not None and now.merge(file) is None:
                 raise ReadError(
                     f"{file.url} has changed since it was scanned (size, time, etag "
                     f"{list(file.fingerprint)}, now {list(now.fingerprint)}); scan it again"

@@ -22,7 +22,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import PerFile
+from virtualds.arrays.parser import ValuesPerFile
 from virtualds.chunks.fragment import to_preferred_chunks
 from virtualds.codecs.cf import CALENDARS, PACKING_ATTRIBUTES, Decoding, TimePacking
 from virtualds.codecs.cf import are_date_units as are_date_units
@@ -457,7 +457,9 @@ class DecodingPlan:
         found = (name for name, part in self.parts.items() if part.name == dim and part.is_index)
         return next(found, None)
 
-    def list_parts(self, name: str, attributes: PerFile, count: int) -> list[VariableDecoding]:
+    def list_parts(
+        self, name: str, attributes: ValuesPerFile, count: int
+    ) -> list[VariableDecoding]:
         """Return the decoding of a variable in each of several files.
 
         ``attributes`` are the attributes that differ between the files, with the value in each.

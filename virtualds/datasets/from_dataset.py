@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import COPIED_BYTES, ManifestArray, unpack
+from virtualds.arrays.array import COPY_WARNING_BYTES, ManifestArray, unpack
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
@@ -52,7 +52,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     # no set may refer to such file names; files in a set were checked when it was written
     arrays = [v.data for v in variables.values() if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
-    tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
+    tables = drop_repeated_tables(m.listed_files for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
         check_valid_url(file.url)
     # variables that were not decoded are stored unchanged
@@ -114,7 +114,7 @@ def check_loading(name: str, variable: xr.Variable) -> None:
 
 def warn_of_values(name: str, nbytes: int, why: str) -> None:
     """Warn that writing loads values that a user may expect to be references."""
-    if nbytes > COPIED_BYTES:
+    if nbytes > COPY_WARNING_BYTES:
         warn_user(
             f"{name}: writing loads {format_bytes(nbytes)}, and the set holds a copy of them, "
             f"since {why}. To copy nothing, open its source with virtualds.open_virtual_dataset "

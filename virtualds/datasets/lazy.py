@@ -281,12 +281,12 @@ def is_remote_array(array: ManifestArray) -> bool:
     try:
         if manifest.is_in_set:
             ids = np.unique([0, manifest.size // 2, manifest.size - 1])
-            manifest = manifest.at(ids).pruned()
+            manifest = manifest.at(ids).prune()
         file = next(iter(manifest.files), None)
     except (VirtualdsError, OSError):
         # the error is raised when the values are read
         return False
-    return file is not None and find_store(file.url).reach.at_once > 0
+    return file is not None and find_store(file.url).request_limits.max_requests > 0
 
 
 # ---------------------------------------------------------------------- references behind them

@@ -351,7 +351,7 @@ class _Candidate:
         """Return the first reader that recognises a folder by one of some files in it, or None."""
         # local ones are read one by one, remote ones concurrently
         read: Iterable[bytes | PermissionError | None] = map(self._read_marker, names)
-        if self.store.reach.at_once:
+        if self.store.request_limits.max_requests:
             read = fetch_many(names, lambda name: self.url, self._read_marker)
         denied: PermissionError | None = None
         for name, marker in zip(names, read, strict=True):

@@ -285,7 +285,7 @@ def open_group(
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
-    chunk_cache().open()
+    chunk_cache().count_opening()
     try:
         with explain_open_errors(location.url), location.cache_scan():
             read = read_file(location, how, opening, found, above)

@@ -232,13 +232,17 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     for one in wanted:
         manifests = [fragment.manifest for fragment in one.array.fragments]
         # all chunks may be in the one file that is being opened
-        if all(not m.is_in_set and [file.url for file in m.listed] == [url] for m in manifests):
+        if all(
+            not m.is_in_set and [file.url for file in m.listed_files] == [url] for m in manifests
+        ):
             for manifest in manifests if one.key is None else ():
                 _, found = gather_references(manifest)
                 there = found.file >= 0
                 rows = zip(found.offset[there].tolist(), found.length[there].tolist(), strict=True)
-                ranges.setdefault(manifest.listed[0], []).extend(rows)
-        elif any(manifest.is_in_set or not are_cached(manifest.listed) for manifest in manifests):
+                ranges.setdefault(manifest.listed_files[0], []).extend(rows)
+        elif any(
+            manifest.is_in_set or not are_cached(manifest.listed_files) for manifest in manifests
+        ):
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)

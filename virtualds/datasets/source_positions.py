@@ -17,8 +17,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import Box, count_references, crop_box, put_region
-from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mask_covered
+from virtualds.arrays.concatenate import Box, count_references, crop_box, write_region
+from virtualds.arrays.coverage import INLINE_URL, Coverage, find_coverage, mask_covered
 from virtualds.bounds import check_joinable
 from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import Ints, drop_repeated_tables
@@ -50,14 +50,16 @@ def list_sources(dataset: xr.Dataset, dim: str | None = None) -> Iterator[Source
         found = (get_virtual_array(variable) for variable in dataset.variables.values())
     else:
         found = (array for array, _ in list_arrays_along(dataset, dim))
-    listed = (f.manifest.listed for array in found if array is not None for f in array.fragments)
+    listed = (
+        f.manifest.listed_files for array in found if array is not None for f in array.fragments
+    )
     return (file for table in drop_repeated_tables(listed) for file in table)
 
 
 def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
     """Return which of some urls the tables of arrays list, without iterating over the tables."""
     manifests = (f.manifest for array in arrays for f in array.fragments)
-    return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
+    return {file.url for manifest in manifests for file in manifest.find_listed_files(urls)}
 
 
 def has_chunks_in(array: ManifestArray, urls: set[str]) -> bool:
@@ -235,7 +237,7 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     """Return the mask of positions that have copies, and no chunk in a source."""
 
     def is_own(url: str) -> bool:
-        return url == IN_THE_SET or is_copy(url)
+        return url == INLINE_URL or is_copy(url)
 
     has_copies: dict[Hashable, bool] = {}
 
@@ -352,8 +354,8 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
         file.url
         for array, _ in list_arrays_along(present, dim)
         for fragment in array.fragments
-        for file in fragment.manifest.find_listed(now.keys())
-        if now[file.url].merged_with(file) is None
+        for file in fragment.manifest.find_listed_files(now.keys())
+        if now[file.url].merge(file) is None
     }
     for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
@@ -587,7 +589,7 @@ def put_boxes(
         known = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
         met = {file.url for file in known.sources} if count_references(known) else set()
         if replaced is None or met <= set(replaced):
-            array = put_region(array, start, part, replaces=True)
+            array = write_region(array, start, part, overwrite=True)
             continue
         both = (xr.Variable(new.dims, data) for data in (known, part))
         if met.isdisjoint(replaced) and next(both).equals(next(both)):  # type: ignore[no-untyped-call]

@@ -124,7 +124,7 @@ def iterate_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[Sourc
 def iterate_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
     """Yield the files of the first table only, since reading all tables of workers takes long."""
     yield from (
-        file for m in islice(_iterate_manifests(group.list_arrays()), 1) for file in m.listed
+        file for m in islice(_iterate_manifests(group.list_arrays()), 1) for file in m.listed_files
     )
 
 
@@ -143,7 +143,7 @@ def _iterate_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceF
     manifests = (
         m for part in _iterate_manifests(arrays) for m in iterate_other_parts(part, is_known)
     )
-    return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
+    return chain.from_iterable(drop_repeated_tables(m.listed_files for m in manifests))
 
 
 def _iterate_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
@@ -174,7 +174,7 @@ class NumberedFiles:
     def number(self, file: SourceFile) -> int:
         """Return the index of a file; raise an error if its fingerprint has changed."""
         known = self.files.setdefault(file.url, file)
-        if (joined := known.merged_with(file)) is None:
+        if (joined := known.merge(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
                 f"{list(known.fingerprint)} and {list(file.fingerprint)}); scan it again"

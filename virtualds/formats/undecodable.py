@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
 from virtualds.bounds import MAX_AXES
-from virtualds.chunks.axes import MAX_AXIS
+from virtualds.chunks.axes import MAX_AXIS_LENGTH
 from virtualds.errors import (
     FormatError,
     ReadError,
@@ -101,7 +101,7 @@ def read_variable_or_problem(
     found.locate(f"variable {path!r}", root)
     problems[path.rpartition("/")[2]] = found
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
-    if len(sizes) > MAX_AXES or max(sizes, default=0) >= MAX_AXIS:
+    if len(sizes) > MAX_AXES or max(sizes, default=0) >= MAX_AXIS_LENGTH:
         sizes = ()
     array = ManifestArray.unreadable(tuple(sizes), "V1", f"{found}")
     return ManifestVariable(_name_axes(sizes, names), array)

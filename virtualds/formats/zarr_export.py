@@ -308,7 +308,7 @@ class StoredArray(DescribedArray):
         """Yield the positions of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
-            for ids, rows in iterate_blocks(part.manifest, most=CHUNKS_PER_STEP):
+            for ids, rows in iterate_blocks(part.manifest, block_size=CHUNKS_PER_STEP):
                 there = ids[rows.file.reshape(-1) != MISSING]
                 yield from map(tuple, unravel_in_grid(there, shape, part.origin).tolist())
 

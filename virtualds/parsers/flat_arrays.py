@@ -24,7 +24,7 @@ from virtualds.arrays.group import (
     prevent_joining_bytes,
 )
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, make_stored_reader
-from virtualds.arrays.sources import MAX_CHECKSUM_BYTES
+from virtualds.arrays.sources import MAX_VERIFIED_BYTES
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, compute_tail_checksum
@@ -168,9 +168,9 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     size = file.size or 0
     [member] = find_members([file])
     checksum, is_deflated = (
-        (member[1].checksum, member[1].packed is not None) if member else (0, False)
+        (member[1].checksum, member[1].deflated_size is not None) if member else (0, False)
     )
-    if not checksum or (not is_deflated and size > len(header) + MAX_CHECKSUM_BYTES):
+    if not checksum or (not is_deflated and size > len(header) + MAX_VERIFIED_BYTES):
         return 0
     if nbytes and len(header) + nbytes == size:
         # the codec verifies the checksum of deflated members

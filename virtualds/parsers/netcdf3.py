@@ -25,7 +25,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MAX_AXES, check_axes
-from virtualds.chunks.axes import MAX_AXIS, ChunkAxis
+from virtualds.chunks.axes import MAX_AXIS_LENGTH, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
@@ -288,7 +288,7 @@ class _HeaderParser:
         """Read a length (NON_NEG), which is never negative, and not longer than an axis can be."""
         count = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
-        if count >= MAX_AXIS:
+        if count >= MAX_AXIS_LENGTH:
             raise self.damage_error(f"a length of {count}", self.at - self.wide)
         return count
 
@@ -455,7 +455,7 @@ def _build_array(
         manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
     pipeline = _make_pipeline(variable.dtype, len(shape))
     fragment = Fragment.whole(axes, manifest)
-    return ManifestArray.of_fragment(fragment, pipeline, variable.name)
+    return ManifestArray.from_fragment(fragment, pipeline, variable.name)
 
 
 def _build_manifest(
@@ -467,7 +467,7 @@ def _build_manifest(
         offsets = range(variable.begin, variable.begin + step * count, step)
         return ChunkManifest.in_file(grid, source, offsets, (variable.nbytes,) * count)
     table = StridedReferences(source, variable.begin, step, variable.nbytes, count)
-    return ChunkManifest.of_table(table, grid)
+    return ChunkManifest.from_table(table, grid)
 
 
 @lru_cache(256)

@@ -1,4 +1,4 @@
-"""Decodes encoded chunks into the result, one by one or in tiles of tiny chunks."""
+"""Decodes chunks into the result, one by one or in tiles of tiny chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtualds.streams import Buffer, Bytes
 
 Array = npt.NDArray[Any]
 
-MAX_SCRATCH = 8 * 2**20
+MAX_SCRATCH_BYTES = 8 * 2**20
 """Maximum size in bytes of the scratch memory of each kind that a thread keeps."""
 
 _thread = threading.local()
@@ -39,8 +39,8 @@ class Decoder:
             )
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
-        # a last codec that can decode into an output buffer may decode into the result itself
-        self._last = steps.pop(0).codec if steps and steps[0].scratch_kind else None
+        # a final codec that can decode into an output buffer may decode into the result itself
+        self._final_codec = steps.pop(0).codec if steps and steps[0].scratch_kind else None
         self._steps = steps[::-1]
         self._stored_index = tuple(
             e.index
@@ -64,9 +64,9 @@ class Decoder:
         `CodecError` for bytes that do not decode to the size of a chunk.
         """
         data = self._undo_codecs(data)
-        if self._last:
+        if self._final_codec:
             decoded = np.empty(self.nbytes, np.uint8) if copy else get_scratch(self.nbytes)
-            self._last.decode_into(data, decoded)
+            self._final_codec.decode_into(data, decoded)
             data = decoded.data
         elif copy and isinstance(data, memoryview):
             # copy a view of fetched bytes, or of scratch memory that the next chunk overwrites
@@ -76,8 +76,8 @@ class Decoder:
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         """Decode a chunk into ``out``, which has the size of the decoded chunk."""
         data = self._undo_codecs(data)
-        if self._last:
-            self._last.decode_into(data, out)
+        if self._final_codec:
+            self._final_codec.decode_into(data, out)
         else:
             out[:] = np.frombuffer(data, np.uint8)
 
@@ -97,8 +97,8 @@ class Decoder:
         """
         if (
             not self._has_array_layout
-            or task.points
-            or task.more
+            or task.point_axes
+            or task.other_pairs
             or self.pipeline.dtype != out.dtype
         ):
             return None
@@ -115,7 +115,7 @@ class Decoder:
             else:
                 data = codec.decode(data, size)
                 retain(data)
-        if self._last is None and len(data) != self.nbytes:
+        if self._final_codec is None and len(data) != self.nbytes:
             raise CodecError(
                 f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
             )
@@ -168,7 +168,7 @@ def write_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> Non
     """Write the selection of a decoded chunk into the result."""
     chunk = decoder.to_array_axes(stored)
     for inner, outer in task.pairs:
-        _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
+        _write(decoder.pipeline, _select(chunk, inner, task.point_axes), out, outer)
 
 
 def write_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
@@ -203,12 +203,12 @@ class TileError(CodecError):
         self.item = item
 
 
-def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
-    """Index a decoded chunk; the axes ``points`` are indexed together and come first."""
-    if points:
-        others = [i for i in range(chunk.ndim) if i not in points]
-        chunk = chunk.transpose((*points, *others))
-        chunk = chunk[tuple(inner[i] for i in points)]
+def _select(chunk: Array, inner: tuple[Any, ...], point_axes: tuple[int, ...]) -> Array:
+    """Index a decoded chunk; the axes ``point_axes`` are indexed together and come first."""
+    if point_axes:
+        others = [i for i in range(chunk.ndim) if i not in point_axes]
+        chunk = chunk.transpose((*point_axes, *others))
+        chunk = chunk[tuple(inner[i] for i in point_axes)]
         inner = (slice(None), *(inner[i] for i in others))
     for axis, key in enumerate(inner):
         chunk = chunk[(slice(None),) * axis + (key,)]
@@ -232,9 +232,9 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
     """Return scratch memory of this thread, valid until it requests the same kind again."""
-    if nbytes > MAX_SCRATCH:
+    if nbytes > MAX_SCRATCH_BYTES:
         return np.empty(nbytes, np.uint8)
-    name = f"scratch for a {kind}"
+    name = f"{kind}_scratch"
     memory: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(nbytes, np.uint8)
@@ -244,4 +244,4 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
 
 def retain(decoded: Buffer) -> None:
     """Keep a decoded buffer alive until this thread retains the next one."""
-    _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH else None
+    _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH_BYTES else None

@@ -58,15 +58,15 @@ class JoinedRange(NamedTuple):
     members: list[int]
 
 
-def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
+def join_ranges(ranges: Sequence[Range], max_gap: int, max_bytes: int) -> list[JoinedRange]:
     """Join nearby byte ranges of one file into longer ones, sorted by offset.
 
-    Ranges may be in any order, and overlap. Two are joined if there are at most ``gap`` bytes
-    between them. The result has at most ``most`` bytes, unless a single range is longer.
+    Ranges may be in any order, and overlap. Two are joined if there are at most ``max_gap`` bytes
+    between them. The result has at most ``max_bytes`` bytes, unless a single range is longer.
 
     Examples
     --------
-    >>> join_ranges([(0, 10), (100, 10), (12, 8)], gap=4, most=1000)
+    >>> join_ranges([(0, 10), (100, 10), (12, 8)], max_gap=4, max_bytes=1000)
     [JoinedRange(offset=0, length=20, members=[0, 2]),
      JoinedRange(offset=100, length=10, members=[1])]
     """
@@ -74,7 +74,7 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
     begin = end = 0
     members: list[int] = []
     for offset, length, number in sorted((o, n, i) for i, (o, n) in enumerate(ranges)):
-        if members and (offset - end > gap or offset + length - begin > most):
+        if members and (offset - end > max_gap or offset + length - begin > max_bytes):
             runs.append(JoinedRange(begin, end - begin, members))
             members = []
         if not members:
@@ -105,10 +105,10 @@ def split_runs(
 
 Array = npt.NDArray[Any]
 
-DIRECT_BYTES = 2**16
+MIN_DIRECT_BYTES = 2**16
 """Minimum size in bytes of a chunk that is read directly into the result."""
 
-DIRECT_ROW_BYTES = 2**10
+MIN_DIRECT_ROW_BYTES = 2**10
 """Minimum contiguous bytes of the result for which a direct read is as fast as a copy by numpy."""
 
 
@@ -132,12 +132,12 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
     None for chunks that have codecs, are small, or must be checked because of a checksum or an
     unexpected length.
     """
-    if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
+    if not decoder.is_plain or task.checksum or task.length < MIN_DIRECT_BYTES:
         return None
     target = decoder.find_target(task, out)
-    if target is None or target.nbytes != task.length or count_row_bytes(target) < DIRECT_ROW_BYTES:
+    if target is None or target.nbytes != task.length:
         return None
-    return target
+    return target if count_row_bytes(target) >= MIN_DIRECT_ROW_BYTES else None
 
 
 # ---------------------------------------------------------------------- cache of decoded chunks
@@ -153,12 +153,12 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 # next opening.
 
 
-MIN_CACHED = 16 * 1024
+MIN_CACHED_BYTES = 16 * 1024
 """Minimum decoded size in bytes of a cached chunk; smaller ones are decoded quickly enough."""
 
 
 class ChunkKey(NamedTuple):
-    """The identity of a decoded chunk: its bytes, and how they are decoded, in whichever array."""
+    """The identity of a decoded chunk: its bytes, and how they are decoded."""
 
     file: SourceFile
     offset: int
@@ -166,26 +166,26 @@ class ChunkKey(NamedTuple):
     dtype: np.dtype[Any]
     codecs: tuple[Codec, ...]
     shape: tuple[int, ...]
-    opened: int = 0
+    opening: int = 0
 
 
-def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
+def make_chunk_key(batch: Batch, task: Task, opening: int) -> ChunkKey | None:
     """Return the cache key of a chunk, or None if it is in no file, or not worth caching.
 
-    ``opened`` is the value of `ChunkCache.opened` before the read.
+    ``opening`` is the value of `ChunkCache.openings` before the read.
     """
     pipeline = batch.pipelines[task.pipeline]
     size = prod(task.encoded) * pipeline.hidden_size
-    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < MIN_CACHED:
+    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < MIN_CACHED_BYTES:
         return None
     file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
-    since = opened if file.mtime is None and file.etag is None else 0
-    return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, since)
+    opening = opening if file.mtime is None and file.etag is None else 0
+    return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, opening)
 
 
 def needs_whole_chunk(task: Task) -> bool:
     """Return whether a selection needs all elements of a chunk."""
-    if task.points:
+    if task.point_axes:
         return False
     return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))
 
@@ -204,7 +204,7 @@ class ChunkCache(RecordCache[Array]):
 
     def __init__(self) -> None:
         super().__init__(0)
-        self.opened = 0
+        self.openings = 0
 
     def limit(self) -> int:
         """Return the maximum size in bytes, which the user may change."""
@@ -214,10 +214,10 @@ class ChunkCache(RecordCache[Array]):
         """Return the size in bytes of a chunk."""
         return record.nbytes
 
-    def open(self) -> None:
-        """Count an opening, after which a url may refer to another file."""
+    def count_opening(self) -> None:
+        """Count the opening of a file, after which a url may refer to another file."""
         with self._lock:
-            self.opened += 1
+            self.openings += 1
 
     def put(self, name: Hashable, record: Array) -> None:
         """Add a chunk, which becomes read-only, and evict the least recently used chunks."""
@@ -239,10 +239,10 @@ def chunk_cache() -> ChunkCache:
 # ---------------------------------------------------------------------- batches
 
 
-ANNOUNCE_AHEAD = 16
+PREFETCH_BATCHES = 16
 """Number of batches for which the operating system is asked to prefetch files at a time."""
 
-NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+CHUNK_DESCRIPTIONS = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
 """Descriptions in error messages of chunks that are in no file."""
 
 
@@ -262,57 +262,54 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     Raises `ReadError`, which names variable, file, bytes and chunk, if bytes are missing, have
     changed, or cannot be decoded.
     """
-    if not selection.covered:
+    if not selection.is_covered:
         out[...] = source.fill_value
     limit = get_options().chunk_cache
     # a larger selection, or a pass over a larger array, would evict all its chunks
     itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
-    # the decoded size of an array, without elements of chunks outside the array
-    caches_parts, caches_whole = (
-        2 * selection.nbytes <= limit,
-        prod(source.shape) * itemsize <= limit,
-    )
-    reader = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().opened)
+    caches_parts = 2 * selection.nbytes <= limit
+    caches_whole = prod(source.shape) * itemsize <= limit
+    reader = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().openings)
     work = _iterate_with_prefetch(reader.separate_cached(selection.batches))
-    run_all(Prefetcher(work, _find_host_slot, reader.fetch), reader.finish)
+    run_all(Prefetcher(work, _find_host_slot, reader.fetch), reader.decode)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
     """Read one batch of local chunks that are needed whole, in this thread, without the cache."""
-    reader = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opened=0)
-    reader.finish((batch, None))
+    reader = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opening=0)
+    reader.decode((batch, None))
 
 
-def _iterate_with_prefetch(works: Iterator[Work]) -> Iterator[Work]:
+def _iterate_with_prefetch(items: Iterator[Work]) -> Iterator[Work]:
     """Yield work in groups; before each group, ask the stores to prefetch the next one."""
-    group = list(islice(works, ANNOUNCE_AHEAD))
+    group = list(islice(items, PREFETCH_BATCHES))
     # the first batch is read immediately, so prefetching it would gain nothing
     _prefetch(group[1:])
     while group:
-        following = list(islice(works, ANNOUNCE_AHEAD))
+        following = list(islice(items, PREFETCH_BATCHES))
         _prefetch(following)
         yield from group
         group = following
 
 
-def _prefetch(works: Iterable[Work]) -> None:
+def _prefetch(items: Iterable[Work]) -> None:
     ranges: dict[tuple[SourceFile, Store], list[Range]] = {}
-    for work in works:
+    for work in items:
         if not isinstance(work, DecodedTasks) and work.store is not None:
-            ranges.setdefault((_file_of(work), work.store), []).extend(_list_ranges(work))
+            ranges.setdefault((_get_file(work), work.store), []).extend(_list_ranges(work))
     for (file, store), file_ranges in ranges.items():
         store.prefetch(file, file_ranges)
 
 
 def _find_host_slot(work: Work) -> HostSlot | None:
-    if isinstance(work, DecodedTasks) or work.store is None or not work.store.reach.at_once:
+    if isinstance(work, DecodedTasks) or work.store is None:
         return None
-    return HostSlot.to(_file_of(work).url, sum(length for _, length in _list_ranges(work)))
+    return HostSlot.from_url(_get_file(work).url, sum(length for _, length in _list_ranges(work)))
 
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
     """Return the ranges to request from a store, before nearby ones are joined."""
-    if isinstance(work, Tile) and (requests := work.plan_ranges(work.store.reach)):
+    if isinstance(work, Tile) and (requests := work.plan_ranges(work.store.request_limits)):
         return [requested for requested, _ in requests]
     return work.ranges
 
@@ -322,15 +319,15 @@ class _SelectionReader:
     """Reads one selection into ``out``.
 
     ``caches_parts`` is whether chunks of which the selection uses a part are cached, and
-    ``caches_whole`` whether chunks that it uses whole are. ``opened`` is the value of
-    `ChunkCache.opened` before the read.
+    ``caches_whole`` whether chunks that it uses as a whole are. ``opening`` is the value of
+    `ChunkCache.openings` before the read.
     """
 
     source: Readable
     out: Array
     caches_parts: bool
     caches_whole: bool
-    opened: int
+    opening: int
 
     # ------------------------------------------------------------------ fetching
 
@@ -340,12 +337,12 @@ class _SelectionReader:
             return partial(self._write_decoded, work)
         if isinstance(work, Batch):
             return partial(
-                self._finish_batch, work, Decoders(work.pipelines), self._read_chunks(work)
+                self._decode_batch, work, Decoders(work.pipelines), self._read_chunks(work)
             )
         decoder = Decoder(work.pipelines[work.pipeline], work.encoded)
         if (rows := self._read_rows(work, decoder)) is not None:
             return partial(write_rows, decoder, rows, work, self.out)
-        return partial(self._finish_tile, work, decoder, self._read_chunks(work))
+        return partial(self._decode_tile, work, decoder, self._read_chunks(work))
 
     def _read_chunks(self, work: Batch | Tile) -> list[Buffer]:
         """Return the encoded bytes of each chunk, in order."""
@@ -354,18 +351,19 @@ class _SelectionReader:
             return [b""] * len(ranges)
         if work.store is None:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
-        runs = join_ranges(ranges, work.store.reach.gap, work.store.reach.run)
+        limits = work.store.request_limits
+        runs = join_ranges(ranges, limits.max_gap, limits.max_bytes)
         return split_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the concatenated chunks of an evenly spaced tile, or None for any other tile."""
-        requests = tile.plan_ranges(tile.store.reach)
+        requests = tile.plan_ranges(tile.store.request_limits)
         if not requests or int(tile.length[0]) != decoder.nbytes:
             return None
         # after a failure, chunks are fetched one by one, so that the error names the right chunk
         with suppress(StoreError):
             fetched = fetch_ranges(
-                tile.store, _file_of(tile), [requested for requested, _ in requests]
+                tile.store, _get_file(tile), [requested for requested, _ in requests]
             )
             return tile.extract_rows(fetched, requests)
         return None
@@ -373,7 +371,7 @@ class _SelectionReader:
     def _read_runs(
         self, work: Batch | Tile, store: Store, runs: list[JoinedRange]
     ) -> Sequence[Buffer]:
-        file = _file_of(work)
+        file = _get_file(work)
         try:
             return fetch_ranges(store, file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
@@ -390,11 +388,11 @@ class _SelectionReader:
 
     # ------------------------------------------------------------------ decoding
 
-    def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
-        """Decode chunks into the result; fetch them first if that has not been done."""
-        work, write_work = item
-        if write_work is not None:
-            write_work()
+    def decode(self, item: tuple[Work, Callable[[], None] | None]) -> None:
+        """Decode chunks into the result; fetch them first if necessary."""
+        work, decode_fetched = item
+        if decode_fetched is not None:
+            decode_fetched()
         elif not isinstance(work, Batch):
             self.fetch(work)()
         else:
@@ -402,7 +400,7 @@ class _SelectionReader:
             if isinstance(work.store, LocalStore):
                 work = self._read_in_place(work, work.store, decoders)
             if work.tasks:
-                self._finish_batch(work, decoders, self._read_chunks(work))
+                self._decode_batch(work, decoders, self._read_chunks(work))
 
     def _write_decoded(self, work: DecodedTasks) -> None:
         decoders = Decoders(work.batch.pipelines)
@@ -420,12 +418,12 @@ class _SelectionReader:
             return batch
         direct = _select_tasks(batch, list(targets))
         try:
-            store.read_into(_file_of(batch), direct.ranges, list(targets.values()))
+            store.read_into(_get_file(batch), direct.ranges, list(targets.values()))
         except StoreError as error:
             raise make_chunk_read_error(self.source, direct, error.item, error) from error.__cause__
         return _select_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
-    def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
+    def _decode_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
         for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
             self._verify(tile, number, encoded, expected)
         try:
@@ -438,7 +436,7 @@ class _SelectionReader:
                 self.source, tile, error.item, f"the bytes do not decode: {error}"
             ) from error
 
-    def _finish_batch(self, batch: Batch, decoders: Decoders, chunks: Sequence[Buffer]) -> None:
+    def _decode_batch(self, batch: Batch, decoders: Decoders, chunks: Sequence[Buffer]) -> None:
         for number, (task, encoded) in enumerate(zip(batch.tasks, chunks, strict=True)):
             decoder = decoders.get(task)
             if batch.file != MISSING:
@@ -459,7 +457,7 @@ class _SelectionReader:
             fill_missing(decoder.pipeline, task, self.out)
             return
         is_cached = self.caches_whole if needs_whole_chunk(task) else self.caches_parts
-        if is_cached and (key := make_chunk_key(batch, task, self.opened)) is not None:
+        if is_cached and (key := make_chunk_key(batch, task, self.opening)) is not None:
             stored = decoder.decode(encoded, copy=True)
             chunk_cache().put(key, stored)
             write_stored(decoder, stored, task, self.out)
@@ -477,7 +475,7 @@ class _SelectionReader:
             if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
-            keys = (make_chunk_key(batch, task, self.opened) for task in batch.tasks)
+            keys = (make_chunk_key(batch, task, self.opening) for task in batch.tasks)
             chunks = [cache.find(key) if key else None for key in keys]
             cached = [number for number, chunk in enumerate(chunks) if chunk is not None]
             if cached and is_logged(DEBUG):
@@ -489,7 +487,7 @@ class _SelectionReader:
             if batch.store is not None:
                 # this makes no request
                 try:
-                    batch.store.check_unchanged(_file_of(batch))
+                    batch.store.check_unchanged(_get_file(batch))
                 except StoreError as error:
                     raise make_chunk_read_error(self.source, batch, 0, error) from error.__cause__
             yield DecodedTasks(_select_tasks(batch, cached), [c for c in chunks if c is not None])
@@ -497,7 +495,7 @@ class _SelectionReader:
                 yield _select_tasks(batch, uncached)
 
 
-def _file_of(work: Batch | Tile) -> SourceFile:
+def _get_file(work: Batch | Tile) -> SourceFile:
     return work.fragment.manifest.files[work.file]
 
 
@@ -505,7 +503,7 @@ def _select_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-RESTORE = (
+CHANGED_FILE_REMEDY = (
     "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
     "virtualds.rename_paths"
 )
@@ -517,13 +515,13 @@ def make_chunk_read_error(
 ) -> ReadError:
     """Return an error that names variable, file, bytes and chunk."""
     failure = cause if isinstance(cause, StoreError) else StoreError(cause)
-    url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
+    url = CHUNK_DESCRIPTIONS[work.file] if work.file < 0 else _get_file(work).url
     offset, length = work.ranges[number]
     separator = ":" if work.file < 0 else " of"
     variable = f"variable {source.name!r}{separator} " if source.name else ""
     error = ReadError(
         f"{variable}{url}, bytes {offset} to {offset + length}: {failure.reason}; "
-        f"{failure.remedy or RESTORE}"
+        f"{failure.remedy or CHANGED_FILE_REMEDY}"
     )
     # a piece of an uncompressed chunk has another offset than the chunk
     chunk_ids = (find_chunk_at(f, work.fragment, work.file, offset) for f in source.fragments)

@@ -32,10 +32,10 @@ from virtualds.reading.tasks import (
     Task,
     Tile,
     batch_tasks,
+    find_chunk_store,
     merge_tasks,
     plan_box_batches,
     plan_point_tasks,
-    store_of,
 )
 
 # ---------------------------------------------------------------------- pieces of chunks
@@ -207,9 +207,9 @@ def count_elements(fragment: Fragment, entries: Layout) -> Ints:
 Array = npt.NDArray[Any]
 
 RestoreStep = Callable[[Array], Array]
-"""Converts the result of the normalised selection to the requested result."""
+"""Converts the result of a normalised selection to that of the requested one."""
 
-MAX_PARTS = 1024
+MAX_BOXES = 1024
 """Maximum number of boxes in which references are loaded; beyond it, one box contains all."""
 
 
@@ -234,18 +234,18 @@ class Readable(Protocol):
 class Selection:
     """A planned selection: the shape of the result to allocate, and batches of chunks to read.
 
-    ``covered`` is whether fragments cover all of the result, and ``nbytes`` approximately the
+    ``is_covered`` is whether fragments cover all of the result, and ``nbytes`` approximately the
     decoded size of the chunks. ``steps`` are applied to the result, in order.
     """
 
     shape: tuple[int, ...]
-    covered: bool
+    is_covered: bool
     nbytes: int
     batches: Iterator[Batch | Tile]
     steps: tuple[RestoreStep, ...] = ()
 
     def arrange(self, values: Array) -> Array:
-        """Convert the result of the normalised selection to the requested result."""
+        """Convert the result of the normalised selection to that of the requested one."""
         for step in self.steps:
             values = step(values)
         return values
@@ -293,8 +293,8 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
         return None
     reference = manifest.lookup((0,) * len(shape))
     pipeline = source.pipelines[reference.pipeline]
-    store = store_of(fragment, reference.file)
-    if pipeline.hidden_size != 1 or (store is not None and store.reach.at_once):
+    store = find_chunk_store(fragment, reference.file)
+    if pipeline.hidden_size != 1 or (store is not None and store.request_limits.max_requests):
         return None
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
@@ -318,26 +318,26 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
 
 
 def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
-    """Plan a pointwise selection: integer arrays that broadcast together, and slices."""
-    together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
-    arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
+    """Plan a pointwise selection: integer arrays that broadcast point_axes, and slices."""
+    point_axes = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
+    arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in point_axes))
     points = [
         count_from_front(a.ravel(), source.shape[i], i)
-        for a, i in zip(arrays, together, strict=True)
+        for a, i in zip(arrays, point_axes, strict=True)
     ]
-    others = [i for i in range(len(key)) if i not in together]
+    others = [i for i in range(len(key)) if i not in point_axes]
     axes = {i: normalise_key(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
     shape = (points[0].size, *(axes[i].size for i in others))
     keys: list[AxisKey] = [
         axes[i].key
         if i in axes
-        else to_slice(np.unique(points[together.index(i)]))
+        else to_slice(np.unique(points[point_axes.index(i)]))
         if points[0].size
         else slice(0, 0, 1)
         for i in range(len(key))
     ]
     parts = _project_all(source, keys) if prod(shape) else []
-    tasks = [(part, merge_tasks(plan_point_tasks(part, points, together))) for part in parts]
+    tasks = [(part, merge_tasks(plan_point_tasks(part, points, point_axes))) for part in parts]
     filled = sum(
         prod(o.stop - o.start if isinstance(o, slice) else int(o.size) for o in outer)
         for _, chunk_tasks in tasks
@@ -410,7 +410,7 @@ class AxisPlan(NamedTuple):
 
 
 def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
-    """Normalise the key of one axis to a rising slice or rising distinct positions."""
+    """Normalise the key of one axis to a slice with a positive step, or to ascending positions."""
     if isinstance(key, slice):
         return _normalise_slice(key, size, axis)
     positions = np.asarray(key)
@@ -423,10 +423,10 @@ def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
     positions = count_from_front(np.atleast_1d(positions), size, axis)
     if not positions.size:
         return AxisPlan(slice(0, 0, 1), 0, None)
-    rising, inverse = np.unique(positions, return_inverse=True)
-    in_order = rising.size == positions.size and bool((rising == positions).all())
+    distinct, inverse = np.unique(positions, return_inverse=True)
+    in_order = distinct.size == positions.size and bool((distinct == positions).all())
     step: RestoreStep | None = None if in_order else lambda values: values.take(inverse, axis=axis)
-    return AxisPlan(to_slice(rising), rising.size, step)
+    return AxisPlan(to_slice(distinct), distinct.size, step)
 
 
 def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
@@ -456,7 +456,7 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
     ]
     if not all(runs_by_axis):
         return
-    if prod(map(len, runs_by_axis)) > MAX_PARTS:
+    if prod(map(len, runs_by_axis)) > MAX_BOXES:
         runs_by_axis = [[(runs[0][0], runs[-1][1])] for runs in runs_by_axis]
     for runs in product(*runs_by_axis):
         part: Fragment | None = fragment

@@ -23,7 +23,7 @@ BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
 
 ChunkIndex = tuple[int, ...]
 """The index of a chunk along each axis of the chunk grid."""
-Work = Callable[[Ints, Sequence[bytes]], object]
+ProcessBatch = Callable[[Ints, Sequence[bytes]], object]
 """A callback that takes the flat ids of chunks and their encoded bytes."""
 
 
@@ -51,14 +51,14 @@ class StoredChunks:
         )
 
     def read_distinct(
-        self, chosen: npt.NDArray[np.bool_], make: Callable[[bytes], Hashable]
+        self, mask: npt.NDArray[np.bool_], convert: Callable[[bytes], Hashable]
     ) -> tuple[Ints, list[Any], Ints]:
-        """Call ``make`` with the bytes of the chosen chunks, once per distinct byte range.
+        """Call ``convert`` with the bytes of the chunks in a mask, once per distinct byte range.
 
-        Return the flat ids of the chosen chunks, the distinct results, and the index of the result
-        of each chunk.
+        Return the flat ids of these chunks, the distinct results, and the index of the result of
+        each chunk.
         """
-        chunk_ids = np.flatnonzero(chosen)
+        chunk_ids = np.flatnonzero(mask)
         columns = (self.file, self.offset, self.length, self.checksum)
         table = np.stack([column[chunk_ids].astype(np.int64) for column in columns], axis=1)
         _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -66,7 +66,7 @@ class StoredChunks:
 
         def store_results(batch: Ints, chunks: Sequence[bytes]) -> None:
             for chunk_id, data in zip(batch.tolist(), chunks, strict=True):
-                results[chunk_id] = make(data)
+                results[chunk_id] = convert(data)
 
         self.read(chunk_ids[first], store_results)
         index_of: dict[Hashable, int] = {}
@@ -76,33 +76,34 @@ class StoredChunks:
         ]
         return chunk_ids, list(index_of), np.array(indexes, np.int64)[inverse.ravel()]
 
-    def read(self, ids: Ints, work: Work) -> None:
-        """Call ``work`` for batches of the chunks ``ids``, in several threads."""
+    def read(self, ids: Ints, process: ProcessBatch) -> None:
+        """Call ``process`` for batches of the chunks ``ids``, in several threads."""
 
-        def slot_of(batch: ChunkBatch) -> HostSlot | None:
+        def get_slot(batch: ChunkBatch) -> HostSlot | None:
             number = int(self.file[batch.ids[0]])
             if number < 0:
                 return None
-            return HostSlot.to(self.manifest.files[number].url, batch.nbytes)
+            return HostSlot.from_url(self.manifest.files[number].url, batch.nbytes)
 
         def finish(item: tuple[ChunkBatch, Sequence[bytes] | None]) -> None:
             batch, fetched = item
-            work(batch.ids, self.fetch(batch.ids) if fetched is None else fetched)
+            process(batch.ids, self.fetch(batch.ids) if fetched is None else fetched)
 
         batches = self._split_batches(ids)
-        run_all(Prefetcher(batches, slot_of, lambda batch: self.fetch(batch.ids)), finish)
+        run_all(Prefetcher(batches, get_slot, lambda batch: self.fetch(batch.ids)), finish)
 
     def _split_batches(self, ids: Ints) -> Iterator[ChunkBatch]:
         """Yield batches of chunks of one file, limited by their bytes including gaps."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
-        most = BATCH_BYTES // count_cores()
+        max_bytes = BATCH_BYTES // count_cores()
         batch: list[int] = []
         file = nbytes = 0
         columns = (
-            column.tolist() for column in (ordered, self.file[ordered], self._measure(ordered))
+            column.tolist()
+            for column in (ordered, self.file[ordered], self._count_fetched_bytes(ordered))
         )
         for chunk_id, number, size in zip(*columns, strict=True):
-            is_full = len(batch) == BATCH_CHUNKS or nbytes + size > most
+            is_full = len(batch) == BATCH_CHUNKS or nbytes + size > max_bytes
             if batch and (is_full or number != file):
                 yield ChunkBatch(np.array(batch), nbytes)
                 batch, nbytes = [], 0
@@ -112,14 +113,16 @@ class StoredChunks:
         if batch:
             yield ChunkBatch(np.array(batch), nbytes)
 
-    def _measure(self, ordered: Ints) -> Ints:
+    def _count_fetched_bytes(self, ordered: Ints) -> Ints:
         """Return the number of bytes to fetch for each chunk, including a small gap before it.
 
         ``ordered`` are flat ids sorted by file and offset.
         """
         file, offset, length = (c[ordered] for c in (self.file, self.offset, self.length))
         gaps = {
-            number: find_store(self.manifest.files[number].url).reach.gap if number >= 0 else 0
+            number: find_store(self.manifest.files[number].url).request_limits.max_gap
+            if number >= 0
+            else 0
             for number in np.unique(file).tolist()
         }
         between = np.diff(offset, prepend=0) - np.append(0, length[:-1])
@@ -138,7 +141,7 @@ class StoredChunks:
             file = self.manifest.files[number]
             store = find_store(file.url)
             ranges = list(zip(offsets, lengths, strict=True))
-            runs = join_ranges(ranges, store.reach.gap, store.reach.run)
+            runs = join_ranges(ranges, store.request_limits.max_gap, store.request_limits.max_bytes)
             try:
                 fetched = store.get_ranges(file, [(run.offset, run.length) for run in runs])
             except StoreError as error:
@@ -155,11 +158,11 @@ class StoredChunks:
         return chunks
 
     def _make_error(self, chunk_id: int, reason: str) -> ReadError:
-        where = "bytes held inline"
+        location = "bytes held inline"
         if self.file[chunk_id] >= 0:
             url, begin = self.manifest.files[int(self.file[chunk_id])].url, self.offset[chunk_id]
-            where = f"{url}, bytes {begin} to {begin + self.length[chunk_id]}"
-        error = ReadError(f"{where}: {reason}; restore the file, or scan it again")
+            location = f"{url}, bytes {begin} to {begin + self.length[chunk_id]}"
+        error = ReadError(f"{location}: {reason};  restore the file, or scan it again")
         index = np.unravel_index(chunk_id, self.manifest.shape) if self.manifest.shape else ()
         chunk = tuple(map(int, index)) if self._chunk_id is None else self._chunk_id
         error.add_note(f"variable {self.name}, chunk {chunk}")

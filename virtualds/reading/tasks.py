@@ -1,7 +1,7 @@
 """Tasks, batches and tiles: units of work for the chunks that a selection needs.
 
 A task is one chunk to fetch and decode. Within a block, tasks are sorted by offset, so that
-neighbours in a file are fetched together, whatever their order in the array.
+neighbours in a file are fetched together, even if they are not neighbours in the array.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH_BYTES = 2**20
 PLAIN_BATCH_BYTES = 2**22
 """Maximum size in bytes of a batch without codecs, where each call costs relatively more."""
 
-MIN_BATCH = 2**18
+MIN_BATCH_BYTES = 2**18
 """Size in bytes below which a batch is not divided among cores."""
 
 BLOCK_TASKS = 2**16
@@ -48,9 +48,9 @@ class Task(NamedTuple):
     """One chunk to fetch and to decode into the result.
 
     ``inner`` is the index into the decoded chunk, with the axes of the array, and ``outer`` the
-    index into the result. For a pointwise selection, ``points`` are the axes that are indexed
-    together. ``more`` are further pairs of ``inner`` and ``outer`` if several slabs share the
-    chunk. ``checksum`` is that of the manifest, 0 for none.
+    index into the result. For a pointwise selection, ``point_axes`` are the axes that are
+    indexed together. ``other_pairs`` are further pairs of ``inner`` and ``outer`` if several slabs
+    share the chunk. ``checksum`` is that of the manifest, 0 for none.
     """
 
     offset: int
@@ -59,14 +59,14 @@ class Task(NamedTuple):
     encoded: tuple[int, ...]
     inner: tuple[Any, ...]
     outer: tuple[Any, ...]
-    points: tuple[int, ...] = ()
-    more: tuple[tuple[Any, Any], ...] = ()
+    point_axes: tuple[int, ...] = ()
+    other_pairs: tuple[tuple[Any, Any], ...] = ()
     checksum: int = 0
 
     @property
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         """Every pair of ``inner`` and ``outer``."""
-        return chain([(self.inner, self.outer)], self.more)
+        return chain([(self.inner, self.outer)], self.other_pairs)
 
 
 class Batch(NamedTuple):
@@ -105,7 +105,7 @@ class ChunkSelection(NamedTuple):
 TaskOfFile = tuple[int, Task]
 """The file code of a chunk, and its task."""
 
-AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
+make_task: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check of the length, for millions of tasks."""
 
 
@@ -119,7 +119,7 @@ def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterato
     for file, task in plan_distinct_tasks(fragment, grouped):
         pairs = zip(product(*task.inner), product(*task.outer), strict=True)
         inner, outer = next(pairs)
-        yield file, task._replace(inner=inner, outer=outer, more=tuple(pairs))
+        yield file, task._replace(inner=inner, outer=outer, other_pairs=tuple(pairs))
 
 
 def _group_projection(projection: Projection, groups: list[Ints] | None) -> Projection:
@@ -171,7 +171,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
     ]
     if any((key[1:] < key[:-1]).any() for key in keys):
         order = np.lexsort(keys)
-        # the sorted order may be the present one, if offsets decrease only where a file begins
+        # if offsets decrease only where a file begins, the tasks are already in order
         in_order = (np.diff(order) > 0).all()
         if not in_order:
             columns = {name: _reorder(column, order) for name, column in columns.items()}
@@ -188,7 +188,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
         columns["checksum"],
         strict=False,
     )
-    return zip(file, map(AS_TASK, tasks), strict=False)
+    return zip(file, map(make_task, tasks), strict=False)
 
 
 def _select_references(column: Column, where: tuple[Ints, ...]) -> Column | int:
@@ -289,36 +289,36 @@ def merge_tasks(tasks: Iterable[TaskOfFile]) -> list[TaskOfFile]:
     merged = []
     for (file, *_), group in groupby(rows, key=chunk_key):
         first, *others = (row[-1] for row in group)
-        more = tuple((task.inner, task.outer) for task in others)
-        merged.append((file, first._replace(more=more) if more else first))
+        pairs = tuple((task.inner, task.outer) for task in others)
+        merged.append((file, first._replace(other_pairs=pairs) if pairs else first))
     return merged
 
 
 def batch_tasks(part: ChunkSelection, tasks: Iterable[TaskOfFile]) -> Iterator[Batch]:
     """Yield batches of one file each: local chunks up to a size, remote chunks by joined range."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
-    most = min(largest, max(MIN_BATCH, part.nbytes // (4 * count_cores())))
+    max_bytes = min(largest, max(MIN_BATCH_BYTES, part.nbytes // (4 * count_cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
-        store = store_of(part.fragment, file)
+        store = find_chunk_store(part.fragment, file)
         file_tasks = (task for _, task in group)
-        if store is None or not store.reach.at_once:
-            batches = _split_by_size(file_tasks, most)
+        if store is None or not store.request_limits.max_requests:
+            batches = _split_by_size(file_tasks, max_bytes)
         else:
-            batches = _split_by_run(file_tasks, store.reach)
+            batches = _split_by_request(file_tasks, store.request_limits)
         for batch in batches:
             yield Batch(part.fragment, part.pipelines, file, store, batch)
 
 
-def store_of(fragment: Fragment, file: int) -> Store | None:
+def find_chunk_store(fragment: Fragment, file: int) -> Store | None:
     """Return the store of a file of a fragment, or None for missing or inline chunks."""
     return None if file < 0 else find_store(fragment.manifest.files[file].url)
 
 
-def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
+def _split_by_size(tasks: Iterable[Task], max_bytes: int) -> Iterator[list[Task]]:
     batch: list[Task] = []
     nbytes = 0
     for task in tasks:
-        if batch and (len(batch) == BATCH_TASKS or nbytes + task.length > most):
+        if batch and (len(batch) == BATCH_TASKS or nbytes + task.length > max_bytes):
             yield batch
             batch, nbytes = [], 0
         batch.append(task)
@@ -326,7 +326,7 @@ def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
     yield batch
 
 
-def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[Task]]:
+def _split_by_request(tasks: Iterable[Task], limits: RequestLimits) -> Iterator[list[Task]]:
     """Split tasks into batches that one request can fetch.
 
     Offsets are ascending, except where a new block of tasks begins.
@@ -335,8 +335,8 @@ def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[
     begin = end = 0
     for task in tasks:
         stop = task.offset + task.length
-        follows = begin <= task.offset <= end + reach.gap
-        if batch and not (follows and stop - begin <= reach.run):
+        follows = begin <= task.offset <= end + limits.max_gap
+        if batch and not (follows and stop - begin <= limits.max_bytes):
             yield batch
             batch = []
         if not batch:
@@ -407,19 +407,19 @@ def _hash_rows(columns: Sequence[IntColumn], count: int) -> Ints:
 # are needed whole. They are decoded next to each other, and copied into the result at once.
 
 
-TINY_CHUNK = 32 * 1024
+MAX_TINY_CHUNK_BYTES = 32 * 1024
 """Maximum decoded size in bytes of a chunk of a tile."""
 
 MAX_TILE_CHUNKS = 2**13
 """Maximum number of chunks of a tile, unless one row of the chunk grid has more."""
 
-MIN_CHUNKS = 16
+MIN_CHUNKS_PER_BOX = 16
 """Minimum average number of chunks per box at which tiles save time."""
 
-MAX_TILE = 2**20
+MAX_TILE_BYTES = 2**20
 """Maximum decoded size in bytes of a tile of local chunks, which fits into the CPU's cache."""
 
-MIN_TILE = 2**17
+MIN_TILE_BYTES = 2**17
 """Decoded size in bytes below which a tile is not divided among cores."""
 
 
@@ -454,22 +454,22 @@ class Tile(NamedTuple):
         chunks: list[int] = self.checksum.tolist()
         return chunks
 
-    def plan_ranges(self, reach: RequestLimits) -> list[tuple[Range, int]]:
+    def plan_ranges(self, limits: RequestLimits) -> list[tuple[Range, int]]:
         """Return byte ranges to request, each with its number of chunks, for evenly spaced chunks.
 
         Uncompressed chunks at equal, small distances can be extracted without a loop over chunks.
         For other tiles, return no ranges.
         """
         steps, length = np.diff(self.offset), int(self.length[0])
-        if not steps.size or not length <= steps[0] <= length + reach.gap:
+        if not steps.size or not length <= steps[0] <= length + limits.max_gap:
             return []
         are_equal = (steps == steps[0]).all() and (self.length == length).all()
         if not are_equal or self.checksum.any() or self.pipelines[self.pipeline].codecs:
             return []
-        most = max(reach.run // int(steps[0]), 1)
+        max_count = max(limits.max_bytes // int(steps[0]), 1)
         requests = []
-        for first in range(0, self.offset.size, most):
-            count = min(most, self.offset.size - first)
+        for first in range(0, self.offset.size, max_count):
+            count = min(max_count, self.offset.size - first)
             span = (count - 1) * int(steps[0]) + length
             requests.append(((int(self.offset[first]), span), count))
         return requests
@@ -498,7 +498,10 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
         projections = [
             p.restrict_to(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)
         ]
-        if all(run.whole for run in runs) and _count_chunk_bytes(part, projections) <= TINY_CHUNK:
+        if (
+            all(run.is_whole for run in runs)
+            and _count_chunk_bytes(part, projections) <= MAX_TINY_CHUNK_BYTES
+        ):
             yield from _plan_tiles(part, projections)
         else:
             yield from batch_tasks(part, plan_distinct_tasks(part.fragment, projections))
@@ -510,8 +513,8 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
     chunks = prod(p.chunk.size for p in part.projections)
     if (
         not part.projections
-        or chunks < MIN_CHUNKS * boxes
-        or _compute_smallest_chunk(part) > TINY_CHUNK
+        or chunks < MIN_CHUNKS_PER_BOX * boxes
+        or _compute_smallest_chunk(part) > MAX_TINY_CHUNK_BYTES
     ):
         return False
     axes = range(len(part.projections))
@@ -524,7 +527,7 @@ def _compute_smallest_chunk(part: ChunkSelection) -> float:
     Dividing a selection of large chunks into boxes would only separate neighbours in a file.
     """
     shortest = (
-        min((int(p.encoded[run.first]) for run in p.runs if run.whole), default=inf)
+        min((int(p.encoded[run.first]) for run in p.runs if run.is_whole), default=inf)
         for p in part.projections
     )
     return prod(shortest) * part.element_nbytes
@@ -559,21 +562,21 @@ def _limit_tile_bytes(part: ChunkSelection, projections: Sequence[Projection], n
     every core gets several tiles.
     """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in projections)]
-    store = store_of(part.fragment, int(file))
-    if store is not None and store.reach.at_once:
-        return store.reach.run
-    return min(MAX_TILE, max(MIN_TILE, nbytes // (4 * count_cores())))
+    store = find_chunk_store(part.fragment, int(file))
+    if store is not None and store.request_limits.max_requests:
+        return store.request_limits.max_bytes
+    return min(MAX_TILE_BYTES, max(MIN_TILE_BYTES, nbytes // (4 * count_cores())))
 
 
 def _divide_grid(
-    grid: Sequence[int], chunk_bytes: int, most: int
+    grid: Sequence[int], chunk_bytes: int, max_bytes: int
 ) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Divide a grid into boxes that are contiguous in C order, of at most ``most`` bytes."""
+    """Divide a grid into boxes that are contiguous in C order, of at most ``max_bytes`` bytes."""
     axis, nbytes = len(grid) - 1, chunk_bytes
-    while axis > 0 and nbytes * grid[axis] <= most:
+    while axis > 0 and nbytes * grid[axis] <= max_bytes:
         nbytes *= grid[axis]
         axis -= 1
-    step = max(1, min(most // max(nbytes, 1), MAX_TILE_CHUNKS // prod(grid[axis + 1 :])))
+    step = max(1, min(max_bytes // max(nbytes, 1), MAX_TILE_CHUNKS // prod(grid[axis + 1 :])))
     along = [(i, min(i + step, grid[axis])) for i in range(0, grid[axis], step)]
     leading = ([(i, i + 1) for i in range(n)] for n in grid[:axis])
     yield from product(*leading, along, *([(0, n)] for n in grid[axis + 1 :]))
@@ -584,7 +587,7 @@ def _plan_tile(part: ChunkSelection, projections: Sequence[Projection]) -> Tile 
     grid_index = np.ix_(*(p.chunk for p in projections))
     columns = {name: getattr(part.fragment.manifest, name)[grid_index].ravel() for name in COLUMNS}
     file, pipeline = (columns[name] for name in ("file", "pipeline"))
-    store = store_of(part.fragment, int(file[0]))
+    store = find_chunk_store(part.fragment, int(file[0]))
     if store is None or (file != file[0]).any() or (pipeline != pipeline[0]).any():
         return None
     return Tile(

@@ -66,7 +66,7 @@ def _get_pool(pid: int) -> _DecodingPool:
     return _DecodingPool()
 
 
-class _Queue(Iterator[Task]):
+class _ClosableIterator(Iterator[Task]):
     """A thread-safe iterator that any thread can close.
 
     Closing calls ``stop``, which ends a pending wait for the next item, so that an interrupted read
@@ -99,7 +99,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
             for item in chain(head, items):
                 work(item)
             return
-        queue = _Queue(chain(head, items), getattr(items, "stop", None))
+        queue = _ClosableIterator(chain(head, items), getattr(items, "stop", None))
 
         def drain() -> None:
             try:
@@ -138,13 +138,13 @@ def iterate_results(
 # they arrive; the number and the bytes of pending results are limited.
 
 
-MAX_AHEAD = 2**28
+MAX_PENDING_BYTES = 2**28
 """Maximum bytes that are requested or received, but not yet decoded."""
 
-WINDOWS = 2
-"""Number of requests that may be sent or received but not yet decoded, per concurrent request."""
+MAX_PENDING_PER_REQUEST = 2
+"""Maximum number of requests that are not yet decoded, per concurrent request."""
 
-SMALL_FETCH = 2**12
+ASSUMED_ITEM_BYTES = 2**12
 """Assumed size in bytes of an item of `fetch_many`."""
 
 
@@ -156,62 +156,62 @@ Bytes = TypeVar("Bytes")
 
 
 class HostSlot(NamedTuple):
-    """The host of an item, its limit of concurrent requests, and the size of the item in bytes."""
+    """The host of an item, its maximum number of requests, and the size of the item in bytes."""
 
     host: str
-    at_once: int
+    max_requests: int
     nbytes: int
 
     @classmethod
-    def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the slot for ``nbytes`` from a url, or None for a local url."""
-        at_once = find_store(url).reach.at_once
-        return cls(host_of(url), at_once, nbytes) if at_once else None
+    def from_url(cls, url: str, nbytes: int) -> HostSlot | None:
+        """Return the slot of a request for ``nbytes`` to a url, or None for a local url."""
+        max_requests = find_store(url).request_limits.max_requests
+        return cls(host_of(url), max_requests, nbytes) if max_requests else None
 
 
 class Prefetcher(Iterator[tuple[Item, Data | None]]):
     """Yields items: remote ones with the result of ``fetch``, in the order of arrival.
 
-    ``slot_of`` returns the slot of an item, or None for a local item, which the consumer fetches.
+    ``get_slot`` returns the slot of an item, or None for a local item, which the consumer fetches.
     ``fetch`` runs in other threads; its errors are raised when their item would be yielded.
     """
 
     def __init__(
         self,
         items: Iterable[Item],
-        slot_of: Callable[[Item], HostSlot | None],
+        get_slot: Callable[[Item], HostSlot | None],
         fetch: Callable[[Item], Data],
     ) -> None:
         self._fetch = fetch
-        self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
+        self._finished: SimpleQueue[Future[Data] | None] = SimpleQueue()
         # requested items that have not been yielded, with their sizes in bytes
         self._pending: dict[Future[Data], tuple[Item, int]] = {}
         self._nbytes = 0
-        self._results = self._fetch_in_turn(items, slot_of)
+        self._results = self._fetch_in_turn(items, get_slot)
 
     def __next__(self) -> tuple[Item, Data | None]:
         return next(self._results)
 
     def stop(self) -> None:
         """End the iteration from any thread, also while another thread waits for a result."""
-        self._answers.put(None)
+        self._finished.put(None)
 
     def close(self) -> None:
         """Send no more requests."""
         self._results.close()
 
     def _fetch_in_turn(
-        self, items: Iterable[Item], slot_of: Callable[[Item], HostSlot | None]
+        self, items: Iterable[Item], get_slot: Callable[[Item], HostSlot | None]
     ) -> Generator[tuple[Item, Data | None], None, None]:
         try:
             for item in items:
-                if (slot := slot_of(item)) is None:
+                if (slot := get_slot(item)) is None:
                     yield item, None
                     continue
                 while self._is_full(slot):
                     yield self._next_result()
                 self._submit(item, slot)
-                while not self._answers.empty():
+                while not self._finished.empty():
                     yield self._next_result()
             while self._pending:
                 yield self._next_result()
@@ -223,20 +223,22 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
 
     def _is_full(self, slot: HostSlot) -> bool:
         """Return whether a result must be yielded before another item is requested."""
-        is_at_limit = len(self._pending) >= WINDOWS * slot.at_once
-        return bool(self._pending) and (is_at_limit or self._nbytes + slot.nbytes > MAX_AHEAD)
+        is_at_limit = len(self._pending) >= MAX_PENDING_PER_REQUEST * slot.max_requests
+        return bool(self._pending) and (
+            is_at_limit or self._nbytes + slot.nbytes > MAX_PENDING_BYTES
+        )
 
     def _submit(self, item: Item, slot: HostSlot) -> None:
-        pool = _get_threads(os.getpid(), slot.host, slot.at_once)
+        pool = _get_threads(os.getpid(), slot.host, slot.max_requests)
         # the context contains the block cache of a file that is being scanned
         future = pool.submit(copy_context().run, self._fetch, item)
         self._pending[future] = item, slot.nbytes
         self._nbytes += slot.nbytes
-        future.add_done_callback(self._answers.put)
+        future.add_done_callback(self._finished.put)
 
     def _next_result(self) -> tuple[Item, Data]:
         """Wait for the next result, and return it with its item."""
-        if (future := self._answers.get()) is None:
+        if (future := self._finished.get()) is None:
             raise _Stopped
         item, nbytes = self._pending.pop(future)
         self._nbytes -= nbytes
@@ -248,23 +250,23 @@ class _Stopped(Exception):
 
 
 @cache
-def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
+def _get_threads(pid: int, host: str, max_requests: int) -> ThreadPoolExecutor:
     """Return the threads for a host; a forked child gets its own."""
-    return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")
+    return ThreadPoolExecutor(max_requests, thread_name_prefix=f"virtualds {host}")
 
 
 def fetch_many(
-    items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
+    items: Sequence[Entry], get_url: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
     """Call ``fetch`` with every item in several threads, and return the results in order.
 
-    ``url_of`` returns the url from which an item is fetched, or None if it needs no request.
+    ``get_url`` returns the url from which an item is fetched, or None if it needs no request.
     """
     results: dict[int, Bytes] = {}
 
-    def slot_of(number: int) -> HostSlot | None:
-        url = url_of(items[number])
-        return None if url is None else HostSlot.to(url, SMALL_FETCH)
+    def get_slot(number: int) -> HostSlot | None:
+        url = get_url(items[number])
+        return None if url is None else HostSlot.from_url(url, ASSUMED_ITEM_BYTES)
 
     def fetch_one(number: int) -> tuple[Bytes]:
         return (fetch(items[number]),)
@@ -273,5 +275,5 @@ def fetch_many(
         number, fetched = answer
         results[number] = fetch_one(number)[0] if fetched is None else fetched[0]
 
-    run_all(Prefetcher(iter(range(len(items))), slot_of, fetch_one), finish)
+    run_all(Prefetcher(iter(range(len(items))), get_slot, fetch_one), finish)
     return [results[number] for number in range(len(items))]

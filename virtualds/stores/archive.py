@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
-from virtualds.source_file import PRESENT, SourceFile, StorageOptions, describe_mismatch
+from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions, describe_mismatch
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, OutsideError
 from virtualds.stores.store import (
     ListedFile,
@@ -132,8 +132,9 @@ class ArchiveMember(NamedTuple):
 
     ``offset`` is the offset of its data, or None if the header at ``header`` must be read first.
     ``problem`` is the reason why it cannot be read, and the remedy. ``checksum`` is that of the
-    whole member, as in manifests; 0 in tar archives. ``packed`` is the size in bytes of the
-    deflated data, or None. ``entry`` is the size in bytes of header and data in a zip archive.
+    whole member, as in manifests; 0 in tar archives. ``deflated_size`` is the size in bytes of
+    the deflated data, or None. ``entry_size`` is the size in bytes of header and data in a zip
+    archive.
     """
 
     length: int
@@ -141,8 +142,8 @@ class ArchiveMember(NamedTuple):
     header: int
     problem: str | None = None
     checksum: int = 0
-    packed: int | None = None
-    entry: int = 0
+    deflated_size: int | None = None
+    entry_size: int = 0
 
 
 Index = Mapping[str, ArchiveMember]
@@ -192,7 +193,7 @@ def _parse_zip_member(
         header + min_header if has_no_extra else None,
         header,
         _find_zip_problem(entry),
-        PRESENT + entry.CRC,
+        CHECKSUM_FLAG + entry.CRC,
         stored if is_packed else None,
         # there may be other data before the next member
         min(entry_size, MAX_HEADER + stored + DESCRIPTOR),
@@ -397,9 +398,9 @@ class ArchiveStore(Store):
         """Return the bytes of ranges of a member."""
         archive, member = self._find_member(file)
         is_whole = all(wanted == (0, member.length) for wanted in ranges)
-        if member.packed is not None and not is_whole:
+        if member.deflated_size is not None and not is_whole:
             raise make_member_error(file.url)
-        if ranges and is_whole and (member.packed is not None or member.offset is None):
+        if ranges and is_whole and (member.deflated_size is not None or member.offset is None):
             return [self._read_whole(archive, member)] * len(ranges)
         for item, (offset, length) in enumerate(ranges):
             if offset + length > member.length:
@@ -458,7 +459,7 @@ class ArchiveStore(Store):
         pairs = [self._find_member(file) for file in files]
         by_archive: dict[SourceFile, tuple[_ListedArchive, list[ArchiveMember]]] = {}
         for file, (archive, member) in zip(files, pairs, strict=True):
-            if member.packed is not None:
+            if member.deflated_size is not None:
                 raise make_member_error(file.url)
             by_archive.setdefault(archive.file, (archive, []))[1].append(member)
         for archive, members in by_archive.values():
@@ -500,7 +501,7 @@ class ArchiveStore(Store):
         head = data[begin - offset :][:count]
         if len(head) < count:
             [head] = self._store_for(archive.file.url).get_ranges(archive.file, [(begin, count)])
-        if member.packed is None:
+        if member.deflated_size is None:
             return head
         try:
             decoded = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, length)
@@ -512,11 +513,11 @@ class ArchiveStore(Store):
 
     def _read_whole(self, archive: _ListedArchive, member: ArchiveMember) -> bytes:
         """Read and decode a whole member of a zip archive, with one request for header and data."""
-        store, span = self._store_for(archive.file.url), (member.header, member.entry)
+        store, span = self._store_for(archive.file.url), (member.header, member.entry_size)
         [entry] = store.get_ranges(archive.file, [span])
         data = entry[archive.find_data_offset(member, member.header, entry) - member.header :]
         try:
-            if member.packed is None:
+            if member.deflated_size is None:
                 decoded = data[: member.length]
             else:
                 decoded = decode_stream(zlib.decompressobj(-zlib.MAX_WBITS), data, None)
@@ -615,9 +616,9 @@ class ArchiveStore(Store):
 
 def _count_stored(member: ArchiveMember, length: int) -> int:
     """Return the number of stored bytes that contain the first ``length`` bytes of a member."""
-    if member.packed is None:
+    if member.deflated_size is None:
         return min(length, member.length)
-    return min(length + MAX_DEFLATE_OVERHEAD, member.packed)
+    return min(length + MAX_DEFLATE_OVERHEAD, member.deflated_size)
 
 
 def _find_member(archive: _ListedArchive, url: str) -> ArchiveMember:

@@ -106,7 +106,7 @@ class HeldObjectStore(Store):
 
     refusal = "virtualds does not write into objects; give a path or url"
 
-    reach = RequestLimits(gap=0, run=2**23, at_once=0)
+    request_limits = RequestLimits(max_gap=0, max_bytes=2**23, max_requests=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         try:

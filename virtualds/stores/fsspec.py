@@ -766,9 +766,9 @@ def _get_range(file: SourceFile, item: int, range_: Range) -> bytes:
 
     def send() -> bytes:
         # a forked child has its own: threads of the parent do not release the child's copy
-        at_once = get_options().max_requests
-        key = os.getpid(), host_of(file.url), at_once
-        with _SEMAPHORES.setdefault(key, threading.Semaphore(at_once)):
+        max_requests = get_options().max_requests
+        key = os.getpid(), host_of(file.url), max_requests
+        with _SEMAPHORES.setdefault(key, threading.Semaphore(max_requests)):
             response = use_filesystem(
                 file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
             )

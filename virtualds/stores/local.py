@@ -550,7 +550,7 @@ class LocalStore(Store):
     """The files of this machine."""
 
     # a system call takes as long as copying a page or two
-    reach = RequestLimits(gap=8 * 1024, run=2**20, at_once=0)
+    request_limits = RequestLimits(max_gap=8 * 1024, max_bytes=2**20, max_requests=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         with open_checked(file) as handle:

@@ -41,16 +41,16 @@ class ListedFile(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """The sizes of requests to a store, and the number of concurrent ones.
+    """The maximum size of requests to a store, and the maximum number of concurrent ones.
 
-    Ranges with at most ``gap`` bytes between them are joined to requests of at most ``run`` bytes.
-    A host gets at most ``at_once`` concurrent requests. If ``at_once`` is 0, the store is local,
-    and the thread that needs bytes reads them itself.
+    Ranges with at most ``max_gap`` bytes between them are joined to requests of at most
+    ``max_bytes``. A host gets at most ``max_requests`` concurrent requests. If ``max_requests`` is
+    0, the store is local, and the thread that needs bytes reads them itself.
     """
 
-    gap: int
-    run: int
-    at_once: int
+    max_gap: int
+    max_bytes: int
+    max_requests: int
 
 
 class StoreError(OSError):
@@ -101,13 +101,15 @@ class Store(ABC):
     refusal: ClassVar[str] = "nothing can be written there; write to another url"
 
     @property
-    def reach(self) -> RequestLimits:
+    def request_limits(self) -> RequestLimits:
         """The limits of requests, with the current options.
 
         The default is for a remote store, where the latency of a request equals the transfer of
         half a MiB.
         """
-        return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
+        return RequestLimits(
+            max_gap=2**19, max_bytes=2**23, max_requests=get_options().max_requests
+        )
 
     @abstractmethod
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:

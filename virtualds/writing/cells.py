@@ -26,7 +26,7 @@ from virtualds.arrays.concatenate import (
     crop_box,
     find_boxes,
     map_files,
-    put_region,
+    write_region,
 )
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
@@ -569,7 +569,7 @@ def _put(
             array, tuple((a, a + stop - begin) for a, (begin, stop) in zip(start, box, strict=True))
         )
         met = {file.url for file in known.sources} if count_references(known) else set()
-        if known.same_references(part):
+        if known.has_same_references(part):
             continue
         files = sorted({file.url for file in part.sources})
         if others := sorted(met.difference(replaced, files)):
@@ -578,7 +578,7 @@ def _put(
                 f"leave one of the files out of the pattern, or choose by overlap='first' or "
                 f"'last', or by newest=, where their paths differ in nothing else"
             )
-        array = put_region(array, start, part, replaces=True)
+        array = write_region(array, start, part, overwrite=True)
     return None if array is before else array
 
 
@@ -611,8 +611,8 @@ def _put_chosen(
                 values[tuple(map(slice, starts, ends))] = part.values
             elif array is not None and added is not None:
                 known = crop_box(array, tuple(zip(starts, ends, strict=True)))
-                if not known.same_references(added):
-                    array = put_region(array, starts, added, replaces=True, cuts=True)
+                if not known.has_same_references(added):
+                    array = write_region(array, starts, added, overwrite=True, allow_cuts=True)
     if values is not None:
         inside = np.ix_(*(np.sort(places.get(str(d), np.arange(n))) for d, n in new.sizes.items()))
         lacks = xr.Variable(new.dims, values[inside]).isnull()

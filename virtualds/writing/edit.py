@@ -593,7 +593,7 @@ def rename_paths(
     1
     """
     location = Location.of_url(url, storage_options)
-    rename = change if callable(change) else PrefixChange.of(change)
+    rename = change if callable(change) else PrefixChange.from_user(change)
     count = 0
 
     def move(group: ManifestGroup) -> ManifestGroup:

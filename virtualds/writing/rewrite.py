@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, digest
+from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, hash_files
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.registry import ZARR_V3
@@ -270,7 +270,7 @@ def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
     yield repr(array.pipelines).encode()
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
-        yield repr((fragment.start, digest(manifest.files)[0])).encode()
+        yield repr((fragment.start, hash_files(manifest.files)[0])).encode()
         for axis in fragment.axes:
             yield from (np.ascontiguousarray(column).data for column in axis.slabs())
         for name in COLUMNS:

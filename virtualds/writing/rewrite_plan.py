@@ -653,7 +653,7 @@ class Cells:
         where = np.concatenate([np.zeros(0, np.int64), *cells])
         columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
         empty = ChunkManifest.missing(self.grid)
-        return replace_chunks(empty, where, joined.files, joined.inline, **columns).pruned()
+        return replace_chunks(empty, where, joined.files, joined.inline, **columns).prune()
 
     @property
     def _fills_gaps(self) -> bool:

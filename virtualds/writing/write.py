@@ -817,7 +817,7 @@ def _inline_small_chunks(
             rows, new, which = chunks.read_distinct(is_small, lambda data: data)
             old, inline = chunks.manifest, (*chunks.manifest.inline, *new)
             columns = {"file": INLINE, "offset": len(old.inline) + which}
-            held = replace_chunks(old, rows, old.files, inline, **columns).pruned()
+            held = replace_chunks(old, rows, old.files, inline, **columns).prune()
             fragments[number] = replace(fragment, manifest=held)
     changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
     return replace(array, fragments=tuple(fragments)) if changed else array

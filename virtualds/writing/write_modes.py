@@ -16,7 +16,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
-from virtualds.arrays.concatenate import count_references, crop_box, put_region
+from virtualds.arrays.concatenate import count_references, crop_box, write_region
 from virtualds.arrays.group import ManifestGroup, find_dim_sizes
 from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.fragment import Fragment, find_regular_chunks
@@ -715,7 +715,7 @@ def _fill_array(
     ):
         return None
     start = [part.start for part in key]
-    return put_region(array, start, added, replaces=on_duplicate == "replace")
+    return write_region(array, start, added, overwrite=on_duplicate == "replace")
 
 
 def _fill_values(

@@ -225,7 +225,7 @@ def _find_groups_with_shared_catalogue(
     owners: dict[Hashable, set[str]] = {}
     for path, group_manifests in manifests.items():
         for manifest in group_manifests:
-            if (summary := manifest.catalogue) is not None:
+            if (summary := manifest.source_summary) is not None:
                 owners.setdefault(summary.name, set()).add(path)
     return {path for paths in owners.values() if len(paths) > 1 for path in paths}
 

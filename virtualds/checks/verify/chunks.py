@@ -432,7 +432,7 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
     axes = tuple(ChunkAxis.regular(n, n) for n in shape)
     plain = CodecPipeline(pipeline.dtype, pipeline.codecs, layout=tuple(range(len(shape))))
     fragment = Fragment.whole(axes, manifest)
-    array = ManifestArray.of_fragment(fragment, plain, chunk.variable)
+    array = ManifestArray.from_fragment(fragment, plain, chunk.variable)
     values = replace(array, dtype=plain.decoded_dtype).read()
     return values if pipeline.codecs else values.reshape(-1)
 

@@ -36,7 +36,7 @@ from virtualds.formats.zarr.document import STORE_MARKERS
 from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.decode import Decoder
 from virtualds.reading.threads import HostSlot, Prefetcher
-from virtualds.source_file import PRESENT, SourceFile, StorageOptions
+from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import (
     LOCAL_HEADER,
@@ -77,8 +77,9 @@ def _find_damaged_members(store: Store, file: SourceFile) -> Iterator[Problem]:
         actual = _compute_checksum(store, file, member)
         if actual != member.checksum:
             text = (
-                f"the CRC-32 of the member {name!r} is {actual - PRESENT:#010x}, the archive says "
-                f"{member.checksum - PRESENT:#010x}; the archive is damaged, fetch it again"
+                f"the CRC-32 of the member {name!r} is {actual - CHECKSUM_FLAG:#010x}, the archive "
+                f"says {member.checksum - CHECKSUM_FLAG:#010x}; the archive is damaged, fetch it "
+                "again"
             )
             yield Problem(file.url, "", None, "undecodable", text)
 
@@ -89,7 +90,7 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
     if offset is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)
         offset = parse_data_offset(header, member.header, file.url)
-    stop = offset + (member.length if member.packed is None else member.packed)
+    stop = offset + (member.length if member.deflated_size is None else member.deflated_size)
     parts: Iterable[bytes] = (
         _fetch_range(store, file, start, min(PIECE, stop - start))
         for start in range(offset, stop, PIECE)
@@ -97,9 +98,9 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
     checksum = 0
     # after an error the checksum does not match, since bytes are missing
     with suppress(zlib.error):
-        for part in parts if member.packed is None else _inflate(parts):
+        for part in parts if member.deflated_size is None else _inflate(parts):
             checksum = zlib.crc32(part, checksum)
-    return PRESENT + checksum
+    return CHECKSUM_FLAG + checksum
 
 
 def _inflate(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -611,7 +612,7 @@ def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -
 
 
 def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
-    ahead = Prefetcher(locations, lambda location: HostSlot.to(location[0], 0), _fetch_state)
+    ahead = Prefetcher(locations, lambda location: HostSlot.from_url(location[0], 0), _fetch_state)
     try:
         for location, state in ahead:
             yield location, _fetch_state(location) if state is None else state

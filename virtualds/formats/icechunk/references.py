@@ -18,7 +18,7 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING, Ints, ReferenceTable, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.tables import RecordCache, build_sparse, name_opening, share_opening
+from virtualds.chunks.tables import RecordCache, build_sparse, make_opening_id, unpickle_shared
 from virtualds.errors import AccessError, ReadError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.icechunk import library
@@ -172,7 +172,7 @@ class StoreReferences:
         cache_size: int = CACHED_TABLES,
     ) -> None:
         self.root, self.options, self.allow, self.snapshot = root, options, allow, snapshot
-        self._opened, self._opening = opened, name_opening()
+        self._opened, self._opening = opened, make_opening_id()
         self._kept: RecordCache[Any] = RecordCache(cache_size)
         self._beginning = SourceFile(f"{root or 'file:///'}/repo", options=options)
         # native chunks need no permission, as long as they are in the repository
@@ -228,7 +228,7 @@ class StoreReferences:
         # the location of the references, not the cache
         opened = self._opened if self.root is None else None
         state = (self.root, self.options, self.allow, self.snapshot, opened)
-        return share_opening, (StoreReferences, self._opening, state)
+        return unpickle_shared, (StoreReferences, self._opening, state)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -273,7 +273,7 @@ class StoreReferences:
 
     def find_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array, which are read on demand."""
-        return ChunkManifest.of_table(ArrayTable(self, path, grid), grid)
+        return ChunkManifest.from_table(ArrayTable(self, path, grid), grid)
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
@@ -327,7 +327,7 @@ class ArrayTable(ReferenceTable):
         return self.store.read_manifest(self.path, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
-        found = self._manifest.at(ids).pruned()
+        found = self._manifest.at(ids).prune()
         own = [n for n, file in enumerate(found.files) if file.url.startswith(NATIVE_PREFIX)]
         rows = np.isin(found.file, own)
         if not rows.any():
@@ -339,7 +339,7 @@ class ArrayTable(ReferenceTable):
         return ChunkManifest.build(
             found.shape, files=found.files, inline=(*found.inline, *read), file=file,
             offset=offset, length=found.length,
-        ).pruned()  # fmt: skip
+        ).prune()  # fmt: skip
 
     def find_existing_rows(self) -> Ints | None:
         return self._manifest.find_existing()
@@ -418,7 +418,7 @@ class ExistingReferences(StoreReferences):
         return [part for part, stays in zip(parts, stay, strict=True) if not stays]
 
     def _find_table(self, manifest: ChunkManifest) -> ArrayTable | None:
-        table = manifest.table_of(ArrayTable)
+        table = manifest.get_table(ArrayTable)
         return table if table is not None and table.store is self else None
 
 

@@ -445,7 +445,7 @@ def _compare(
         differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
         if differs.size:
             keys = key.list_keys(ids[differs], after.shape, origin)
-            written.append(_WrittenReferences(path, keys.copy, rows.at(differs).pruned()))
+            written.append(_WrittenReferences(path, keys.copy, rows.at(differs).prune()))
             replaced += compress(keys, (inside & (others.file != MISSING))[differs])
     prefix = f"{path}/"
     return [prefix + name for name in gone], [prefix + name for name in replaced], written
@@ -473,7 +473,9 @@ def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, st
     found: dict[str, set[str]] = {}
     for path in before.arrays.keys() | after.arrays.keys():
         tables = [
-            [(m.shape, m.listed) for _, m in one.arrays[path].parts] if path in one.arrays else []
+            [(m.shape, m.listed_files) for _, m in one.arrays[path].parts]
+            if path in one.arrays
+            else []
             for one in (before, after)
         ]
         sizes = [[(shape, len(files)) for shape, files in one] for one in tables]

@@ -174,7 +174,7 @@ class ParquetSet:
             )
         if not prod(grid):
             return ChunkManifest.missing(grid)
-        return ChunkManifest.of_table(RecordTable(self.records, path, prod(grid)), grid)
+        return ChunkManifest.from_table(RecordTable(self.records, path, prod(grid)), grid)
 
     def read_tree(
         self, group: str | None = None, skip: frozenset[str] = frozenset()

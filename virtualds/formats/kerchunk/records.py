@@ -35,14 +35,14 @@ from virtualds.chunks.columns import (
 )
 from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
 from virtualds.chunks.tables import (
-    CACHED,
+    MAX_CACHED_ROWS,
     RecordCache,
     TiledReferences,
     iterate_other_parts,
-    name_opening,
+    make_opening_id,
     read_parquet,
     read_rows,
-    share_opening,
+    unpickle_shared,
 )
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats.referenced_files import ReferencedFiles
@@ -130,7 +130,7 @@ class RecordFolder:
         # sets of other tools have no token: compare their marker with the one at opening
         self._marker = None if self.token else self._describe_set()
         self._meaning = meaning
-        self._opening = name_opening()
+        self._opening = make_opening_id()
         self._open()
 
     def _describe_set(self) -> SourceFile | None:
@@ -156,7 +156,7 @@ class RecordFolder:
 
     def _open(self) -> None:
         self._files = ReferencedFiles(self.source, self.noted, self.allow)
-        self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
+        self._kept: RecordCache[ChunkManifest] = RecordCache(MAX_CACHED_ROWS // self.size)
 
     @property
     def name(self) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ class RecordFolder:
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return share_opening, (RecordFolder, self._opening, self.__getstate__())
+        return unpickle_shared, (RecordFolder, self._opening, self.__getstate__())
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
@@ -193,7 +193,7 @@ class RecordFolder:
         """
         try:
             rows = self._read_record(path, number)
-            return self._check_rows(rows.take(0, np.where(ids < rows.size, ids, -1)).pruned())
+            return self._check_rows(rows.take(0, np.where(ids < rows.size, ids, -1)).prune())
         except (AccessError, FormatError, ReadError) as error:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
@@ -340,7 +340,7 @@ class RecordTable(ReferenceTable):
     def list_sources(self) -> tuple[SourceFile, ...]:
         if self.records.token is None:
             # other tools record no files
-            return ChunkManifest.of_table(self, (self.count,)).sources
+            return ChunkManifest.from_table(self, (self.count,)).sources
         return tuple(map(self.records.get_file, self.records.noted))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
@@ -566,7 +566,7 @@ def iterate_other_sources(
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading tables that are already known."""
     for part in iterate_other_parts(manifest, is_known):
-        yield from part.pruned().sources
+        yield from part.prune().sources
 
 
 # ---------------------------------------------------------------------- rows that stay
@@ -589,14 +589,14 @@ def _iterate_changed_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> 
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
     """Return the ranges of rows that are the same rows of the set, without reading them."""
     found = list[tuple[int, int]]()
-    table = new.table_of(TiledReferences)
+    table = new.get_table(TiledReferences)
     parts = [((0,) * len(new.shape), new)]
-    if table is not None and new.shape == table.grid and new.counts(table):
+    if table is not None and new.shape == table.grid and new.is_row_range(table):
         parts = [] if table.has_overlaps else sorted(table.parts, key=lambda part: part[0])
     for origin, part in parts:
         begin = int(np.ravel_multi_index(origin, new.shape)) if origin and part.size else 0
         end = min(begin + part.size, old.size)
-        is_run = part.shape[1:] == new.shape[1:] and part.counts(old.table, begin)
+        is_run = part.shape[1:] == new.shape[1:] and part.is_row_range(old.table, begin)
         if begin < end and is_run:
             found.append((begin, end))
     return found

@@ -201,13 +201,15 @@ class ShardTable(ReferenceTable):
             there = self.shards.file != MISSING
             if not there.any():
                 return ChunkManifest.missing(self.grid)
-            near = not any(find_store(f.url).reach.at_once for f in self.shards.files[:1])
+            near = not any(
+                find_store(f.url).request_limits.max_requests for f in self.shards.files[:1]
+            )
             if np.count_nonzero(there) <= MAX_SHARDS[near]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
-        return ChunkManifest.of_table(self, self.grid)
+        return ChunkManifest.from_table(self, self.grid)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        return self.shards.listed
+        return self.shards.listed_files
 
     def load(self, ids: Ints) -> ChunkManifest:
         positions = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
@@ -322,7 +324,7 @@ def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]
         inline.append(bytes(data[begin : begin + int(rows.length[row])]))
     return ChunkManifest.build(
         file.shape, files=files, file=file, offset=offset, length=rows.length, inline=inline
-    ).pruned()
+    ).prune()
 
 
 # ---------------------------------------------------------------------- indexes

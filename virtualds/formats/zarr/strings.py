@@ -115,7 +115,7 @@ class VariableLengthArray:
         def find_slot(chunk_id: ChunkIndex) -> HostSlot | None:
             row = manifest.lookup(chunk_id)
             url = None if row.file == INLINE else manifest.files[row.file].url
-            return None if url is None else HostSlot.to(url, row.length)
+            return None if url is None else HostSlot.from_url(url, row.length)
 
         def fetch(chunk_id: ChunkIndex) -> bytes:
             return fetch_chunk(manifest, chunk_id)

@@ -106,7 +106,7 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
         fill=None if fill is None else np.asarray(fill, dtype).tobytes(),
         layout=layout if order == "C" else layout[::-1],
     )
-    return ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+    return ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
 
 
 def check_zarr_v2(metadata: Any) -> None:

@@ -23,9 +23,14 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import build_fill_pipeline
-from virtualds.chunks.axes import MAX_AXIS, ChunkAxis, RegularAxis
+from virtualds.chunks.axes import MAX_AXIS_LENGTH, ChunkAxis, RegularAxis
 from virtualds.chunks.columns import Ints
-from virtualds.chunks.fragment import Fragment, find_mesh_lengths, find_origin, find_regular_chunks
+from virtualds.chunks.fragment import (
+    Fragment,
+    find_origin,
+    find_rectilinear_chunks,
+    find_regular_chunks,
+)
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs import codec_from_zarr_v3
@@ -180,7 +185,7 @@ def build_metadata(
 
 def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
     if isinstance(axis, RegularAxis):
-        return {"size": axis.length, "chunk": axis.step, "hidden": axis.hidden, "last": axis.last}
+        return {"size": axis.length, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
     slabs = axis.slabs()
     lengths = np.diff(slabs.edges)
     columns = {"lengths": lengths, "stored": slabs.encoded, "hidden": slabs.inset}
@@ -261,7 +266,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
         # the grid of an array without references is kept for references to come
         parts = [ManifestPart(0, (0,) * len(grid), ChunkManifest.missing(grid))]
     if len(parts) == 1 and parts[0].manifest.shape == grid:
-        return ManifestArray.of_fragment(build_part_fragment(parts[0], axes), pipeline)
+        return ManifestArray.from_fragment(build_part_fragment(parts[0], axes), pipeline)
     fragments = tuple(build_part_fragment(part, axes) for part in parts)
     return ManifestArray(
         shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
@@ -453,7 +458,7 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
         chunks = find_regular_chunks(array.shape, ())
     if chunks is not None:
         return {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}
-    lengths = find_mesh_lengths(array.shape, array.fragments)
+    lengths = find_rectilinear_chunks(array.shape, array.fragments)
     if lengths is None:
         return None
     # runs of length 1 are written as a single number
@@ -525,7 +530,7 @@ def _build_axis(size: int, lengths: Any, axis: int) -> ChunkAxis:
     # chunks beyond the end are not counted
     counts = np.minimum(counts, -(-size // values))
     # as floats, since the sum of damaged numbers may overflow integers
-    if not size <= (counts * values).sum(dtype=float) < MAX_AXIS:
+    if not size <= (counts * values).sum(dtype=float) < MAX_AXIS_LENGTH:
         raise _axis_error(size, lengths, axis)
     starts = np.cumsum(values * counts) - values * counts
     counts = np.minimum(counts, np.maximum(-((starts - size) // values), 0))

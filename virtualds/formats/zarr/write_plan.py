@@ -342,7 +342,7 @@ class _Planner:
             metadata = self.before.nodes[path]
         elif data is not None:
             # files without references may have changed
-            metadata, parts = describe_on_grids(data.pruned(), self.grids, variable.dims)
+            metadata, parts = describe_on_grids(data.prune(), self.grids, variable.dims)
         dtype = data.dtype if data is not None else variable.data.dtype
         is_held = values is not None or known
         attributes, notes, _ = _encode_attributes(variable, dtype, None if is_held else data)
@@ -458,7 +458,7 @@ class Hierarchy:
         group: ManifestGroup,
         url: str,
         format: str,
-        sources: ListSources = lambda manifest: manifest.pruned().sources,
+        sources: ListSources = lambda manifest: manifest.prune().sources,
         relative: bool = False,
     ) -> Hierarchy:
         """Create the hierarchy of a group.

@@ -247,7 +247,7 @@ def write_parts(
         put,
         lambda url: to_written_path(parts.root, url, relative=parts.relative_paths),
     )
-    pruned = {name: array.pruned() for name, array in arrays.items()}
+    pruned = {name: array.prune() for name, array in arrays.items()}
     written: dict[tuple[Any, int], tuple[str, Counts]] = {}
     for name, array in pruned.items():
         for number, fragment in enumerate(array.fragments):
@@ -265,7 +265,7 @@ def write_parts(
                 folder, counts = written[name, number]
                 rows, shape = fragment.manifest.size, fragment.manifest.shape
                 table = ParquetTable(store, folder, rows, sources, count > 1, max(count, 1), counts)
-                manifest = ChunkManifest.of_table(table, shape)
+                manifest = ChunkManifest.from_table(table, shape)
                 fragments[number] = replace(fragment, manifest=manifest)
         return replace(array, fragments=tuple(fragments))
 

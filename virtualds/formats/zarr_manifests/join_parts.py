@@ -167,7 +167,7 @@ def _split_layers(
 ) -> Iterator[_AdjacentParts]:
     """Yield a part, or the layers of which it consists, the uppermost last."""
     table, used = table_of(part), part.manifest.used_pipelines(2)
-    has_layers = part.manifest.table_of(TiledReferences) is not None
+    has_layers = part.manifest.get_table(TiledReferences) is not None
     if table is None and used.size == 1 and not has_layers:
         # a few references on a huge grid are also a layer
         known = part.manifest.find_existing()
@@ -218,9 +218,9 @@ def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
         np.ravel_multi_index(tuple(every - first[:, None]), box), return_index=True
     )
     # of a file that was replaced, the rows may name an earlier state
-    table = SparseReferences(numbers.astype(np.int64), joined.at(kept).pruned(), rest)
+    table = SparseReferences(numbers.astype(np.int64), joined.at(kept).prune(), rest)
     origin = tuple((low + first).tolist())
-    return ManifestPart(parts[0].fragment, origin, ChunkManifest.of_table(table, box))
+    return ManifestPart(parts[0].fragment, origin, ChunkManifest.from_table(table, box))
 
 
 # ---------------------------------------------------------------------- tiers
@@ -309,7 +309,9 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         return [*_join_run(before, axis), run[index], *_join_run(behind, axis)]
     first, manifests = run[0], [part.manifest for part in run]
     if any(
-        bool(m.pipeline.any()) if m.rows is None else m.rows.table.has_pipelines or m.rows.only
+        bool(m.pipeline.any())
+        if m.rows is None
+        else m.rows.table.has_pipelines or m.rows.only_pipeline
         for m in manifests
     ):
         # a table of tiles has no pipelines
@@ -318,7 +320,7 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
     positions = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
     table = TiledReferences(grid, tuple(zip(positions, manifests, strict=True)))
-    return [first._replace(manifest=ChunkManifest.of_table(table, grid))]
+    return [first._replace(manifest=ChunkManifest.from_table(table, grid))]
 
 
 def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
@@ -368,7 +370,7 @@ def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
     ):
         # the same rows of the same table
         return True
-    for ids, rows in iterate_blocks(before.manifest, most=COMPARED_AT_ONCE):
+    for ids, rows in iterate_blocks(before.manifest, block_size=COMPARED_AT_ONCE):
         others = after.manifest.at(ids)
         alike = all(
             np.array_equal(getattr(rows, name), getattr(others, name))

@@ -28,7 +28,7 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import PRESENT, SourceFile
+from virtualds.source_file import CHECKSUM_FLAG, SourceFile
 from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
@@ -88,23 +88,23 @@ class JsonTable(ReferenceTable):
         """Return the manifest: lazy unless all of it is in the metadata."""
         if not isinstance(self.manifest, str):
             parsed, count = self._parsed(), prod(self.grid)
-            is_dense = count <= SPARSE * (parsed.rows.numbers.size + 1)
+            is_dense = count <= SPARSE * (parsed.rows.chunk_ids.size + 1)
             if is_dense and not parsed.measured and not parsed.prefixes:
                 return parsed.rows.load(np.arange(count).reshape(self.grid))
-        return ChunkManifest.of_table(self, self.grid)
+        return ChunkManifest.from_table(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         parsed = self._parsed()
-        found = parsed.rows.load(ids).pruned()
+        found = parsed.rows.load(ids).prune()
         if not (parsed.measured or parsed.prefixes):
             return found
-        flat, known = ids.ravel(), np.isin(ids.ravel(), parsed.rows.numbers)
+        flat, known = ids.ravel(), np.isin(ids.ravel(), parsed.rows.chunk_ids)
         return self._add_measured(found.reshape(flat.shape), flat, known, parsed).reshape(ids.shape)
 
     def find_existing_rows(self) -> Ints | None:
         parsed = self._parsed()
         measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
-        return None if parsed.prefixes else np.union1d(parsed.rows.numbers, measured)
+        return None if parsed.prefixes else np.union1d(parsed.rows.chunk_ids, measured)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         # except for those below prefixes
@@ -206,7 +206,7 @@ class JsonTable(ReferenceTable):
                 rows.add(row, {**entry, "length": length})
         added = rows.settled()
         row_ids = np.arange(ids.size)
-        row_ids[added.rows.numbers] = ids.size + np.arange(added.rows.numbers.size)
+        row_ids[added.rows.chunk_ids] = ids.size + np.arange(added.rows.chunk_ids.size)
         return ChunkManifest.concatenate([found, added.rows.rows], 0).at(row_ids)
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
@@ -327,7 +327,7 @@ def _parse_checksum(text: Any) -> int:
         return 0
     if len(digits) != 8 or not set(digits) <= HEXADECIMAL:
         raise ValueError(f"{text!r} is not a checksum")
-    return PRESENT + int(digits, 16)
+    return CHECKSUM_FLAG + int(digits, 16)
 
 
 # ---------------------------------------------------------------------- manifests
@@ -405,7 +405,7 @@ def _read_part(
         raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
     if not is_table:
         listed = JsonTable(files, part["manifest"], shape, "", key, part.get("sources"), numbered)
-        return ManifestPart(fragment, origin, ChunkManifest.of_table(listed, shape))
+        return ManifestPart(fragment, origin, ChunkManifest.from_table(listed, shape))
     table_json = part["table"]
     check_extras(table_json, TABLE)
     renumbered = part.get("pipelines")
@@ -429,7 +429,7 @@ def _read_part(
     if not is_placed and 0 not in shape and not 0 <= low <= high < table.rows:
         raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
     return ManifestPart(
-        fragment, origin, ChunkManifest.of_table(table, shape, strides, first, numbers)
+        fragment, origin, ChunkManifest.from_table(table, shape, strides, first, numbers)
     )
 
 
@@ -465,7 +465,7 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
             f"{len(used)} ways; the set is damaged"
         )
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
-    whole = ChunkManifest.of_table(TiledReferences(grid, layers), grid)
+    whole = ChunkManifest.from_table(TiledReferences(grid, layers), grid)
     return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
 
 

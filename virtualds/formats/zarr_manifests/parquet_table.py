@@ -41,7 +41,7 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.progress import Advance
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import NO_NUMBER, PRESENT, SourceFile
+from virtualds.source_file import CHECKSUM_FLAG, NO_NUMBER, SourceFile
 
 RECORD_SIZE = 100_000
 """The number of rows in a record of a table."""
@@ -350,10 +350,10 @@ class SourceTable(NamedTuple):
     def read_columns(self, store: SetFiles) -> SourceColumns:
         """Return all files as columns, without an object for each of a million files."""
         if self.moved is not None:
-            return SourceColumns.of(self.moved)
+            return SourceColumns.from_files(self.moved)
         parts = [self._read_record_columns(store, n) for n in range(-(-self.rows // RECORD_SIZE))]
         if not parts:
-            return SourceColumns.of(())
+            return SourceColumns.from_files(())
         return SourceColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _read_record_columns(self, store: SetFiles, number: int) -> SourceColumns:
@@ -500,7 +500,7 @@ def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkM
 
     In a large grid most chunks are missing, and their entries would only say so.
     """
-    if manifest.size > MAX_ENTRIES or (manifest.rest is not None and not numbered):
+    if manifest.size > MAX_ENTRIES or (manifest.missing_pipeline is not None and not numbered):
         return gather_references(manifest)
     return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
 
@@ -516,7 +516,7 @@ def _to_entry(
         found["data"] = base64.b64encode(manifest.inline[offset]).decode()
     else:
         found |= {"path": paths[file], "offset": offset, "length": length}
-    return found | ({"checksum": f"crc32:{checksum - PRESENT:08x}"} if checksum else {})
+    return found | ({"checksum": f"crc32:{checksum - CHECKSUM_FLAG:08x}"} if checksum else {})
 
 
 class TableWriter:
@@ -547,8 +547,8 @@ class TableWriter:
         import pyarrow as pa
 
         counted, names = list[tuple[int, Ints]](), ("files", "chunks")
-        for record, (_, rows) in enumerate(iterate_blocks(manifest, most=RECORD_SIZE)):
-            some = rows.pruned()
+        for record, (_, rows) in enumerate(iterate_blocks(manifest, block_size=RECORD_SIZE)):
+            some = rows.prune()
             numbers = self._number_sources(some)
             counted.append(count_numbers(numbers))
             self._put(f"{folder}/{record}.parquet", _encode_record(some, numbers, pipelines))
@@ -567,7 +567,7 @@ class TableWriter:
         """Write the rows of some chunks, with their flat indexes, which are ascending."""
         for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
             some = slice(begin, begin + RECORD_SIZE)
-            part = rows.take(0, some).pruned()
+            part = rows.take(0, some).prune()
             data = _encode_record(part, self._number_sources(part), False, numbers[some])
             self._put(f"{folder}/{record}.parquet", data)
             advance(part.size)

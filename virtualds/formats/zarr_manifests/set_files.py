@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from virtualds.chunks.tables import RecordCache, name_opening, read_parquet, share_opening
+from virtualds.chunks.tables import RecordCache, make_opening_id, read_parquet, unpickle_shared
 from virtualds.errors import FormatError, ReadError
 from virtualds.formats.referenced_files import UNKNOWN, Fingerprint, ReferencedFiles
 from virtualds.formats.undecodable import unreachable_error
@@ -40,7 +40,7 @@ class SetFiles:
         self.options = options
         self.allow = allow
         self.ranges = ranges or {}
-        self._opening = name_opening()
+        self._opening = make_opening_id()
         self._open()
 
     def _open(self) -> None:
@@ -62,7 +62,7 @@ class SetFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.__getstate__() | {"_opening": self._opening}
-        return share_opening, (SetFiles, self._opening, state)
+        return unpickle_shared, (SetFiles, self._opening, state)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token

@@ -284,17 +284,17 @@ class SnapshotWriter:
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
         """Return whether the references of a part may be stored in the metadata."""
-        table = part.manifest.table_of(SparseReferences)
+        table = part.manifest.get_table(SparseReferences)
         if table is None:
             return part.manifest.size <= MAX_INLINE
         # entries do not record the pipeline of missing chunks
-        return table.numbers.size <= MAX_INLINE and not numbered
+        return table.chunk_ids.size <= MAX_INLINE and not numbered
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
-        sparse = gather_references(manifest) if manifest.rest is not None else None
+        sparse = gather_references(manifest) if manifest.missing_pipeline is not None else None
         if sparse is None:
             counts = self._writer.write_table(f"{path}/{folder}", manifest, numbered, advance)
             described: dict[str, Any] = {"rows": manifest.size} | describe_counts(counts)
@@ -306,9 +306,9 @@ class SnapshotWriter:
         self._tables.append((path, sources))
         named = {"path": f"./{folder}", **described, "sources": sources}
         found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
-        if numbered and manifest.rest is not None:
+        if numbered and manifest.missing_pipeline is not None:
             # all its chunks, including missing ones, are decoded alike
-            found["pipelines"] = [manifest.rest]
+            found["pipelines"] = [manifest.missing_pipeline]
         elif numbered:
             named["pipelines"] = True
         return found
@@ -317,12 +317,12 @@ class SnapshotWriter:
 
     def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
         """Return the table of this set that contains all rows of a manifest, or None."""
-        table = manifest.table_of(ParquetTable)
+        table = manifest.get_table(ParquetTable)
         return table if table is not None and table.store.root == self.root else None
 
     def _find_own_json(self, manifest: ChunkManifest) -> JsonTable | None:
         """Return the table in a JSON file of this set that contains a manifest, or None."""
-        table = manifest.table_of(JsonTable)
+        table = manifest.get_table(JsonTable)
         # entries in memory are those of moved files
         if table is None or table.store.root != self.root or not isinstance(table.manifest, str):
             return None
@@ -339,7 +339,7 @@ class SnapshotWriter:
             prefix = f"{number}." if numbered else ""
             if table is None or (table.prefix, table.grid) != (prefix, part.manifest.shape):
                 return None
-            if part.fragment != number or any(part.origin) or not part.manifest.counts(table):
+            if part.fragment != number or any(part.origin) or not part.manifest.is_row_range(table):
                 return None
             files.append((table.manifest, table.sources))
         if not files or any(one != files[0] for one in files):
@@ -373,7 +373,7 @@ class SnapshotWriter:
         if table.has_pipelines:
             described["pipelines"] = True
         part = {"table": described, "first": found.first, "strides": list(found.strides)}
-        return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
+        return part | ({"pipelines": list(found.pipeline_map)} if found.pipeline_map else {})
 
     def _locate_sources(self, table: ParquetTable) -> str:
         """Return the folder of a table's table of files; write the files if they have moved."""
@@ -399,12 +399,12 @@ def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     if len(node.parts) != 1 or is_extended(node.metadata):
         return None
     [part] = node.parts
-    table = part.manifest.table_of(JsonTable)
+    table = part.manifest.get_table(JsonTable)
     if table is None:
         return None
     # exactly the same chunks under the same keys
     same = count_chunks(node.metadata) == table.grid
-    same = same and part.manifest.shape == table.grid and part.manifest.counts(table)
+    same = same and part.manifest.shape == table.grid and part.manifest.is_row_range(table)
     return table if same and table.has_prefixes and not table.prefix else None
 
 

@@ -18,7 +18,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import Parser
 from virtualds.bounds import check_axes
-from virtualds.chunks.axes import MAX_AXIS
+from virtualds.chunks.axes import MAX_AXIS_LENGTH
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
 from virtualds.parsers.dmrpp.document import (
     DAP,
@@ -195,7 +195,7 @@ class _SidecarReader:
         if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
         check_axes(len(shape), "it")
-        if max(shape, default=0) >= MAX_AXIS:
+        if max(shape, default=0) >= MAX_AXIS_LENGTH:
             raise FormatError(
                 f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "
                 f"fetch it again"

@@ -114,7 +114,7 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_whole)
     pipeline = CodecPipeline(dtype, codecs, fill, tuple(range(len(sizes))))
     manifest, pipelines = table.build(stored.find_file, pipeline, prod(sizes) * dtype.itemsize)
-    array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+    array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     encoding: dict[str, Any] = NO_FILTERS | {
         "contiguous": not is_cut,
         "chunksizes": sizes if is_cut else None,
@@ -673,7 +673,7 @@ def _make_inline_array(stored: Storage, data: bytes) -> tuple[ManifestArray, dic
             f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}; the sidecar "
             f"is damaged, fetch it again"
         )
-    array = ManifestArray.of_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
+    array = ManifestArray.from_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
     return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
 
 

@@ -341,7 +341,7 @@ class _FitsReader:
             fragment = Fragment.whole(tiles.axes, tiles.manifest)
             layout = tuple(range(len(image.shape)))
             pipeline = CodecPipeline(dtype, (*codecs, *tiles.codecs), layout=layout)
-            array = ManifestArray.of_fragment(fragment, pipeline)
+            array = ManifestArray.from_fragment(fragment, pipeline)
         else:
             array = self._refer_plain(part, dtype, codecs)
         encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}

@@ -520,7 +520,7 @@ def _build_samples(locations: ArrayLocations, column: Column, source: SourceFile
         length=samples * column.width,
     )
     pipeline = CodecPipeline(column.dtype, column.codecs, layout=(0,))
-    return ManifestArray.of_fragment(Fragment.whole((axis,), manifest), pipeline)
+    return ManifestArray.from_fragment(Fragment.whole((axis,), manifest), pipeline)
 
 
 def _make_array(

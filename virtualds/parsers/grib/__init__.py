@@ -296,7 +296,7 @@ class MessageGroup:
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
         fragment = Fragment.whole(chunks, manifest)
         pipelines = tuple(_decode_with(GribMessage(n), len(chunks)) for n in numbers)
-        array = ManifestArray.of_fragment(fragment, pipelines[0])
+        array = ManifestArray.from_fragment(fragment, pipelines[0])
         return replace(array, pipelines=pipelines)
 
     def _name_axis(self, axis: str) -> str:

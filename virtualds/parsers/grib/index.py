@@ -337,7 +337,7 @@ def _find_template(url: str, index: SourceFile) -> SourceFile:
     """Return the current state of a template."""
     store = find_store(url)
     try:
-        if not store.reach.at_once:
+        if not store.request_limits.max_requests:
             return store.describe(url, index.options)
         return _describe_remote(url, index.options, int(time.monotonic() // LOOKED_AT))
     except FileNotFoundError as error:

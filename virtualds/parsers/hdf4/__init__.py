@@ -219,7 +219,7 @@ class ArraySpec:
                 f"drop_variables or on_error='skip'"
             )
         fragment = Fragment.whole(axes, manifest)
-        return ManifestArray.of_fragment(fragment, self.pipeline(codecs))
+        return ManifestArray.from_fragment(fragment, self.pipeline(codecs))
 
 
 def compute_nbytes(elements: Elements, ref: int | None) -> int:

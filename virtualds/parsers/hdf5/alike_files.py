@@ -197,7 +197,7 @@ class StoredColumns:
             flat += (at + starts[self.owner] if other == axis else at) * stride
         manifest = self._build_manifest(sources, grid, flat)
         fragment = Fragment.whole(tuple(axes), manifest)
-        return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
+        return ManifestArray.from_fragment(fragment, first.pipelines[0], first.name)
 
     def _build_axis(self, axis: int) -> ChunkAxis:
         """Return the chunk axis of an axis that has the same length in all files."""

@@ -31,7 +31,7 @@ from virtualds.arrays.group import (
     resolve_index,
 )
 from virtualds.bounds import check_selection, is_below_load_limit
-from virtualds.chunks.axes import MAX_AXIS
+from virtualds.chunks.axes import MAX_AXIS_LENGTH
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
@@ -647,7 +647,7 @@ class _GroupReader:
                     _make_contradiction_error(odd[0], axis_sizes[odd[0]], sizes[odd[0]]),
                 )
                 continue
-            if max(shape, default=0) >= MAX_AXIS:
+            if max(shape, default=0) >= MAX_AXIS_LENGTH:
                 self._note(variable_name, _make_length_error(max(shape)))
                 continue
             sizes |= axis_sizes

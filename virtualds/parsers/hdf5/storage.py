@@ -317,14 +317,14 @@ class IndexedChunks(ReferenceTable):
         return (self.rows.source,)
 
     @property
-    def where(self) -> str:
+    def repr_suffix(self) -> str:
         """The location of the references, for messages."""
         return ", looked up in the index of their file"
 
     def _find_whole(self, requested_count: int) -> ChunkManifest | None:
         """Return the manifest of all chunks if it was read, or is worth reading."""
         cached = self._cache
-        near = not find_store(self.rows.source.url).reach.at_once
+        near = not find_store(self.rows.source.url).request_limits.max_requests
         with cached.lock:
             cached.cost += LOOKUP[near] + requested_count
             if cached.cost <= prod(self.grid):
@@ -437,7 +437,7 @@ def defer_chunks(
     shape, root = space.shape or (), layout.address or 0
     table = IndexedChunks(rows, index_layout, root, shape, grid, count, dataset.name)
     pipelines = tuple(skip_filters(pipeline, mask) for mask in range(1 << count))
-    return ChunkManifest.of_table(table, grid), pipelines
+    return ChunkManifest.from_table(table, grid), pipelines
 
 
 def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
@@ -785,5 +785,5 @@ def _build_array(
     pipelines: tuple[CodecPipeline, ...],
 ) -> ManifestArray:
     fragment = Fragment.whole(axes, manifest)
-    array = ManifestArray.of_fragment(fragment, pipelines[0], name)
+    array = ManifestArray.from_fragment(fragment, pipelines[0], name)
     return replace(array, pipelines=pipelines) if len(pipelines) > 1 else array

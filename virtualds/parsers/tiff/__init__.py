@@ -111,7 +111,7 @@ def build_page_array(
     nodata = nodata_of(keyframe)
     fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
     pipeline = CodecPipeline(dtype, codecs, fill, layout)
-    array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+    array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     return replace(array, fill_value=pipeline.missing_value)
 
 
