@@ -108,9 +108,8 @@ def describe_mismatch(data: bytes | bytearray | memoryview, expected: int) -> st
     """
     if not expected or (actual := compute_checksum(data)) == expected:
         return None
-    return (
-        f"their CRC-32 is {actual - CHECKSUM_FLAG:#010x}, the reference says {expected - CHECKSUM_FLAG:#010x}"
-    )
+    crc32, expected_crc32 = actual - CHECKSUM_FLAG, expected - CHECKSUM_FLAG
+    return f"their CRC-32 is {crc32:#010x}, the reference says {expected_crc32:#010x}"
 
 
 def compute_tail_checksum(head: bytes, checksum: int, tail_length: int) -> int:

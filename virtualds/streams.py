@@ -1,8 +1,4 @@
-"""Decode compressed streams piece by piece, so that damaged ones cannot allocate too much memory.
-
-If the decoded length is unknown, a result may have `ALWAYS_ALLOWED` bytes, and `MAX_EXPANSION`
-more for each encoded byte, but at most `MAX_DECODED`.
-"""
+"""Decode streams piece by piece, so that a damaged one cannot allocate too much memory."""
 
 from __future__ import annotations
 
@@ -15,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-ALWAYS_ALLOWED, MAX_EXPANSION, MAX_DECODED = 2**26, 1000, 2**32
+MIN_LIMIT, MAX_RATIO, MAX_DECODED = 2**26, 1000, 2**32
+"""The limits of an unknown decoded length: the number of bytes that is always allowed, the number
+of further bytes for each encoded byte, and the maximum."""
 
-PIECE = 2**20
-"""Bytes that are decoded at a time if the result may be too long."""
+PIECE_BYTES = 2**20
+"""The number of bytes that are decoded at a time if the result may be too long."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -26,12 +24,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def gunzip(data: Buffer) -> bytes:
-    """Return the content of a gzip file (RFC 1952).
+    """Return the content of a gzip file (RFC 1952) of unknown decoded length.
 
     Raises
     ------
     OSError
-        The file is damaged, or decodes to more bytes than `limit_decoded_size` allows.
+        The file is damaged, or expands more than any text does.
     """
     try:
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
@@ -40,7 +38,11 @@ def gunzip(data: Buffer) -> bytes:
 
 
 def decode_streams(
-    decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
+    decompressor: Callable[[], Any],
+    data: Buffer,
+    nbytes: int | None,
+    *,
+    ignore_trailing: bool = False,
 ) -> bytes:
     """Decode consecutive streams, and stop if the result becomes too long.
 
@@ -48,58 +50,53 @@ def decode_streams(
     ----------
     decompressor : callable
         Returns a decompressor of one stream, like those of ``bz2``, ``lzma`` and ``zlib``.
-    data : bytes-like
     nbytes : int or None
-        Maximum length of the result, by default `limit_decoded_size`.
-    lenient : bool
-        Whether to ignore bytes after a stream that are not another stream, as ``bz2`` does.
+        Length of the result; None where only `limit_decoded_size` limits it.
+    ignore_trailing : bool
+        Whether to ignore other bytes after a stream, as ``bz2`` does.
 
     Raises
     ------
     ValueError
-        The result is too long.
+        The streams decode to more bytes.
     EOFError
-        The last stream is incomplete.
+        The last one does not end.
     """
-    limit = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    max_bytes = limit_decoded_size(len(data)) if nbytes is None else nbytes
     parts: list[bytes] = []
-    left, rest = limit, bytes(data)
+    room, rest = max_bytes, bytes(data)
     while rest:
         try:
-            part, rest = _decode_stream(decompressor(), rest, left, limit)
+            part, rest = _decode_stream(decompressor(), rest, room, max_bytes)
         except (OSError, lzma.LZMAError):
-            if not (lenient and parts):
+            if not (ignore_trailing and parts):
                 raise
             break
         parts.append(part)
-        left -= len(part)
+        room -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
     """Decode one stream and ignore the bytes after it; see `decode_streams`."""
-    limit = limit_decoded_size(len(data)) if nbytes is None else nbytes
-    return _decode_stream(stream, data, limit, limit)[0]
+    max_bytes = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    return _decode_stream(stream, data, max_bytes, max_bytes)[0]
 
 
-def _decode_stream(stream: Any, data: Buffer, left: int, limit: int) -> tuple[bytes, bytes]:
-    """Return the decoded bytes of one stream, at most ``left``, and the bytes after it.
-
-    ``limit`` is the number for the error message.
-    """
+def _decode_stream(stream: Any, data: Buffer, room: int, max_bytes: int) -> tuple[bytes, bytes]:
+    """Return the decoded bytes of one stream, and the bytes after it."""
     parts: list[bytes] = []
-    # one byte more shows that the result is too long
-    left += 1
+    left = room + 1
     rest: Buffer = data
     while not stream.eof and left:
         parts.append(stream.decompress(rest, left))
         left -= len(parts[-1])
-        # zlib returns input that it has not used yet; bz2 and lzma keep it
+        # zlib returns unused input, the others keep it
         rest = getattr(stream, "unconsumed_tail", b"")
         if not parts[-1] and not rest:
             break
     if not left:
-        raise ValueError(f"decoded to more than the expected {limit} bytes")
+        raise ValueError(f"decoded to more than the expected {max_bytes} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
     # RFC 1952 allows zeros after a stream
@@ -107,20 +104,20 @@ def _decode_stream(stream: Any, data: Buffer, left: int, limit: int) -> tuple[by
 
 
 def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None:
-    """Raise an error if the header of ``encoded`` bytes announces a wrong decoded length.
+    """Raise an error for a wrong decoded length in the header of encoded bytes, before decoding.
 
     Raises
     ------
     ValueError
-        The length is not ``nbytes`` or, if that is None, exceeds `limit_decoded_size`.
+        The length is not ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
             f"{encoded} bytes say they decode to {announced}, not "
-            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
+            f"{f'at max_bytes {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
         )
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return the maximum decoded length of ``nbytes`` encoded bytes."""
-    return min(MAX_DECODED, ALWAYS_ALLOWED + MAX_EXPANSION * nbytes)
+    """Return the maximum number of bytes to which ``nbytes`` encoded bytes may decode."""
+    return min(MAX_DECODED, MIN_LIMIT + MAX_RATIO * nbytes)

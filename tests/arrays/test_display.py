@@ -219,7 +219,7 @@ def test_every_bin_counts_the_chunks_that_lie_in_it(array: ManifestArray) -> Non
                 expected[(GAP if row.file == MISSING else kind, *place)] += 1
                 hidden = (s for a, s in enumerate(box) if a not in found.axes)
                 covered[place] += shared * prod(b - a for a, b in hidden)
-    if found.alternates:
+    if found.alternates_by_file:
         for counts in (expected, found.counts):
             counts[FIRST_KIND] = counts[FIRST_KIND:].sum(0)
             counts[FIRST_KIND + 1 :] = 0

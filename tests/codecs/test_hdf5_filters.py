@@ -23,10 +23,10 @@ from virtualds.codecs import (
     codec_from_hdf5,
     codec_from_zarr_v2,
     codec_from_zarr_v3,
-    list_known_names,
+    list_codec_names,
 )
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.hdf import ROWS_AT_ONCE, unpack_bits
+from virtualds.codecs.hdf import ROWS_PER_BATCH, unpack_bits
 
 KINDS = ("smooth", "noise", "constant", "filled")
 
@@ -109,7 +109,7 @@ def test_large_chunks_of_many_blocks(name: str, tmp_path: Path) -> None:
 def test_every_filter_is_tested() -> None:
     elsewhere = {1, 2, 3, 4, 5}
     assert {chosen.number for chosen in FILTERS.values()} | elsewhere == set(
-        list_known_names("hdf5")
+        list_codec_names("hdf5")
     )
 
 
@@ -249,7 +249,7 @@ def test_numbers_of_no_bits_are_zero() -> None:
 
 
 def test_more_rows_than_are_unpacked_at_a_time() -> None:
-    numbers = np.random.default_rng(0).integers(0, 2**12, 8 * ROWS_AT_ONCE + 13)
+    numbers = np.random.default_rng(0).integers(0, 2**12, 8 * ROWS_PER_BATCH + 13)
     found = unpack_bits(packed(numbers.tolist(), 12), numbers.size, 12, 4)
     assert np.array_equal(found, numbers)
 

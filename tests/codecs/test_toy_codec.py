@@ -51,7 +51,7 @@ class Toy(Codec):
     zarr_v2_id = "toy"
     hdf5_filter = NUMBER
     tiff_compressions = (COMPRESSION,)
-    grows_by = 0
+    added_bytes = 0
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:

@@ -253,8 +253,8 @@ def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
                 pytest.MonkeyPatch.context() as patch,
                 pytest.raises(FormatError, match="more than the expected"),
             ):
-                patch.setattr(streams, "SMALL_TEXT", 2**16)
-                patch.setattr(streams, "GROWS_BY", 10)
+                patch.setattr(streams, "MIN_LIMIT", 2**16)
+                patch.setattr(streams, "MAX_RATIO", 10)
                 from_bytes(data)
 
         assert peak(refused) < 2**23

@@ -509,7 +509,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 def test_a_compression_bomb_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "GROWS_BY", 100)
+    monkeypatch.setattr(streams, "MAX_RATIO", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
     with pytest.raises(FormatError, match="expand to more"):

@@ -453,7 +453,9 @@ def _number_encodings(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[
     names = list_encodings(visible)
     numbers = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(visible)}
     # negative codes, of boxes with several encodings, index from the end
-    table = np.array([numbers.get(p, SEVERAL_ENCODINGS) for p in pipelines] + [SEVERAL_ENCODINGS] * 2, np.int64)
+    table = np.array(
+        [numbers.get(p, SEVERAL_ENCODINGS) for p in pipelines] + [SEVERAL_ENCODINGS] * 2, np.int64
+    )
     return names, table[codes]
 
 

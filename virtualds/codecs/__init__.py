@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from virtualds.codecs.codec import OURS, Codec, Kind, Make, SingleTypeCodec
+from virtualds.codecs.codec import VIRTUALDS_PREFIX, Codec, MakeCodec, Namespace, SingleTypeCodec
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.importing import LazyTable
 
-CodecAndMaker = tuple[type[Codec], Make]
+CodecAndMake = tuple[type[Codec], MakeCodec]
 """A codec class, and the constructor for one of its names."""
 
 
@@ -40,38 +40,38 @@ class Registry:
     codecs: Sequence[type[Codec]]
 
     @cached_property
-    def _cache(self) -> dict[tuple[Kind, str | int], CodecAndMaker]:
+    def _cache(self) -> dict[tuple[Namespace, str | int], CodecAndMake]:
         """The results of previous lookups."""
         return {}
 
-    def _lookup(self, kind: Kind, name: str | int) -> CodecAndMaker | None:
+    def _lookup(self, namespace: Namespace, name: str | int) -> CodecAndMake | None:
         """Search the codecs in order, so that modules after the match are not imported."""
-        if (cached := self._cache.get((kind, name))) is not None:
+        if (cached := self._cache.get((namespace, name))) is not None:
             return cached
         for codec in self.codecs:
             for named in codec.names():
-                if (named.kind, named.name) == (kind, name):
-                    return self._cache.setdefault((kind, name), (codec, named.make))
+                if (named.namespace, named.name) == (namespace, name):
+                    return self._cache.setdefault((namespace, name), (codec, named.make))
         return None
 
-    def find_maker(self, kind: Kind, name: str | int) -> Make | None:
+    def find_maker(self, namespace: Namespace, name: str | int) -> MakeCodec | None:
         """Return the constructor for a codec name, or None; `CodecName` gives its arguments."""
-        if (match := self._lookup(kind, name)) is not None:
+        if (match := self._lookup(namespace, name)) is not None:
             return match[1]
-        makers = (codec.find_plugin(kind, name) for codec in self.codecs)
+        makers = (codec.find_plugin(namespace, name) for codec in self.codecs)
         return next((make for make in makers if make is not None), None)
 
-    def is_array_serialiser(self, name: str) -> bool:
+    def is_array_to_bytes_name(self, name: str) -> bool:
         """Return whether a Zarr v3 name belongs to an array-to-bytes codec.
 
-        Names that only virtualds uses are not: they appear in pipelines, where each codec turns
-        bytes into bytes.
+        The names of virtualds do not: they appear in pipelines, where each codec converts bytes to
+        bytes.
         """
-        match = None if name.startswith(OURS) else self._lookup("zarr_v3", name)
-        return match is not None and match[0].serialises
+        match = None if name.startswith(VIRTUALDS_PREFIX) else self._lookup("zarr_v3", name)
+        return match is not None and match[0].is_array_to_bytes
 
-    def list_names(self, kind: Kind) -> list[str | int]:
-        """Return all names of one kind, sorted, without the names of plugins.
+    def list_names(self, namespace: Namespace) -> list[str | int]:
+        """Return all names of one namespace, sorted, without the names of plugins.
 
         Raises
         ------
@@ -80,10 +80,10 @@ class Registry:
         """
         owners = dict[str | int, type[Codec]]()
         for codec in self.codecs:
-            for name in (named.name for named in codec.names() if named.kind == kind):
+            for name in (named.name for named in codec.names() if named.namespace == namespace):
                 if (other := owners.setdefault(name, codec)) is not codec:
                     raise ValueError(
-                        f"{kind} name {name!r}: {codec.__name__} has it, and so has "
+                        f"{namespace} name {name!r}: {codec.__name__} has it, and so has "
                         f"{other.__name__}; give one of them another"
                     )
         return sorted(owners, key=_make_sort_key)
@@ -148,26 +148,25 @@ CODECS = LazyTable[type[Codec]](
     "virtualds.codecs.fits:TextNumbers",
     "virtualds.codecs.zlib:ZipMember",
 )
-"""Every codec class, common ones first; `Numcodecs` represents the codecs of numcodecs and
-its plugins."""
+"""All codec classes except `Numcodecs`, common ones first."""
 
-COMMON = 5
+COMMON_COUNT = 5
 REGISTRY = Registry(
     LazyTable(
-        *CODECS.entries[:COMMON],
+        *CODECS.entries[:COMMON_COUNT],
         "virtualds.codecs.numcodecs:Numcodecs",
-        *CODECS.entries[COMMON:],
+        *CODECS.entries[COMMON_COUNT:],
     )
 )
 """The codecs by name."""
 
 UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32033: "HTJ2K"}
-"""Names of registered filters whose chunks no Python package decodes as HDF5 does.
+"""Names of registered filters that no Python package decodes as HDF5 does.
 
 imagecodecs decodes another version of SZ3's format; with HDF5's version it ends the process.
 """
 HDF5PLUGIN_FILTERS = frozenset({32017, 32024, 32028, 32033})
-"""Those of them that the package hdf5plugin adds to the HDF5 library."""
+"""Unsupported filters that the package hdf5plugin adds to the HDF5 library."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -229,7 +228,7 @@ def codec_from_zarr_v3(
         return make(config, dtype, shape)
 
 
-def find_zarr_v3_maker(name: str) -> Make:
+def find_zarr_v3_maker(name: str) -> MakeCodec:
     """Return the constructor of the codec with a Zarr v3 name.
 
     Raises
@@ -339,21 +338,21 @@ def predictor_from_tiff(
     return cast(SingleTypeCodec, _find_tiff_maker("tiff_predictor", number)(shape, dtype))
 
 
-def _find_tiff_maker(kind: Kind, number: int) -> Make:
-    make = REGISTRY.find_maker(kind, number)
+def _find_tiff_maker(namespace: Namespace, number: int) -> MakeCodec:
+    make = REGISTRY.find_maker(namespace, number)
     if make is None:
         raise UnsupportedError(
-            f"{kind} {number}: virtualds has no decoder for it; read the file with tifffile's "
+            f"{namespace} {number}: virtualds has no decoder for it; read the file with tifffile's "
             f"asarray()"
         )
     return make
 
 
-def list_known_names(kind: Kind) -> list[str | int]:
-    """Return the sorted names that codecs have in one kind of format."""
-    return REGISTRY.list_names(kind)
+def list_codec_names(namespace: Namespace) -> list[str | int]:
+    """Return the sorted names that codecs have in one namespace of format."""
+    return REGISTRY.list_names(namespace)
 
 
-def is_array_serialiser(name: str) -> bool:
+def is_array_to_bytes_name(name: str) -> bool:
     """Return whether a Zarr v3 name belongs to an array-to-bytes codec."""
-    return REGISTRY.is_array_serialiser(name)
+    return REGISTRY.is_array_to_bytes_name(name)

@@ -28,7 +28,7 @@ import numpy as np
 
 from virtualds.codecs.codec import CONFIG_KEY, DECODE_ERRORS, Codec, check_length
 from virtualds.codecs.numcodecs import (
-    MAX_FRAME,
+    MAX_BLOSC_BYTES,
     STORED_BITS,
     decode_lz4_block,
     decode_zstd,
@@ -41,20 +41,19 @@ from virtualds.streams import Buffer, check_decoded_size
 Decompress = Callable[[memoryview, int], Buffer]
 
 HEADER_BYTES = 12
-"""The size in bytes of the header of a chunk."""
+"""Size in bytes of the header of a chunk."""
 
-MAX_BYTES = 2**31
-"""The limit of the size of an element in bytes, and of the number of elements of a block, since
-client data have 32 bits."""
+MAX_CLIENT_VALUE = 2**31
+"""Upper limit of item sizes and block sizes in client data, which have 32 bits."""
 
 LENGTH_BYTES = 4
-"""The size in bytes of the length field before each block."""
+"""Size in bytes of the length field before each block."""
 
 DEFAULT_BLOCK_BYTES = 8192
-"""The default size in bytes of a block of bitshuffle."""
+"""Default size in bytes of a block of bitshuffle."""
 
 MIN_ELEMENTS = 128
-"""The minimum number of elements of a default block of bitshuffle."""
+"""Minimum number of elements of a default block of bitshuffle."""
 
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
 """Compressors by their number in bitshuffle's client data."""
@@ -69,7 +68,7 @@ class Lz4Blocks(Codec):
     zarr_v2_id = "imagecodecs_lz4h5"
     zarr_v3_name = "imagecodecs_lz4h5"
     hdf5_filter = 32004
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
@@ -98,11 +97,11 @@ class Bitshuffle(Codec):
 
     zarr_v2_id = "imagecodecs_bitshuffle"
     hdf5_filter = 32008
-    damage = DECODE_ERRORS
-    grows_by = 0
+    decode_errors = DECODE_ERRORS
+    added_bytes = 0
 
     def __post_init__(self) -> None:
-        is_valid = 0 < self.itemsize < MAX_BYTES and 0 <= self.block < MAX_BYTES
+        is_valid = 0 < self.itemsize < MAX_CLIENT_VALUE and 0 <= self.block < MAX_CLIENT_VALUE
         if not is_valid or self.block % 8:
             raise UnsupportedError(
                 f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes, which are "
@@ -146,10 +145,10 @@ class BitshuffleBlocks(Codec):
     compressor: str
 
     zarr_v2_id = "virtualds_bitshuffle"
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
-        if not 0 < self.itemsize < MAX_BYTES or self.compressor not in DECOMPRESS:
+        if not 0 < self.itemsize < MAX_CLIENT_VALUE or self.compressor not in DECOMPRESS:
             raise UnsupportedError(
                 f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
                 f"is not one of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
@@ -158,12 +157,12 @@ class BitshuffleBlocks(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
         size, block = _parse_header(view, nbytes)
-        eight = 8 * self.itemsize
-        if block % eight:
-            raise ValueError(f"blocks of {block} bytes are not a multiple of {eight}")
-        block_count, last_length = divmod(size // eight * eight, block)
+        group_bytes = 8 * self.itemsize
+        if block % group_bytes:
+            raise ValueError(f"blocks of {block} bytes are not a multiple of {group_bytes}")
+        block_count, last_length = divmod(size // group_bytes * group_bytes, block)
         lengths = [block] * block_count + [last_length] * (last_length > 0)
-        tail = size % eight
+        tail = size % group_bytes
         end = len(view) - tail
         parts = list(_decompress_blocks(view[:end], lengths, DECOMPRESS[self.compressor]))
         # joining the blocks costs a copy, but allows a single call of unshuffle
@@ -231,7 +230,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
             f"bitshuffle: elements of {itemsize} bytes need imagecodecs; pip install imagecodecs"
         )
     out = np.empty(len(data), np.uint8)
-    step = max(MAX_FRAME // (size * itemsize), 1) * size * itemsize
+    step = max(MAX_BLOSC_BYTES // (size * itemsize), 1) * size * itemsize
     for start in range(0, len(data), step):
         part = memoryview(data)[start : start + step]
         length = min(size * itemsize, len(part))
@@ -261,7 +260,7 @@ class Blosc2Frame(Codec):
 
     zarr_v2_id = "virtualds_blosc2_frame"
     hdf5_filter = 32026
-    damage = BLOSC2_ERRORS
+    decode_errors = BLOSC2_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:

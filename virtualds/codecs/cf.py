@@ -5,8 +5,8 @@ The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value
 of a variable were packed. The result is bit for bit what `xarray.open_dataset` returns for that
 file, in the dtype that xarray chose when the file was opened.
 
-xarray decodes times, as calendars are its subject. No other module below `virtualds.datasets` uses
-xarray.
+Times in other than linear units are decoded by xarray, which knows calendars. No other module below
+`virtualds.datasets` uses xarray.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKING_ATTRIBUTES = (
     "add_offset",
     "dtype",
 )
-"""Attributes that decoding removes; ``dtype`` is xarray's own, for booleans."""
+"""Attributes that decoding removes; xarray adds ``dtype`` to booleans."""
 
 
 class Decoding(Protocol):
@@ -137,10 +137,10 @@ class Packing:
             stored = stored.astype(self.integer)
         out[...] = stored
         if self.fills:
-            absent = out == self.fills[0]
+            is_missing = out == self.fills[0]
             for fill in self.fills[1:]:
-                absent |= out == fill
-            out[absent] = MISSING_VALUES.get(self.dtype.kind, NAT_INTEGER)
+                is_missing |= out == fill
+            out[is_missing] = MISSING_VALUES.get(self.dtype.kind, NAT_INTEGER)
         if self.scale_factor is not None:
             out *= self.scale_factor
         if self.add_offset is not None:
@@ -252,26 +252,28 @@ class TimePacking:
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the dates or durations of ``stored``."""
-        dates = self.count_dates(stored)
+        dates = self.decode_linearly(stored)
         return self.decode_by_xarray(stored) if dates is None else dates
 
-    def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    def decode_linearly(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return the dates if the units have a fixed length, or None if xarray must decode them."""
-        if not self._is_plain(stored):
+        if not self._is_unpacked(stored):
             return None
-        count = _find_equal_units(self.units, self.calendar, self.dtype.str)
+        units = _find_linear_units(self.units, self.calendar, self.dtype.str)
         return (
-            count.compute_dates(stored)
-            if count is not None and count.is_exact_for(stored)
+            units.compute_dates(stored)
+            if units is not None and units.is_exact_for(stored)
             else None
         )
 
-    def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether the numbers need neither masking nor scaling."""
+    def _is_unpacked(self, stored: npt.NDArray[Any]) -> bool:
+        """Return whether the numbers need neither masking nor scaling before linear decoding."""
         others = self.attributes.keys() - {"units", "calendar"}
-        masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
+        only_masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
         # NaN is left to xarray
-        return not others or (masks and all(np.isnan(self.attributes[n]).all() for n in others))
+        return not others or (
+            only_masks and all(np.isnan(self.attributes[n]).all() for n in others)
+        )
 
     def decode_by_xarray(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Decode dates or durations with xarray, which is slow."""
@@ -316,7 +318,7 @@ def are_date_units(units: Any) -> bool:
 
 CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 """Calendars in which every unit has the same length, for dates after 1582."""
-FIRST, LAST = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
+MIN_DATE, MAX_DATE = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates that every resolution can represent, and that are equal in these calendars."""
 SAMPLE_DATE = "2000-01-01"
 """The reference date for measuring the length of units with xarray."""
@@ -325,12 +327,12 @@ SIMPLE_UNITS = re.compile(
     r"((?:1[789]|20|21)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
 )
-"""Unambiguous units with a reference date between `FIRST` and `LAST`."""
+"""Unambiguous units with a reference date between `MIN_DATE` and `MAX_DATE`."""
 MAX_EXACT = 2**53
 """Integers up to this limit are exact as 8-byte floats."""
 
 
-class _EqualUnits(NamedTuple):
+class _LinearUnits(NamedTuple):
     """The linear conversion of numbers in one unit, such as days, to dates.
 
     Parameters
@@ -341,7 +343,7 @@ class _EqualUnits(NamedTuple):
         The date of 0, and the length of the unit, in that resolution.
     low, high : int
         The range of numbers for which this is valid.
-    most : int
+    max_exact : int
         The highest float for which xarray computes without rounding.
     """
 
@@ -350,7 +352,7 @@ class _EqualUnits(NamedTuple):
     step: int
     low: int
     high: int
-    most: int
+    max_exact: int
 
     def is_exact_for(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether `compute_dates` gives exactly the dates of xarray for some numbers."""
@@ -361,7 +363,7 @@ class _EqualUnits(NamedTuple):
             return False
         if stored.dtype.kind in "iu":
             return True
-        is_exact = stored.dtype.itemsize == 8 and max(-low, high) <= self.most
+        is_exact = stored.dtype.itemsize == 8 and max(-low, high) <= self.max_exact
         return bool(is_exact and (stored == np.rint(stored)).all())
 
     def compute_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -373,20 +375,20 @@ class _EqualUnits(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
+def _find_linear_units(units: str, calendar: str, dtype: str) -> _LinearUnits | None:
     """Return the conversion for some units, or None if xarray must decode the numbers."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
     if (
-        plain := SIMPLE_UNITS.fullmatch(units)
-    ) is None or units == f"{plain[1]} since {SAMPLE_DATE}":
+        match := SIMPLE_UNITS.fullmatch(units)
+    ) is None or units == f"{match[1]} since {SAMPLE_DATE}":
         return _measure_units(units, calendar, dtype)
     # measuring is slow, and many files have their own reference date
-    sample_units = _find_equal_units(f"{plain[1]} since {SAMPLE_DATE}", calendar, dtype)
+    sample_units = _find_linear_units(f"{match[1]} since {SAMPLE_DATE}", calendar, dtype)
     if sample_units is None:
         return None
     try:
-        begin = int(np.datetime64(plain[2].replace(" ", "T")).astype(dtype).astype(np.int64))
+        begin = int(np.datetime64(match[2].replace(" ", "T")).astype(dtype).astype(np.int64))
     except ValueError:
         # the date does not exist
         return None
@@ -398,13 +400,13 @@ def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | No
     return sample_units._replace(begin=begin, low=low + 1, high=high)
 
 
-def _measure_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
+def _measure_units(units: str, calendar: str, dtype: str) -> _LinearUnits | None:
     """Return the conversion for some units, measured from a few numbers that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:
         begin, after = packing.decode_by_xarray(np.array([0, 1])).astype(np.int64).tolist()
-        ends = np.array([FIRST, LAST], dtype).astype(np.int64).tolist()
+        ends = np.array([MIN_DATE, MAX_DATE], dtype).astype(np.int64).tolist()
         if not ends[0] <= begin < after <= ends[1]:
             return None
         step = after - begin
@@ -416,9 +418,9 @@ def _measure_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
         return None
     # xarray multiplies floats by nanoseconds; powers of two lose no digits
     resolution: Any = np.datetime_data(dtype)
-    odd = step * int(np.timedelta64(1, resolution) // np.timedelta64(1, "ns"))
-    odd //= odd & -odd
-    return _EqualUnits(dtype, begin, step, low, high, MAX_EXACT // odd)
+    factor = step * int(np.timedelta64(1, resolution) // np.timedelta64(1, "ns"))
+    factor //= factor & -factor
+    return _LinearUnits(dtype, begin, step, low, high, MAX_EXACT // factor)
 
 
 def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
@@ -427,9 +429,9 @@ def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
     if not declared.startswith("timedelta64["):
         return False
     unit: Any = np.datetime_data(np.dtype(declared))[0]
-    counted: Any = NUMPY_UNITS.get(str(attributes.get("units")), "ns")
-    finer = bool(np.timedelta64(1, counted) < np.timedelta64(1, unit))
-    return finer or (stored.kind == "f" and unit != "ns")
+    stored_unit: Any = NUMPY_UNITS.get(str(attributes.get("units")), "ns")
+    is_finer = bool(np.timedelta64(1, stored_unit) < np.timedelta64(1, unit))
+    return is_finer or (stored.kind == "f" and unit != "ns")
 
 
 def _is_same(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:

@@ -27,17 +27,16 @@ MIN_NUMPY_BYTES = 2**16
 """Minimum number of bytes for which NumPy is faster than a loop."""
 
 LANE_BYTES = 1024
-"""The size in bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
+"""Size in bytes of a lane; NumPy updates the registers of all lanes together, byte by byte."""
 
 ROW_WORDS = 360
-"""The number of words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
+"""Number of words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
 
 MAX_ROWS = 65536
-"""The number of rows whose sums by column do not overflow 32 bits."""
+"""Number of rows whose sums by column do not overflow 32 bits."""
 
-MIN_OWN_BYTES = 2**17
-"""The size in bytes below which numcodecs' Fletcher-32 is faster, though it does not release the
-GIL."""
+MAX_NUMCODECS_BYTES = 2**17
+"""Size in bytes up to which numcodecs' Fletcher-32 is faster, although it holds the GIL."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Crc32c(Codec):
 
     zarr_v2_id = "crc32c"
     zarr_v3_name = "crc32c"
-    grows_by = 4
+    added_bytes = 4
 
     def __post_init__(self) -> None:
         if self.location not in ("start", "end"):
@@ -73,8 +72,8 @@ class Crc32c(Codec):
         view = memoryview(data)
         if len(view) < 4:
             raise ValueError(f"{len(view)} bytes cannot hold a checksum")
-        behind = self.location == "end"
-        body, checksum = (view[:-4], view[-4:]) if behind else (view[4:], view[:4])
+        is_at_end = self.location == "end"
+        body, checksum = (view[:-4], view[-4:]) if is_at_end else (view[4:], view[:4])
         actual, stored = choose_crc32c()(body), int.from_bytes(checksum, "little")
         if actual != stored:
             raise ValueError(f"checksum {actual:#010x}, the chunk says {stored:#010x}")
@@ -126,9 +125,9 @@ def crc32c(data: Buffer) -> int:
         raw[: lane_count * LANE_BYTES].reshape(lane_count, LANE_BYTES).T if lane_count else ()
     ):
         lanes = _update_registers(lanes, column, table)
-    over = _build_lane_tables()
+    lane_tables = _build_lane_tables()
     for lane in lanes:
-        register = _apply_tables(over, register) ^ lane
+        register = _apply_tables(lane_tables, register) ^ lane
     return _update_bytewise(int(register[0]), raw[lane_count * LANE_BYTES :].tobytes()) ^ ALL_BITS
 
 
@@ -181,7 +180,7 @@ class Fletcher32(Codec):
     zarr_v2_id = "fletcher32"
     hdf5_filter = 3
     is_filter = True
-    grows_by = 4
+    added_bytes = 4
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -192,7 +191,7 @@ class Fletcher32(Codec):
         if len(view) < 4:
             raise ValueError(f"{len(view)} bytes cannot hold a checksum")
         body, stored = view[:-4], int.from_bytes(view[-4:], "little")
-        if 0 < len(body) < MIN_OWN_BYTES and not len(body) % 2 and _is_verified(data):
+        if 0 < len(body) < MAX_NUMCODECS_BYTES and not len(body) % 2 and _is_verified(data):
             return body
         actual = fletcher32(body)
         # HDF5 before 1.6.3 wrote both halves with swapped bytes; later versions read both
@@ -219,8 +218,8 @@ def fletcher32(data: Buffer) -> int:
     table = words[: rows * ROW_WORDS].reshape(rows, ROW_WORDS)
     tail = words[rows * ROW_WORDS :].astype(np.int64)
     by_row = table.sum(axis=1, dtype=np.uint32).astype(np.int64)
-    narrow = np.uint32 if rows < MAX_ROWS else np.int64
-    by_column = table.sum(axis=0, dtype=narrow).astype(np.int64)
+    sum_dtype = np.uint32 if rows < MAX_ROWS else np.int64
+    by_column = table.sum(axis=0, dtype=sum_dtype).astype(np.int64)
     total = int(by_row.sum()) + int(tail.sum())
     # element (r, c) is n - r * ROW_WORDS - c positions before the end
     weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW_WORDS) % 65535)).sum())
@@ -230,7 +229,7 @@ def fletcher32(data: Buffer) -> int:
 
 
 def _is_verified(data: Buffer) -> bool:
-    """Return whether numcodecs accepts the checksum; it takes even numbers of bytes only."""
+    """Return whether numcodecs accepts the checksum of an even number of bytes."""
     try:
         _import_numcodecs().decode(data)
     except RuntimeError:

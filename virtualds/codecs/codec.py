@@ -33,7 +33,7 @@ Order = Literal["<", ">", "="]
 PRIVATE_PREFIX = "virtualds_"
 """Prefix of Zarr v2 ids that only virtualds uses."""
 
-NUMCODECS_PREFIX, OURS = "numcodecs.", "virtualds."
+NUMCODECS_PREFIX, VIRTUALDS_PREFIX = "numcodecs.", "virtualds."
 """Prefixes of Zarr v3 names: for ids of Zarr v2, and for codecs that only virtualds uses."""
 
 CONFIG_KEY = "key"
@@ -65,20 +65,20 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 """Functions that convert field values to JSON values, by the type of the field."""
 
-Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
+Namespace = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Namespaces of codec names."""
 
-Make = Callable[..., "Codec"]
+MakeCodec = Callable[..., "Codec"]
 """A function that makes a codec from its configuration; `CodecName` describes its arguments."""
 
 
 class CodecName(NamedTuple):
-    """The name of a codec in one kind of format.
+    """The name of a codec in one namespace.
 
     Parameters
     ----------
-    kind : str
-        The kind of format.
+    namespace : str
+        The namespace.
     name : str or int
         The id or name in Zarr; the number of the HDF5 filter, the TIFF compression or predictor.
     make : callable
@@ -92,9 +92,9 @@ class CodecName(NamedTuple):
         - ``tiff_predictor``: the rows, pixels and samples of a chunk, and their data type.
     """
 
-    kind: Kind
+    namespace: Namespace
     name: str | int
-    make: Make
+    make: MakeCodec
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (
@@ -139,11 +139,11 @@ class Codec(ABC):
     """Numbers in the TIFF tag Compression."""
     is_filter: ClassVar[bool] = False
     """Whether Zarr v2 metadata lists the codec as a filter even if it is the last codec."""
-    serialises: ClassVar[bool] = False
+    is_array_to_bytes: ClassVar[bool] = False
     """Whether it is an array-to-bytes codec in Zarr v3."""
-    grows_by: ClassVar[int | None] = None
-    """Number of bytes that encoding adds, or None if it depends on the data."""
-    damage: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
+    added_bytes: ClassVar[int | None] = None
+    """Number of bytes that encoding adds, or None if that depends on the data."""
+    decode_errors: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
     """Errors that `_decode` raises for damaged bytes."""
 
     @classmethod
@@ -160,7 +160,7 @@ class Codec(ABC):
         yield from (CodecName("tiff", number, cls.from_tiff) for number in cls.tiff_compressions)
 
     @classmethod
-    def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
+    def find_plugin(cls, namespace: Namespace, name: str | int) -> MakeCodec | None:
         """Return the constructor for the name of a plugin codec, or None if there is none."""
         return None
 
@@ -172,7 +172,7 @@ class Codec(ABC):
         virtualds uses, so that no other reader confuses them.
         """
         name = cls.zarr_v2_id.removeprefix(PRIVATE_PREFIX)
-        return (NUMCODECS_PREFIX if name == cls.zarr_v2_id else OURS) + name
+        return (NUMCODECS_PREFIX if name == cls.zarr_v2_id else VIRTUALDS_PREFIX) + name
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -232,29 +232,29 @@ class Codec(ABC):
 
     def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         """Return the entry in the codec chain of a Zarr v3 array."""
-        return self.in_order("<").to_zarr_v3(itemsize)
+        return self.with_byte_order("<").to_zarr_v3(itemsize)
 
     @property
-    def maps_arrays(self) -> bool:
+    def is_array_to_array(self) -> bool:
         """Whether it is an array-to-array codec in Zarr v3."""
         return False
 
     @property
     def uses_memory_order(self) -> bool:
         """Whether other readers apply the codec in memory order rather than in axis order."""
-        return self.maps_arrays or self.serialises
+        return self.is_array_to_array or self.is_array_to_bytes
 
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return the dtype after encoding an array of ``dtype``, or None if it is not supported."""
+    def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        """Return the dtype of an encoded array of ``dtype``, or None if that is not supported."""
         return dtype
 
-    def in_order(self, order: Order) -> Self:
-        """Return the same codec for numbers of a given byte order."""
+    def with_byte_order(self, order: Order) -> Self:
+        """Return the codec for numbers of a given byte order."""
         return self
 
     @property
     def label(self) -> str:
-        """The name used in messages."""
+        """The name for error messages."""
         return self.zarr_v2_id
 
     @property
@@ -264,7 +264,7 @@ class Codec(ABC):
 
     def encoded_size(self, nbytes: int) -> int | None:
         """Return the encoded size of ``nbytes`` bytes, or None if it depends on the data."""
-        return None if self.grows_by is None else nbytes + self.grows_by
+        return None if self.added_bytes is None else nbytes + self.added_bytes
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         """Return the decoded bytes, and check their length if ``nbytes`` is given.
@@ -278,14 +278,14 @@ class Codec(ABC):
             decoded = self._decode(data, nbytes)
         except VirtualdsError:
             raise
-        except self.damage as error:
+        except self.decode_errors as error:
             raise CodecError(f"{self.label}: {error}") from error
         check_length(self, len(decoded), nbytes)
         return decoded
 
     @abstractmethod
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes; `decode` checks their length, and converts `damage` errors.
+        """Return the decoded bytes; `decode` checks their length, and converts `decode_errors`.
 
         Implementations check a length that the bytes state before they allocate memory for it.
         """
@@ -345,8 +345,8 @@ class SingleTypeCodec(Codec):
         """False: it encodes elements in the order of the axes."""
         return False
 
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return its own dtype, the only one that it supports."""
+    def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        """Return ``dtype`` if it is the supported one, else None."""
         return dtype if dtype == np.dtype(self.dtype) else None
 
 
@@ -376,7 +376,7 @@ class ShapedCodec(SingleTypeCodec):
     dtype: str
     config: Json = field(compare=False, metadata={CONFIG_KEY: "configuration"})
 
-    serialises: ClassVar[bool] = True
+    is_array_to_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.shape):

@@ -2,15 +2,15 @@
 
 - Unsigned integers are stored as signed ones (section 4.4.2.5, table 11): ``BZERO`` is
   2**(bits - 1), or -128 for signed bytes, and adding it flips the highest bit.
-- Images in tables of tiles (section 10) are decoded whole by astropy: the scale of a tile, and the
-  start of the random numbers that are subtracted from it, are in the row of the table, not in its
-  bytes. So the bytes are the whole part of the file, header and table.
-- Tiles that need nothing from their row are decoded one by one: Rice (section 10.4.1), by
+- Tile-compressed images (section 10) are decoded as a whole by astropy, because the scale of a tile
+  and the seed of its dithering are in the row of the table, not in the bytes of the tile. The
+  encoded bytes are a whole HDU, header and table.
+- Tiles that do not need values of their row are decoded one by one: Rice (section 10.4.1), by
   imagecodecs, and PLIO (section 10.4.3).
-- `RowBytes` takes the bytes of one column out of rows. The others make numpy's values of logical
-  values, bits, text, and numbers in text (sections 7.2.5 and 7.3.3).
+- `RowBytes` extracts the bytes of one column from rows. The other codecs convert logical values,
+  bits, text, and numbers in text (sections 7.2.5 and 7.3.3) to NumPy's values.
 
-In Zarr, only our names for them exist.
+In Zarr they only have names of virtualds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SignFlip(Codec):
     elementsize: int
 
     zarr_v2_id = "virtualds_sign_flip"
-    grows_by = 0
+    added_bytes = 0
 
     def __post_init__(self) -> None:
         if self.elementsize < 1:
@@ -63,8 +63,8 @@ class SignFlip(Codec):
 # ---------------------------------------------------------------------- fits image
 
 BLOCK_BYTES, CARD_BYTES = 2880, 80
-"""The size in bytes of a block and of a card (sections 3.1 and 4.1)."""
-NEEDED_KEYWORDS = re.compile(
+"""Sizes in bytes of a block and of a card (sections 3.1 and 4.1)."""
+IMAGE_KEYWORDS = re.compile(
     rb"(XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|T(FORM|TYPE|NULL|SCAL|ZERO)\d+|BLANK"
     rb"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK))"
 )
@@ -74,17 +74,17 @@ EMPTY_PRIMARY = b"".join(
     for name, value in (("SIMPLE", "T"), ("BITPIX", 8), ("NAXIS", 0), ("EXTEND", "T"))
 )
 """The header of a file without a primary image."""
-END = b"END".ljust(CARD_BYTES)
+END_CARD = b"END".ljust(CARD_BYTES)
 HCOMPRESS_SHAPE = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
 MAX_ITEMSIZE = 8
-"""The maximum size in bytes of a pixel."""
-RICE, MAX_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
+"""Maximum size in bytes of a pixel."""
+RICE_NAMES, MAX_RICE_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
 """Names of Rice's algorithm, and the maximum number of pixels that it codes together; the standard
 allows 16 and 32."""
 
-DECODERS = "astropy.io.fits.hdu.compressed._compression"
-DAMAGE = (
+ASTROPY_DECODERS = "astropy.io.fits.hdu.compressed._compression"
+DECODE_FAILURES = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
     *(AssertionError, TypeError, ValueError, zlib.error),
 )
@@ -112,11 +112,11 @@ class FitsImage(SingleTypeCodec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
         # astropy has no public name for the error class of its decoders
-        decoders = import_package(DECODERS, "fits_image")
+        decoders = import_package(ASTROPY_DECODERS, "fits_image")
         file = _make_file(memoryview(data))
         try:
             values = _read_image(fits, file, np.dtype(self.dtype), nbytes)
-        except (*DAMAGE, fits.VerifyError, decoders.CfitsioException) as error:
+        except (*DECODE_FAILURES, fits.VerifyError, decoders.CfitsioException) as error:
             raise ValueError(f"astropy: {error}") from error
         return _to_bytes(values, np.dtype(self.dtype))
 
@@ -124,9 +124,11 @@ class FitsImage(SingleTypeCodec):
 def _make_file(part: memoryview) -> BytesIO:
     """Return a FITS file of one HDU, with only the cards that decoding needs."""
     cards = list(_split_header(part))
-    header = b"".join(card for card in cards if NEEDED_KEYWORDS.fullmatch(card[:8].rstrip())) + END
+    header = (
+        b"".join(card for card in cards if IMAGE_KEYWORDS.fullmatch(card[:8].rstrip())) + END_CARD
+    )
     start = -(-(len(cards) + 1) * CARD_BYTES // BLOCK_BYTES) * BLOCK_BYTES
-    pieces = (EMPTY_PRIMARY + END, header, part[start:])
+    pieces = (EMPTY_PRIMARY + END_CARD, header, part[start:])
     return BytesIO(b"".join(b for piece in pieces for b in (piece, _pad(piece))))
 
 
@@ -136,10 +138,10 @@ def _pad(piece: Buffer) -> bytes:
 
 
 def _split_header(part: memoryview) -> Iterator[bytes]:
-    """Yield the cards before END."""
+    """Yield the cards before the END card."""
     for start in range(0, len(part) - CARD_BYTES + 1, CARD_BYTES):
         card = bytes(part[start : start + CARD_BYTES])
-        if card == END:
+        if card == END_CARD:
             return
         yield card
     raise ValueError("a header has no end")
@@ -165,7 +167,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     tiles = [prod(tile) for tile in _iterate_tile_shapes(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
         rows, algorithm = parts[1].data, image.compression_type
-        if algorithm in RICE:
+        if algorithm in RICE_NAMES:
             _check_rice(parts[1].header)
         descriptors = rows.view(np.ndarray)
         for name, check in (
@@ -185,7 +187,7 @@ def _check_rice(header: Mapping[str, Any]) -> None:
     names = [name for name in header if re.fullmatch(r"ZNAME\d+", name)]
     values = {str(header[name]).upper(): header.get(f"ZVAL{name[5:]}") for name in names}
     block, word = values.get("BLOCKSIZE", 32), values.get("BYTEPIX", 4)
-    is_sound = type(block) is int and 0 < block <= MAX_BLOCK
+    is_sound = type(block) is int and 0 < block <= MAX_RICE_BLOCK
     if not is_sound or type(word) is not int or word not in (1, 2, 4):
         raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
 
@@ -195,7 +197,7 @@ def _iterate_tile_shapes(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of all tiles, in the order of their rows."""
     axes = zip(shape, step, strict=True)
-    return product(*([min(n, size - at) for at in range(0, size, n)] for size, n in axes))
+    return product(*([min(n, size - start) for start in range(0, size, n)] for size, n in axes))
 
 
 def _is_hcompress(stream: bytes, pixels: int) -> bool:
@@ -237,7 +239,7 @@ class RiceTile(SingleTypeCodec):
     word: int
 
     zarr_v2_id = "virtualds_fits_rice"
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu" or self.word not in (1, 2, 4) or self.block < 1:
@@ -312,9 +314,9 @@ def _decode_line_list(words: list[int], count: int) -> npt.NDArray[np.int32]:
             x += code > 3
         elif code in (0, 4, 5):
             # zeros, a run of the value, or zeros that end with the value
-            begin = {0: x + number, 4: x, 5: max(x + number - 1, x)}[code]
+            start = {0: x + number, 4: x, 5: max(x + number - 1, x)}[code]
             x += number
-            out[begin:x] = value
+            out[start:x] = value
         else:
             raise ValueError(f"{code} is no instruction")
         if x > count:
@@ -387,7 +389,7 @@ class Logicals(Codec):
     has_ones: bool = False
 
     zarr_v2_id = "virtualds_logicals"
-    grows_by = 0
+    added_bytes = 0
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"has_ones": True} if self.has_ones else {})}
@@ -462,8 +464,8 @@ class PaddedText(Codec):
             raise ValueError("there are characters that are not ASCII")
         # section 7.3.3.1: characters after a NUL are undefined
         texts = texts * np.logical_and.accumulate(texts != 0, axis=1)
-        blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
-        return np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
+        is_blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
+        return np.where(is_blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -486,7 +488,7 @@ class TextNumbers(Codec):
     null: str = ""
 
     zarr_v2_id = "virtualds_text_numbers"
-    damage = (ValueError, OverflowError)
+    decode_errors = (ValueError, OverflowError)
 
     def __post_init__(self) -> None:
         if self.width < 1 or np.dtype(self.dtype).kind not in "if":
@@ -506,11 +508,11 @@ class TextNumbers(Codec):
         dtype = np.dtype(self.dtype)
         is_null = (texts == b"") | (texts == self.null.strip().encode("ascii", "replace"))
         out = np.where(is_null, b"0", texts).astype(dtype)
-        out[is_null] = self.absent
+        out[is_null] = self.missing_value
         return out.view(np.uint8).data
 
     @property
-    def absent(self) -> Any:
+    def missing_value(self) -> Any:
         """The decoded missing value."""
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":

@@ -1,8 +1,8 @@
-"""GRIB messages: decoded with ecCodes, after a check that their sections agree.
+"""The codec of GRIB messages: decodes with ecCodes, after checking that sections agree.
 
 WMO Manual on Codes, volume I.2, FM 92: edition 1 (sections 1 to 4), edition 2 (sections 3, 5, 6 and
-7; templates 5.0, 5.2, 5.3 and 5.4). ecCodes may end the process for sections that contradict each
-other.
+7; templates 5.0, 5.2, 5.3 and 5.4). ecCodes may crash the process if sections
+contradict each other.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from virtualds.codecs.images import JPEG2000_START
 from virtualds.importing import import_eccodes
 from virtualds.streams import Buffer
 
-TIME_UNITS = frozenset({*range(8), *range(10, 15), 254})
+TIME_UNIT_CODES = frozenset({*range(8), *range(10, 15), 254})
 """Codes of the units of time of edition 1 (code table 4)."""
 
 MIN_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
-"""The minimum size in bytes of the sections of edition 1."""
+"""Minimum sizes in bytes of the sections of edition 1."""
 
 REPEATED_BITMAP, END_SECTION = b"\xfe", b"7777"
 """The code for a bitmap defined by an earlier field (code table 6.0), and section 8."""
 
 MAX_BITS = 63
-"""The maximum number of bits of a packed number."""
+"""Maximum number of bits of a packed number."""
 
 ECCODES_MISSING = float(np.finfo(np.float32).max)
 """The missing value passed to ecCodes when decoding, the same as in cfgrib."""
@@ -41,10 +41,10 @@ _LOCK = Lock()
 
 
 class ContradictionError(ValueError):
-    """Sections of a message do not agree with each other."""
+    """Raised if sections of a message contradict each other."""
 
 
-def check_first_edition(message: bytes) -> None:
+def check_edition_1(message: bytes) -> None:
     """Check the section lengths and the time of a message of edition 1.
 
     Raises
@@ -64,14 +64,18 @@ def check_first_edition(message: bytes) -> None:
         raise ContradictionError(f"sections end at byte {offset} of {len(message)}")
     month, day, hour, minute, unit = message[21:26]
     if not (
-        1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in TIME_UNITS
+        1 <= month <= 12
+        and 1 <= day <= 31
+        and hour <= 24
+        and minute < 60
+        and unit in TIME_UNIT_CODES
     ):
         raise ContradictionError(
             f"month {month}, day {day}, {hour}:{minute}, steps in unit {unit} are not a time"
         )
 
 
-def check_second_edition(message: memoryview, points: int | None) -> None:
+def check_edition_2(message: memoryview, points: int | None) -> None:
     """Check that the grid, bitmap and packed values of a message of edition 2 agree.
 
     Parameters
@@ -95,16 +99,17 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     packed = sections[7][5:]
     if packed[:4] == JPEG2000_START:
         _check_image(packed, counts[1])
-    check = TEMPLATES.get(_read_number(sections[5], 9, 2))
+    check = PACKING_CHECKS.get(_read_number(sections[5], 9, 2))
     if check is not None:
         check(sections[5], packed, counts[1])
 
 
 def select_field(message: memoryview, number: int) -> memoryview | bytes:
-    """Return one field of a message of edition 2 as a message of its own.
+    """Return one field of a message of edition 2 as a separate message.
 
-    A field has the latest of each section before it (92.6); a bitmap of code 254 is the latest one
-    that the message defines (code table 6.0). A message with one field is returned as it is.
+    The most recent section of each number before a field belongs to it (92.6); a bitmap of code 254
+    is the most recent one that the message defines (code table 6.0). A message with one field is
+    returned as it is.
 
     Raises
     ------
@@ -152,11 +157,11 @@ def _read_number(data: bytes | memoryview, offset: int, width: int) -> int:
 
 def _check_image(data: memoryview, values: int) -> None:
     """Check the size of a JPEG 2000 image (ITU-T T.800, A.5.1)."""
-    x, y, left_edge, top = (_read_number(data, at, 4) for at in (8, 12, 16, 20))
+    x, y, left_edge, top = (_read_number(data, offset, 4) for offset in (8, 12, 16, 20))
     components, depth, steps = bytes(data[40:42]), bytes(data[42:43]), bytes(data[43:45])
-    sound = x * y == values and not left_edge + top
+    is_valid = x * y == values and not left_edge + top
     # one component of unsigned numbers
-    if not sound or components != b"\0\1" or not depth or depth[0] >= 32 or steps != b"\1\1":
+    if not is_valid or components != b"\0\1" or not depth or depth[0] >= 32 or steps != b"\1\1":
         raise ContradictionError(f"an image of {x} x {y}, not of {values} values")
 
 
@@ -166,38 +171,38 @@ def _check_image(data: memoryview, values: int) -> None:
 def _check_simple(section: memoryview, packed: memoryview, values: int) -> None:
     """Check template 5.0 (simple packing)."""
     bits = _read_number(section, 19, 1)
-    _check_sound(bits <= MAX_BITS and bits * values <= 8 * len(packed), bits, values, packed)
+    _check_consistent(bits <= MAX_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
 def _check_floats(section: memoryview, packed: memoryview, values: int) -> None:
     """Check template 5.4 (IEEE floating-point numbers)."""
     width = {1: 4, 2: 8, 3: 16}.get(_read_number(section, 11, 1), 0)
-    _check_sound(width * values == len(packed), 8 * width, values, packed)
+    _check_consistent(width * values == len(packed), 8 * width, values, packed)
 
 
 def _check_groups(section: memoryview, packed: memoryview, values: int) -> None:
     """Check templates 5.2 and 5.3 (complex packing): references, widths and lengths of groups."""
     if len(section) > 48:
         order, octets = section[47], section[48]
-        _check_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
+        _check_consistent(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
         packed = packed[(order + 1) * octets :]
     count = _read_number(section, 31, 4)
-    bits, of_width, of_length = section[19], section[36], section[46]
+    bits, width_bits, length_bits = section[19], section[36], section[46]
     if not (count or bits or packed):
         # NCEP writes constant fields without groups
         return
-    sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
-    sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
-    _check_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
+    sizes = [-(-count * n // 8) for n in (bits, width_bits, length_bits)]
+    is_valid = max(bits, width_bits, length_bits) <= 32 and 0 < count <= values
+    _check_consistent(is_valid and sum(sizes) <= len(packed), bits, count, packed)
     offset = sizes[0]
-    widths = section[35] + _unpack_bits(packed[offset : offset + sizes[1]], of_width, count)
-    lengths = _unpack_bits(packed[offset + sizes[1] : sum(sizes)], of_length, count)
+    widths = section[35] + _unpack_bits(packed[offset : offset + sizes[1]], width_bits, count)
+    lengths = _unpack_bits(packed[offset + sizes[1] : sum(sizes)], length_bits, count)
     lengths = _read_number(section, 37, 4) + section[41] * lengths
     lengths[-1] = _read_number(section, 42, 4)
     is_whole = int(lengths.sum()) == values
-    _check_sound(is_whole and int(widths.max()) <= 32, bits, values, packed)
+    _check_consistent(is_whole and int(widths.max()) <= 32, bits, values, packed)
     bits_left = 8 * (len(packed) - sum(sizes))
-    _check_sound(int((widths * lengths).sum()) <= bits_left, bits, values, packed)
+    _check_consistent(int((widths * lengths).sum()) <= bits_left, bits, values, packed)
 
 
 def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
@@ -209,14 +214,14 @@ def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int6
     return flags.astype(np.int64) @ weights
 
 
-def _check_sound(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
-    if not is_sound:
+def _check_consistent(is_consistent: bool, bits: int, values: int, packed: memoryview) -> None:
+    if not is_consistent:
         raise ContradictionError(
             f"{values} values or groups, packed in {bits} bits, are not the {len(packed)} bytes"
         )
 
 
-TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
+PACKING_CHECKS: dict[int, Callable[[memoryview, memoryview, int], None]] = {
     0: _check_simple,
     2: _check_groups,
     3: _check_groups,
@@ -272,14 +277,14 @@ class GribMessage(Codec):
 def _select(data: Buffer, number: int, points: int | None) -> bytes:
     """Return a message with only one field, after checking that its sections agree.
 
-    ecCodes might end the process for a message that contradicts itself.
+    ecCodes might crash the process otherwise.
     """
     if data[7] == 2:
         message = select_field(memoryview(data), number)
-        check_second_edition(memoryview(message), points)
+        check_edition_2(memoryview(message), points)
         return bytes(message)
     if data[7] == 1:
-        check_first_edition(bytes(data))
+        check_edition_1(bytes(data))
     return bytes(data)
 
 

@@ -15,7 +15,7 @@
   size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
 
 The HDF5 file format, IV.A.2.l, names the filters below 256; ``H5Znbit.c`` and ``H5Zscaleoffset.c``
-define the last two: the bits of the elements in order, most significant first, without a gap.
+define the last two: the bits of the elements in order, max_bytes significant first, without a gap.
 
 HDF4 has run-length, skipping Huffman and n-bit (HDF Specification and Developer's Guide, HDF 4.2,
 section 10.6, "compressed elements"). In Zarr, only our names for these, nbit and scaleoffset exist.
@@ -33,17 +33,17 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codecs.codec import CONFIG_KEY, Codec, check_length
-from virtualds.codecs.numcodecs import MAX_FRAME, STORED_BYTES, unshuffle_stored
+from virtualds.codecs.numcodecs import MAX_BLOSC_BYTES, STORED_BYTES, unshuffle_stored
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, Bytes, check_decoded_size, limit_decoded_size
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
 
-ZLIB_INTO_SIZES = (2, 4, 8)
+ZLIB_INTO_ITEMSIZES = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
 
-FAST_BLOSC_SIZES = (2, 4, 8, 16)
+FAST_BLOSC_ITEMSIZES = (2, 4, 8, 16)
 """Element sizes for which Blosc has fast code; it unshuffles others byte by byte."""
 
 MIN_BLOSC_BYTES = 2**15
@@ -62,11 +62,11 @@ class Shuffle(Codec):
     zarr_v2_id = "shuffle"
     hdf5_filter = 2
     is_filter = True
-    grows_by = 0
+    added_bytes = 0
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
-            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at least 1")
+            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at minimum 1")
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -108,7 +108,7 @@ class Shuffle(Codec):
 @cache
 def _find_unshuffle(itemsize: int) -> Unshuffle:
     """Return zlib-into's unshuffle if it is installed, otherwise `unshuffle_portably`."""
-    if itemsize not in ZLIB_INTO_SIZES:
+    if itemsize not in ZLIB_INTO_ITEMSIZES:
         return unshuffle_portably
     try:
         from zlib_into import unshuffle
@@ -119,7 +119,7 @@ def _find_unshuffle(itemsize: int) -> Unshuffle:
 
 def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle with NumPy or, for longer chunks, with Blosc; both are always installed."""
-    if itemsize in FAST_BLOSC_SIZES and MIN_BLOSC_BYTES <= len(data) <= MAX_FRAME:
+    if itemsize in FAST_BLOSC_ITEMSIZES and MIN_BLOSC_BYTES <= len(data) <= MAX_BLOSC_BYTES:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
     elif itemsize < MIN_TRANSPOSED_SIZE or len(data) >= MIN_BLOSC_BYTES:
         unshuffle_by_planes(data, out, itemsize)
@@ -139,7 +139,7 @@ def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
 # ---------------------------------------------------------------------- lzf
 
 MAX_EXPANSION = 140
-"""The maximum ratio of decoded to encoded length: three bytes may encode 264."""
+"""Maximum ratio of decoded to encoded length: three bytes may encode 264."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Lzf(Codec):
     zarr_v2_id = "imagecodecs_lzf"
     zarr_v3_name = "imagecodecs_lzf"
     hdf5_filter = 32000
-    damage = (RuntimeError, ValueError)
+    decode_errors = (RuntimeError, ValueError)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -172,8 +172,8 @@ class Lzf(Codec):
         if not len(data):
             # the decoder reads the first byte before it checks the length
             raise ValueError("there are no bytes")
-        room = MAX_EXPANSION * len(data) if nbytes is None else nbytes
-        return bytes(imagecodecs.lzf_decode(data, header=False, out=room))
+        max_bytes = MAX_EXPANSION * len(data) if nbytes is None else nbytes
+        return bytes(imagecodecs.lzf_decode(data, header=False, out=max_bytes))
 
 
 # ---------------------------------------------------------------------- szip
@@ -203,7 +203,7 @@ class Szip(Codec):
     zarr_v2_id = "imagecodecs_szip"
     zarr_v3_name = "imagecodecs_szip"
     hdf5_filter = 4
-    damage = (OverflowError, RuntimeError, ValueError)
+    decode_errors = (OverflowError, RuntimeError, ValueError)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -241,14 +241,14 @@ class Szip(Codec):
         block = self.pixels_per_block
         return -self.pixels_per_scanline % block if 0 < block <= MAX_BLOCK else 0
 
-    def _decode_plain(self, stream: bytes, size: int, coded: Szip) -> memoryview:
-        """Decode ``size`` bytes of a stream that was coded with these parameters."""
+    def _decode_plain(self, stream: bytes, size: int, parameters: Szip) -> memoryview:
+        """Decode ``size`` bytes of a stream with the parameters of ``parameters``."""
         imagecodecs = import_package("imagecodecs", "szip")
-        room = np.empty(size, np.uint8)
-        decoded = imagecodecs.szip_decode(stream, header=False, out=room, **asdict(coded))
+        out = np.empty(size, np.uint8)
+        decoded = imagecodecs.szip_decode(stream, header=False, out=out, **asdict(parameters))
         # if the stream ends early, libaec leaves the end of the buffer unwritten
         check_length(self, len(decoded), size)
-        return room.data
+        return out.data
 
     def _decode_padded(self, stream: bytes, size: int) -> memoryview:
         """Decode scanlines that are longer in the stream than in the chunk.
@@ -261,9 +261,13 @@ class Szip(Codec):
         planes = bits // 8 if bits in (32, 64) else 1
         width = 1 if planes > 1 or bits <= 8 else 2 if bits <= 16 else 4
         length = self.pixels_per_scanline + self._padding
-        coded = replace(self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length)
+        parameters = replace(
+            self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length
+        )
         lines = -(-size // (self.pixels_per_scanline * width))
-        padded = np.frombuffer(self._decode_plain(stream, lines * length * width, coded), np.uint8)
+        padded = np.frombuffer(
+            self._decode_plain(stream, lines * length * width, parameters), np.uint8
+        )
         cut = padded.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
         trimmed = cut.reshape(-1)[:size]
         out: memoryview = trimmed.reshape(planes, -1).T.reshape(-1).data
@@ -283,17 +287,18 @@ FLOAT = 1
 BY_DECIMALS, BY_BITS = 0, 2
 """Scale types: decimal digits kept of floats, bits of integers."""
 
-NBIT_HEADER = 21
-"""Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
+SCALEOFFSET_HEADER = 21
+"""Size in bytes of scaleoffset's header: 4 for the bits per element, 1 for the size of the minimum,
+16 for the minimum."""
 
-SIZES = (1, 2, 4, 8)
+ITEMSIZES = (1, 2, 4, 8)
 """The supported element sizes in bytes."""
 
-ROWS_AT_ONCE = 8192
-"""The number of rows, of eight numbers each, that are unpacked at a time to fit the CPU's cache."""
+ROWS_PER_BATCH = 8192
+"""Number of rows of eight numbers that are unpacked at a time, to fit into the CPU's cache."""
 
 MAX_WORD_BYTES = 8
-"""The size in bytes of the longest word with which bits are read."""
+"""Size in bytes of the longest word with which bits are read."""
 
 
 @dataclass(frozen=True)
@@ -335,25 +340,25 @@ class Nbit(Codec):
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
-        if len(values) >= 3 and values[1] and itemsize in SIZES:
+        if len(values) >= 3 and values[1] and itemsize in ITEMSIZES:
             return cls(f"<u{itemsize}", 8 * itemsize, 0, values[2])
-        if len(values) < 8 or values[3] != ATOMIC or values[4] not in SIZES or values[5] > 1:
+        if len(values) < 8 or values[3] != ATOMIC or values[4] not in ITEMSIZES or values[5] > 1:
             raise UnsupportedError(
                 f"HDF5 filter 5 (nbit) of an element of {itemsize} bytes with client data "
-                f"{tuple(values)}: only integers and floats of {SIZES} bytes are unpacked, no "
+                f"{tuple(values)}: only integers and floats of {ITEMSIZES} bytes are unpacked, no "
                 f"compounds and arrays; leave the variable out with drop_variables"
             )
         return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
 
     @property
-    def _is_unpacked(self) -> bool:
+    def _has_all_bits(self) -> bool:
         return self.precision == 8 * np.dtype(self.dtype).itemsize
 
     def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes if self._is_unpacked else None
+        return nbytes if self._has_all_bits else None
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        if self._is_unpacked:
+        if self._has_all_bits:
             return data
         dtype = np.dtype(self.dtype)
         check_length(self, self.elements * dtype.itemsize, nbytes)
@@ -388,23 +393,25 @@ class ScaleOffset(Codec):
     hdf5_filter = 6
 
     def __post_init__(self) -> None:
-        kind = np.dtype(self.dtype)
-        if kind.kind not in "iuf" or kind.itemsize not in SIZES or self.elements < 0:
-            raise ValueError(f"{self.elements} elements of {kind} cannot be scaled")
-        if self.fill is not None and not 0 <= self.fill < 1 << 8 * kind.itemsize:
+        dtype = np.dtype(self.dtype)
+        if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES or self.elements < 0:
+            raise ValueError(f"{self.elements} elements of {dtype} cannot be scaled")
+        if self.fill is not None and not 0 <= self.fill < 1 << 8 * dtype.itemsize:
             raise ValueError(f"the bits of the fill value, {self.fill}, are out of bounds")
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
-        if len(values) != 20 or _kind_of(values) is None or values[6] > 1:
+        if len(values) != 20 or _find_dtype_kind(values) is None or values[6] > 1:
             raise UnsupportedError(
-                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: only "
-                f"integers of {SIZES} bytes and floats of 4 or 8 are decoded; leave the variable "
-                f"out with drop_variables"
+                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: only integers of "
+                f"{ITEMSIZES} bytes and floats of 4 or 8 are decoded; leave the variable out with "
+                "drop_variables"
             )
         factor = values[1] - (values[1] >> 31 << 32)
         fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
-        return cls(f"{'<>'[values[6]]}{_kind_of(values)}{values[4]}", factor, values[2], fill)
+        return cls(
+            f"{'<>'[values[6]]}{_find_dtype_kind(values)}{values[4]}", factor, values[2], fill
+        )
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
@@ -414,43 +421,43 @@ class ScaleOffset(Codec):
             check_length(self, len(data), size)
             return data
         view = memoryview(data)
-        bits, least = self._read_header(view, dtype.itemsize)
+        bits, minimum = self._read_header(view, dtype.itemsize)
         if bits == 8 * dtype.itemsize:
-            numbers = _read_full_width(view[NBIT_HEADER:], self.elements, dtype.itemsize)
+            numbers = _read_full_width(view[SCALEOFFSET_HEADER:], self.elements, dtype.itemsize)
         else:
-            numbers = unpack_bits(view[NBIT_HEADER:], self.elements, bits, dtype.itemsize)
-            numbers = self._restore(numbers, bits, least, dtype)
+            numbers = unpack_bits(view[SCALEOFFSET_HEADER:], self.elements, bits, dtype.itemsize)
+            numbers = self._restore(numbers, bits, minimum, dtype)
         # without a copy if the byte order is native
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
         return numbers.astype(stored, copy=False).view(np.uint8).data
 
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
         """Return the number of bits per element, and the bits of the minimum as an array of one."""
-        if len(data) < NBIT_HEADER:
-            raise ValueError(f"{len(data)} bytes hold no header of {NBIT_HEADER}")
+        if len(data) < SCALEOFFSET_HEADER:
+            raise ValueError(f"{len(data)} bytes hold no header of {SCALEOFFSET_HEADER}")
         bits = int.from_bytes(data[:4], "little")
         if bits > 8 * itemsize:
             raise ValueError(f"{bits} bits for elements of {itemsize} bytes")
-        least = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
-        return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
+        minimum = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
+        return bits, np.frombuffer(minimum[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
 
     def _restore(
-        self, differences: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
+        self, differences: Unsigned, bits: int, minimum: Unsigned, dtype: np.dtype[Any]
     ) -> Unsigned:
         """Convert differences from the minimum to the bits of the elements, in place."""
-        filled = differences == (1 << bits) - 1
+        is_fill = differences == (1 << bits) - 1
         if dtype.kind == "f":
             native = dtype.newbyteorder("=")
             # HDF5 computes in the precision of the elements; damaged bytes may be NaN or infinity
             with np.errstate(all="ignore"):
                 values = differences.view(f"i{dtype.itemsize}").astype(native)
                 values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
-                values += least.view(native)
+                values += minimum.view(native)
             differences = values.view(differences.dtype)
         else:
-            differences += least
+            differences += minimum
         if self.fill is not None:
-            differences[filled] = self.fill
+            differences[is_fill] = self.fill
         return differences
 
 
@@ -463,7 +470,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     Parameters
     ----------
     data : buffer
-        The stream, most significant bit first; bytes after the numbers are ignored.
+        The stream, max_bytes significant bit first; bytes after the numbers are ignored.
     count : int
         Number of numbers.
     bits : int
@@ -488,8 +495,8 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     stream = np.zeros(rows * bits + MAX_WORD_BYTES, np.uint8)
     stream[:size] = np.frombuffer(data, np.uint8, size)
     out = np.zeros((rows, 8), f"u{itemsize}")
-    for start in range(0, rows, ROWS_AT_ONCE) if bits else ():
-        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS_AT_ONCE])
+    for start in range(0, rows, ROWS_PER_BATCH) if bits else ():
+        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS_PER_BATCH])
     return out.reshape(-1)[:count]
 
 
@@ -502,8 +509,8 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
         words <<= skipped
         words >>= 8 * word - bits
         if (missing := skipped + bits - 8 * word) > 0:
-            behind = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
-            words |= behind >> (8 - missing)
+            last_bytes = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
+            words |= last_bytes >> (8 - missing)
         out[:, column] = words
 
 
@@ -521,45 +528,47 @@ def _compute_power_of_ten(exponent: int) -> float:
         return math.inf
 
 
-def _kind_of(values: Sequence[int]) -> str | None:
+def _find_dtype_kind(values: Sequence[int]) -> str | None:
     """Return the dtype kind that scaleoffset's client data specify, or None if it is unknown."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
     # a negative factor means that each chunk has its own
-    is_integer = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
+    is_integer = (
+        scale == BY_BITS and size in ITEMSIZES and (values[1] <= 8 * size or values[1] >> 31)
+    )
     return "ui"[signed] if is_integer and signed < 2 else None
 
 
 # ---------------------------------------------------------------------- hdf4
 
-RUN, COUNT = 0x80, 0x7F
-"""Masks of the control byte: the kind, and the length minus the minimum length."""
-MIN_RUN, MIN_PLAIN = 3, 1
-SYMBOLS = 256
+RUN_FLAG, LENGTH_MASK = 0x80, 0x7F
+"""Masks of the control byte: whether it begins a run, and the length minus the minimum length."""
+MIN_RUN, MIN_LITERAL = 3, 1
+SYMBOL_COUNT = 256
 """Number of leaves of a tree of the Huffman code, one for each byte."""
 
 
 @dataclass(frozen=True)
 class RunLength(Codec):
-    """Runs of equal bytes, and plain bytes between them."""
+    """Runs of equal bytes, and literal bytes between them."""
 
     zarr_v2_id = "virtualds_hdf4_rle"
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         source, offset, out = bytes(data), 0, bytearray()
-        most = limit_decoded_size(len(source)) if nbytes is None else nbytes
-        while offset < len(source) and len(out) < most:
+        max_bytes = limit_decoded_size(len(source)) if nbytes is None else nbytes
+        while offset < len(source) and len(out) < max_bytes:
             head = source[offset]
-            if head & RUN:
-                out += source[offset + 1 : offset + 2] * ((head & COUNT) + MIN_RUN)
+            if head & RUN_FLAG:
+                out += source[offset + 1 : offset + 2] * ((head & LENGTH_MASK) + MIN_RUN)
                 offset += 2
             else:
-                stop = offset + 1 + (head & COUNT) + MIN_PLAIN
+                stop = offset + 1 + (head & LENGTH_MASK) + MIN_LITERAL
                 out += source[offset + 1 : stop]
                 offset = stop
         if nbytes is None and offset < len(source):
-            raise ValueError(f"{len(source)} bytes decode to more than {most}")
+            raise ValueError(f"{len(source)} bytes decode to more than {max_bytes}")
         return out
 
 
@@ -602,17 +611,17 @@ class _SplayTree:
     """A binary tree of bytes: node 0 is the root, nodes from 256 on are leaves."""
 
     def __init__(self) -> None:
-        self.left = [2 * node for node in range(SYMBOLS)]
-        self.right = [2 * node + 1 for node in range(SYMBOLS)]
-        self.up = [node // 2 for node in range(2 * SYMBOLS)]
+        self.left = [2 * node for node in range(SYMBOL_COUNT)]
+        self.right = [2 * node + 1 for node in range(SYMBOL_COUNT)]
+        self.up = [node // 2 for node in range(2 * SYMBOL_COUNT)]
 
     def decode_byte(self, bits: Any) -> int:
         """Return the next byte, and splay it."""
         node = 0
-        while node < SYMBOLS:
+        while node < SYMBOL_COUNT:
             node = self.right[node] if next(bits) else self.left[node]
         self._splay(node)
-        return node - SYMBOLS
+        return node - SYMBOL_COUNT
 
     def _splay(self, node: int) -> None:
         left, right, up = self.left, self.right, self.up
@@ -637,7 +646,7 @@ class _SplayTree:
 
 @dataclass(frozen=True)
 class BitField(Codec):
-    """Numbers of which some adjacent bits are stored, the highest bit and byte first.
+    """Numbers of which only some adjacent bits are stored, the highest bit and byte first.
 
     Parameters
     ----------
@@ -646,9 +655,9 @@ class BitField(Codec):
     first : int
         The highest stored bit; 0 is the lowest bit of a number.
     count : int
-        How many bits are stored.
+        Number of stored bits.
     extends_sign : bool
-        Whether the bits above are copies of the highest stored one.
+        Whether the bits above the stored ones are copies of the highest stored bit.
     fills_ones : bool
         Whether the other bits are ones.
     """
@@ -677,8 +686,8 @@ class BitField(Codec):
             raise ValueError(f"{len(data)} bytes are no {numbers} times {self.count} bits")
         stored = bits[: numbers * self.count].reshape(numbers, self.count)
         bit_rows = np.full((numbers, 8 * self.size), self.fills_ones, np.uint8)
-        above = 8 * self.size - 1 - self.first
+        bits_above = 8 * self.size - 1 - self.first
         if self.extends_sign:
-            bit_rows[:, :above] = stored[:, :1]
-        bit_rows[:, above : above + self.count] = stored
+            bit_rows[:, :bits_above] = stored[:, :1]
+        bit_rows[:, bits_above : bits_above + self.count] = stored
         return np.packbits(bit_rows).tobytes()

@@ -68,7 +68,7 @@ JPEG_KEYS = {"quality", "encoded_color_space", "subsampling"}
 """Keys of the configuration of ``jpeg``."""
 
 MAX_SIDE = 65535
-"""The maximum number of lines of an image, and of samples of a line."""
+"""Maximum number of lines of an image, and of samples of a line."""
 
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations of TIFF."""
@@ -82,8 +82,8 @@ JPEGLS_END = b"\xff\xd9"
 START_OF_FRAME = b"\xff\xf7"
 """Marker before the frame header of JPEG-LS."""
 
-MAX_EXPANSION = 2**20
-"""The maximum ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
+MAX_JPEGLS_EXPANSION = 2**20
+"""Maximum ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Jpeg(Codec):
 
     zarr_v2_id = "imagecodecs_jpeg"
     tiff_compressions = (7,)
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -120,7 +120,7 @@ class Jpeg(Codec):
         tables = base64.b64decode(tables) if isinstance(tables, str) else tables
         colours = config.get("colorspace_jpeg"), config.get("colorspace_data")
         if not isinstance(tables, bytes | None) or not all(
-            _is_colours(colour) for colour in colours
+            _is_colour_space(colour) for colour in colours
         ):
             raise ValueError(f"{colours} are not colour spaces, or the tables are not bytes")
         return cls(tables, *colours)
@@ -149,17 +149,17 @@ class Jpeg(Codec):
         # check the size first, as decoders allocate the memory that a header requests
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
-        most = 4 if head.bits <= 8 else 8
-        if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= most):
+        max_pixel_bytes = 4 if head.bits <= 8 else 8
+        if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= max_pixel_bytes):
             raise ValueError(f"an image of {pixels} pixels, not of {nbytes} bytes")
-        _check_whole(data)
+        _check_end_marker(data)
         out: bytes = imagecodecs.jpeg8_decode(
             bytes(data), tables=self.tables, colorspace=self.stored, outcolorspace=self.shown
         ).tobytes()
         return out
 
 
-def _is_colours(value: Any) -> bool:
+def _is_colour_space(value: Any) -> bool:
     """Return whether a value is None, a TIFF photometric interpretation or a name of one."""
     return value is None or isinstance(value, str) or (type(value) is int and 0 <= value < 2**16)
 
@@ -170,7 +170,7 @@ class JpegChunk(ShapedCodec):
 
     zarr_v2_id = "virtualds_jpeg"
     registered_name = "jpeg"
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,7 +183,7 @@ class JpegChunk(ShapedCodec):
         if unknown := self.parameters.keys() - JPEG_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         _check_quality(self.parameters.get("quality", 90))
-        _check_colours(self._components, self.parameters)
+        _check_colour_space(self._components, self.parameters)
 
     @property
     def _components(self) -> int:
@@ -197,7 +197,7 @@ class JpegChunk(ShapedCodec):
             raise ValueError(
                 f"an image of {actual} lines, samples, components and bits, not {expected}"
             )
-        _check_whole(bytes(memoryview(data)[-2:]))
+        _check_end_marker(bytes(memoryview(data)[-2:]))
         # libjpeg assumes YCbCr if there is also a JFIF marker
         is_rgb = head.transform == RGB_TRANSFORM and self._components == 3
         colours = "rgb" if is_rgb else None
@@ -207,7 +207,7 @@ class JpegChunk(ShapedCodec):
         return out
 
 
-def _check_whole(data: Buffer) -> None:
+def _check_end_marker(data: Buffer) -> None:
     """Raise an error for a truncated image, which libjpeg would silently pad.
 
     The data of an image contain no end marker (ITU-T T.81, B.1.1.5).
@@ -221,7 +221,7 @@ def _check_quality(quality: Any) -> None:
         raise ValueError(f"jpeg: quality {quality!r} is not within 0 to 100")
 
 
-def _check_colours(components: int, config: Mapping[str, Any]) -> None:
+def _check_colour_space(components: int, config: Mapping[str, Any]) -> None:
     """Check that colour space and subsampling fit the number of components."""
     colours, chosen = config.get("encoded_color_space"), config.get("subsampling")
     factors: Any = SUBSAMPLING.get(chosen, chosen) if isinstance(chosen, str) else chosen
@@ -234,8 +234,10 @@ def _check_colours(components: int, config: Mapping[str, Any]) -> None:
     if factors is None:
         return
     first, *others = factors
-    sound = others == [[1, 1], [1, 1]] and len(first) == 2 and all(n in range(1, 5) for n in first)
-    if not sound or (colours == "rgb" and first != [1, 1]):
+    is_valid = (
+        others == [[1, 1], [1, 1]] and len(first) == 2 and all(n in range(1, 5) for n in first)
+    )
+    if not is_valid or (colours == "rgb" and first != [1, 1]):
         raise ValueError(f"jpeg: subsampling {chosen!r} of {colours}")
 
 
@@ -292,7 +294,7 @@ class JpegLs(Codec):
 
     zarr_v2_id = "imagecodecs_jpegls"
     hdf5_filter = 32018
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -324,7 +326,7 @@ def _count_image_bytes(data: memoryview) -> int:
                 int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
             )
             size = lines * samples * components * (1 if bits <= 8 else 2)
-            if size > MAX_EXPANSION * len(data):
+            if size > MAX_JPEGLS_EXPANSION * len(data):
                 raise ValueError(f"{size} bytes of an image out of {len(data)}")
             return size
         # other segments contain their length, which includes its own two bytes
@@ -353,10 +355,10 @@ JPEGXL_KEYS = {
 }
 """Keys of the configuration of ``jpegxl``."""
 
-JPEGXL_BARE = b"\xff\x0a"
+CODESTREAM_START = b"\xff\x0a"
 """First bytes of a codestream."""
 
-HEADER_BYTES = 128
+JPEGXL_HEADER_BYTES = 128
 """Length of the start of a codestream that contains all headers that are read."""
 
 LENGTHS = ((1, 9), (1, 13), (1, 18), (1, 30))
@@ -391,15 +393,15 @@ class JpegXlChunk(ShapedCodec):
 
     zarr_v2_id = "virtualds_jpegxl"
     registered_name = "jpegxl"
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype not in EXPONENT_BITS:
             raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENT_BITS)}")
-        sound = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA_CHANNELS
+        is_valid = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA_CHANNELS
         # chunks have no axes for a single frame or channel
-        if not sound or 1 in self._frame_shape + self._channel_shape:
+        if not is_valid or 1 in self._frame_shape + self._channel_shape:
             raise ValueError(f"jpegxl: chunks of {self.shape} are not images")
         if unknown := self.parameters.keys() - JPEGXL_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
@@ -407,10 +409,10 @@ class JpegXlChunk(ShapedCodec):
     @property
     def _channel_shape(self) -> tuple[int, ...]:
         """The shape of the channel axis: one length, or empty."""
-        named = len(self.shape) == 4 or (
+        has_channel_axis = len(self.shape) == 4 or (
             len(self.shape) == 3 and self.shape[-1] <= max(EXTRA_CHANNELS)
         )
-        return self.shape[-1:] if named else ()
+        return self.shape[-1:] if has_channel_axis else ()
 
     @property
     def _frame_shape(self) -> tuple[int, ...]:
@@ -453,24 +455,24 @@ class JpegXlChunk(ShapedCodec):
 # ---------------------------------------------------------------------- headers
 
 
-class _Bits:
+class _BitReader:
     """A reader of bits, least significant bit of each byte first."""
 
     def __init__(self, data: bytes) -> None:
-        self._bits, self._left = int.from_bytes(data, "little"), 8 * len(data)
+        self._bits, self._remaining = int.from_bytes(data, "little"), 8 * len(data)
 
     def read(self, count: int) -> int:
-        if count > self._left:
+        if count > self._remaining:
             raise ValueError("the headers of the image have no end")
         bits = self._bits & (1 << count) - 1
         self._bits >>= count
-        self._left -= count
+        self._remaining -= count
         return bits
 
-    def read_number(self, *ways: tuple[int, int]) -> int:
-        """Read a number in one of four encodings, each with a summand and a number of bits."""
-        least, count = ways[self.read(2)]
-        return least + self.read(count)
+    def read_number(self, *encodings: tuple[int, int]) -> int:
+        """Read a number in one of four encodings, each an offset and a number of bits."""
+        offset, count = encodings[self.read(2)]
+        return offset + self.read(count)
 
 
 def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
@@ -481,7 +483,7 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
     ValueError
         The bytes are not an image, or are truncated.
     """
-    bits = _Bits(_find_codestream(data)[len(JPEGXL_BARE) :])
+    bits = _BitReader(_find_codestream(data)[len(CODESTREAM_START) :])
     lines, samples = _read_size(bits)
     # a flag for default metadata
     if bits.read(1):
@@ -498,7 +500,7 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
 def _find_codestream(data: bytes) -> bytes:
     """Return the start of the codestream, without the boxes of the container."""
     offset = 0
-    while offset + 8 <= len(data) and data[:2] != JPEGXL_BARE:
+    while offset + 8 <= len(data) and data[:2] != CODESTREAM_START:
         length, kind = (
             int.from_bytes(data[offset : offset + 4], "big"),
             data[offset + 4 : offset + 8],
@@ -508,31 +510,31 @@ def _find_codestream(data: bytes) -> bytes:
             length, start = int.from_bytes(data[start : start + 8], "big"), start + 8
         # a partial codestream begins with its index
         start += 4 if kind == b"jxlp" else 0
-        if kind in (b"jxlc", b"jxlp") and data[start : start + 2] == JPEGXL_BARE:
-            return data[start : start + HEADER_BYTES]
+        if kind in (b"jxlc", b"jxlp") and data[start : start + 2] == CODESTREAM_START:
+            return data[start : start + JPEGXL_HEADER_BYTES]
         offset += length or len(data)
         if length and length < 8:
             break
-    if data[:2] != JPEGXL_BARE:
+    if data[:2] != CODESTREAM_START:
         raise ValueError(f"{len(data)} bytes hold no image")
-    return data[:HEADER_BYTES]
+    return data[:JPEGXL_HEADER_BYTES]
 
 
-def _read_size(bits: _Bits) -> tuple[int, int]:
+def _read_size(bits: _BitReader) -> tuple[int, int]:
     """Return lines, and samples of a line."""
-    eights = bits.read(1)
-    lines = _read_length(bits, eights)
+    is_multiple_of_8 = bits.read(1)
+    lines = _read_length(bits, is_multiple_of_8)
     if ratio := bits.read(3):
         across, down = RATIOS[ratio - 1]
         return lines, lines * across // down
-    return lines, _read_length(bits, eights)
+    return lines, _read_length(bits, is_multiple_of_8)
 
 
-def _read_length(bits: _Bits, eights: int) -> int:
-    return 8 * (bits.read(5) + 1) if eights else bits.read_number(*LENGTHS)
+def _read_length(bits: _BitReader, is_multiple_of_8: int) -> int:
+    return 8 * (bits.read(5) + 1) if is_multiple_of_8 else bits.read_number(*LENGTHS)
 
 
-def _is_animated(bits: _Bits) -> bool:
+def _is_animated(bits: _BitReader) -> bool:
     """Read the extra fields, and return whether there may be several frames."""
     # orientation, for display only
     bits.read(3)
@@ -542,8 +544,8 @@ def _is_animated(bits: _Bits) -> bool:
         raise ValueError("an image with a preview is not decoded")
     if not bits.read(1):
         return False
-    for ways in (*TICKS, LOOPS):
-        bits.read_number(*ways)
+    for encodings in (*TICKS, LOOPS):
+        bits.read_number(*encodings)
     bits.read(1)
     return True
 
@@ -553,15 +555,15 @@ def _is_animated(bits: _Bits) -> bool:
 JPEG2000_START = b"\xff\x4f\xff\x51"
 """Markers before the sizes of a JPEG 2000 codestream (ITU-T T.800, table A.2)."""
 
-LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
-"""First bytes of LERC and of Zstandard, and length of LERC's header."""
+LERC_MAGIC, ZSTD_MAGIC, LERC_HEADER_BYTES = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
+"""First bytes of LERC and of Zstandard, and the size in bytes of LERC's header."""
 
 
 @dataclass(frozen=True)
 class Image(SelfDescribingCodec):
-    """The base class of images."""
+    """Base class of the image codecs of imagecodecs."""
 
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
     options: ClassVar[tuple[str, ...]] = ()
     """Keys of the configuration that decoding uses."""
 
@@ -587,12 +589,12 @@ class Image(SelfDescribingCodec):
         return out
 
 
-def _count_png(data: bytes) -> int:
+def _count_png_pixels(data: bytes) -> int:
     width, height = struct.unpack_from(">II", data, 16)
     return int(width * height)
 
 
-def _count_webp(data: bytes) -> int:
+def _count_webp_pixels(data: bytes) -> int:
     kind = data[12:16]
     if kind == b"VP8X":
         return (int.from_bytes(data[24:27], "little") + 1) * (
@@ -605,7 +607,7 @@ def _count_webp(data: bytes) -> int:
     return int((width & 0x3FFF) * (height & 0x3FFF))
 
 
-def _count_jpeg2000(data: bytes) -> int:
+def _count_jpeg2000_pixels(data: bytes) -> int:
     offset = data.find(JPEG2000_START)
     if offset < 0:
         raise IndexError(offset)
@@ -613,38 +615,38 @@ def _count_jpeg2000(data: bytes) -> int:
     return int((right - left) * (bottom - top))
 
 
-def _count_jpegxl(data: bytes) -> int:
+def _count_jpegxl_pixels(data: bytes) -> int:
     head = parse_jpegxl_header(data)
     return head.lines * head.samples
 
 
-def _count_lerc(data: bytes) -> int:
-    if not data.startswith(LERC):
-        data = _begin_decoding(data)
+def _count_lerc_pixels(data: bytes) -> int:
+    if not data.startswith(LERC_MAGIC):
+        data = _decompress_lerc_header(data)
     [version] = struct.unpack_from("<i", data, 6)
     # since the third revision, a checksum precedes the sizes
     rows, columns = struct.unpack_from("<ii", data, 14 if version >= 3 else 10)
     return int(rows * columns)
 
 
-def _begin_decoding(data: bytes) -> bytes:
-    """Return the first bytes of a LERC image that is also compressed with deflate or Zstandard."""
+def _decompress_lerc_header(data: bytes) -> bytes:
+    """Return the header of a LERC image that is also compressed with deflate or Zstandard."""
     try:
-        if data.startswith(ZSTD):
+        if data.startswith(ZSTD_MAGIC):
             with zstandard.ZstdDecompressor().stream_reader(data) as stream:
-                return bytes(stream.read(HEADER))
-        return zlib.decompressobj().decompress(data, HEADER)
+                return bytes(stream.read(LERC_HEADER_BYTES))
+        return zlib.decompressobj().decompress(data, LERC_HEADER_BYTES)
     except (zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{error}") from error
 
 
 class Webp(Image):
-    """WebP with three or four samples."""
+    """A WebP image with three or four samples per pixel."""
 
     zarr_v2_id = "imagecodecs_webp"
     tiff_compressions = (50001, 34927)
     options = ("hasalpha",)
-    count_pixels = staticmethod(_count_webp)
+    count_pixels = staticmethod(_count_webp_pixels)
 
     @classmethod
     def from_tiff(cls, page: Any) -> Codec:
@@ -654,32 +656,32 @@ class Webp(Image):
 
 
 class Png(Image):
-    """PNG."""
+    """A PNG image."""
 
     zarr_v2_id = "imagecodecs_png"
     tiff_compressions = (34933,)
-    count_pixels = staticmethod(_count_png)
+    count_pixels = staticmethod(_count_png_pixels)
 
 
 class Jpeg2000(Image):
-    """JPEG 2000, as a codestream or a file."""
+    """A JPEG 2000 image, as a codestream or a file."""
 
     zarr_v2_id = "imagecodecs_jpeg2k"
     tiff_compressions = (33003, 33004, 33005, 34712)
-    count_pixels = staticmethod(_count_jpeg2000)
+    count_pixels = staticmethod(_count_jpeg2000_pixels)
 
 
 class JpegXl(Image):
-    """JPEG XL."""
+    """A JPEG XL image."""
 
     zarr_v2_id = "imagecodecs_jpegxl"
     tiff_compressions = (50002, 52546)
-    count_pixels = staticmethod(_count_jpegxl)
+    count_pixels = staticmethod(_count_jpegxl_pixels)
 
 
 class Lerc(Image):
-    """LERC, possibly compressed once more."""
+    """A LERC image, possibly compressed with deflate or Zstandard."""
 
     zarr_v2_id = "imagecodecs_lerc"
     tiff_compressions = (34887,)
-    count_pixels = staticmethod(_count_lerc)
+    count_pixels = staticmethod(_count_lerc_pixels)

@@ -6,8 +6,8 @@ HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block si
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
 
-Streams of Pcodec have pco's standalone format, which contains the type of its numbers and ends with
-a mark. ``docs/explanation/performance.md`` has the measurements by which libraries are chosen.
+Streams of Pcodec have pco's standalone format, which contains the type of the numbers and has an
+end marker. ``docs/explanation/performance.md`` has the measurements by which libraries are chosen.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from virtualds.codecs.codec import (
     Codec,
     CodecError,
     CodecName,
-    Kind,
-    Make,
+    MakeCodec,
+    Namespace,
     Order,
     SelfDescribingCodec,
     to_json,
@@ -40,7 +40,7 @@ from virtualds.codecs.codec import (
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import (
-    PIECE,
+    PIECE_BYTES,
     Buffer,
     Bytes,
     check_decoded_size,
@@ -48,8 +48,8 @@ from virtualds.streams import (
     limit_decoded_size,
 )
 
-CONTEXT_BYTES = 2**18
-"""Minimum number of bytes for which numcodecs' zstd is as fast despite a context per call."""
+MIN_NUMCODECS_BYTES = 2**18
+"""Minimum size in bytes at which numcodecs' zstd is as fast, although each call makes a context."""
 
 MAX_LZ4_RATIO = 256
 """The maximum ratio of decoded to encoded length of LZ4."""
@@ -57,7 +57,7 @@ MAX_LZ4_RATIO = 256
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""
 
-MAX_FRAME = 2**24
+MAX_BLOSC_BYTES = 2**24
 """Maximum number of bytes that Blosc unshuffles: it uses three times the memory of its block."""
 
 _threads = threading.local()
@@ -83,17 +83,17 @@ def decode_zstd(data: Buffer, nbytes: int | None) -> Buffer:
         except zstandard.ZstdError:
             # the data may have several frames
             pass
-    _check_end(data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
+    _check_decoded_size(data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
     return _import_numcodecs_zstd()(data)
 
 
-def _check_end(data: Buffer, most: int) -> None:
-    """Raise an error if zstd frames decode to more than ``most`` bytes."""
+def _check_decoded_size(data: Buffer, max_bytes: int) -> None:
+    """Raise an error if zstd frames decode to more than ``max_bytes`` bytes."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
-            while part := stream.read(PIECE):
-                most -= len(part)
-                if most < 0:
+            while part := stream.read(PIECE_BYTES):
+                max_bytes -= len(part)
+                if max_bytes < 0:
                     raise ValueError("decoded to more bytes than expected")
     except zstandard.ZstdError:
         # numcodecs raises the error
@@ -102,7 +102,7 @@ def _check_end(data: Buffer, most: int) -> None:
 
 def decode_zstd_into(data: Buffer, out: Bytes) -> None:
     """Decode zstd frames into a contiguous buffer of their exact length."""
-    if out.size >= CONTEXT_BYTES and _find_zstd_size(data) == out.size:
+    if out.size >= MIN_NUMCODECS_BYTES and _find_zstd_size(data) == out.size:
         _import_numcodecs_zstd()(data, out)
         return
     decoded = decode_zstd(data, out.size)
@@ -168,7 +168,7 @@ def _import_numcodecs_lz4() -> Callable[..., Buffer]:
 
 def decode_bzip2(data: Buffer, nbytes: int | None) -> bytes:
     """Decode bzip2 streams."""
-    return decode_streams(bz2.BZ2Decompressor, data, nbytes, lenient=True)
+    return decode_streams(bz2.BZ2Decompressor, data, nbytes, ignore_trailing=True)
 
 
 def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
@@ -176,7 +176,7 @@ def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> 
     form = config.get("format", lzma.FORMAT_XZ)
     chain = config.get("filters") if form == lzma.FORMAT_RAW else None
     make = partial(lzma.LZMADecompressor, format=form, filters=chain)
-    return decode_streams(make, data, nbytes, lenient=True)
+    return decode_streams(make, data, nbytes, ignore_trailing=True)
 
 
 # ---------------------------------------------------------------------- Blosc
@@ -209,7 +209,7 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
     data : buffer
         Shuffled, in blocks of ``block`` bytes.
     out : array of bytes
-        As long as ``data``, at most `MAX_FRAME`.
+        As long as ``data``, at most `MAX_BLOSC_BYTES`.
     itemsize : int
         Below 256.
     block : int
@@ -240,8 +240,8 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
 def _import_blosc() -> Any:
     from numcodecs import blosc
 
-    # Blosc has one thread pool for the process, with a lock, and chunks are decoded in parallel
-    # already. A user's True stays.
+    # Blosc has one thread pool with a lock per process, and chunks are decoded in parallel anyway.
+    # If the user has set it, the value is kept.
     if blosc.use_threads is None:
         blosc.use_threads = False
     return blosc
@@ -274,10 +274,10 @@ PACKBITS_DTYPES = (np.dtype("?"), np.dtype("u1"))
 ARRAY_IDS = INPUT_DTYPE_KEYS.keys() | {"bitround", "packbits"}
 """Array-to-array codecs of Zarr v3."""
 
-CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
+CHECKSUM_IDS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that prepend a four-byte checksum, and verify it."""
 
-NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
+NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUM_IDS | ARRAY_IDS
 """Ids of the codecs that numcodecs itself provides."""
 
 NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
@@ -331,23 +331,23 @@ class Numcodecs(Codec):
     config: str = field(compare=False)
 
     zarr_v2_id = "numcodecs"
-    damage = NUMCODECS_ERRORS
+    decode_errors = NUMCODECS_ERRORS
 
     @classmethod
     def names(cls) -> Iterator[CodecName]:
         for name in NUMCODECS_IDS:
             yield CodecName("zarr_v2", name, cls.from_zarr_v2)
             yield CodecName("zarr_v3", NUMCODECS_PREFIX + name, partial(cls._from_prefixed, name))
-        yield from (CodecName("zarr_v3", name, make) for name, make in REGISTERED.items())
+        yield from (CodecName("zarr_v3", name, make) for name, make in ZARR_V3_NAMES.items())
         yield from (CodecName("hdf5", number, make) for number, make in HDF5_FILTERS.items())
         yield from (CodecName("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
 
     @classmethod
-    def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
-        if kind == "zarr_v2" and is_from_plugin(str(name)):
+    def find_plugin(cls, namespace: Namespace, name: str | int) -> MakeCodec | None:
+        if namespace == "zarr_v2" and is_from_plugin(str(name)):
             return cls.from_zarr_v2
         inner = str(name).removeprefix(NUMCODECS_PREFIX)
-        if kind == "zarr_v3" and inner != name and is_from_plugin(inner):
+        if namespace == "zarr_v3" and inner != name and is_from_plugin(inner):
             return partial(cls._from_prefixed, inner)
         return None
 
@@ -392,10 +392,10 @@ class Numcodecs(Codec):
         return self.id
 
     @property
-    def maps_arrays(self) -> bool:
+    def is_array_to_array(self) -> bool:
         return self.id in ARRAY_IDS
 
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
         if self.id not in INPUT_DTYPE_KEYS:
             input_dtype, output_dtype = PACKBITS_DTYPES if self.id == "packbits" else (dtype, dtype)
         else:
@@ -404,14 +404,14 @@ class Numcodecs(Codec):
             output_dtype = np.dtype(config.get(OUTPUT_DTYPE_KEYS[self.id]) or input_dtype)
         return output_dtype if input_dtype == dtype else None
 
-    def in_order(self, order: Order) -> Self:
+    def with_byte_order(self, order: Order) -> Self:
         config = self.to_zarr_v2()
         names = [
             table[self.id] for table in (INPUT_DTYPE_KEYS, OUTPUT_DTYPE_KEYS) if self.id in table
         ]
-        spelled = {name: config[name] for name in names if config.get(name) is not None}
-        turned = {name: np.dtype(text).newbyteorder(order).str for name, text in spelled.items()}
-        return self.from_zarr_v2(config | turned)
+        dtypes = {name: config[name] for name in names if config.get(name) is not None}
+        swapped = {name: np.dtype(text).newbyteorder(order).str for name, text in dtypes.items()}
+        return self.from_zarr_v2(config | swapped)
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -430,13 +430,17 @@ class Numcodecs(Codec):
         return {}
 
     def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes + 4 if self.id in CHECKSUMS else None
+        return nbytes + 4 if self.id in CHECKSUM_IDS else None
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.id == "lzma":
             return decode_lzma(data, nbytes, self.to_zarr_v2())
         direct = DECODE_DIRECTLY.get(self.id)
-        return direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
+        return (
+            direct(data, nbytes)
+            if direct
+            else _decode_with_numcodecs(self.id, self.parameters, data)
+        )
 
     @property
     def fills_output(self) -> bool:
@@ -487,7 +491,7 @@ def _blosc_from_zarr_v3(
     )
 
 
-REGISTERED: dict[str, Make] = {
+ZARR_V3_NAMES: dict[str, MakeCodec] = {
     # decoding does nothing
     "bitround": lambda config, dtype, shape: _make_numcodecs(
         "bitround", keepbits=int(config["keepbits"])
@@ -497,18 +501,18 @@ REGISTERED: dict[str, Make] = {
 }
 """Constructors by the names in the Zarr v3 specifications and in zarr-extensions."""
 
-HDF5_FILTERS: dict[int, Make] = {
+HDF5_FILTERS: dict[int, MakeCodec] = {
     307: lambda values, itemsize: _make_numcodecs("bz2", level=values[0] if values else 9),
     32001: _blosc_from_hdf5,
     32015: lambda values, itemsize: _make_numcodecs("zstd", level=values[0] if values else 0),
 }
-"""HDF5 filter identification values."""
+"""Constructors by HDF5 filter number."""
 
-TIFF_COMPRESSIONS: dict[int, Make] = {
+TIFF_COMPRESSIONS: dict[int, MakeCodec] = {
     34925: lambda page: _make_numcodecs("lzma"),
     **dict.fromkeys((34926, 50000), lambda page: _make_numcodecs("zstd", level=0)),
 }
-"""Numbers in the TIFF tag Compression."""
+"""Constructors by the number in the TIFF tag Compression."""
 
 
 def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
@@ -525,7 +529,7 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
     }
 
 
-def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
+def _decode_with_numcodecs(name: str, parameters: str, data: Buffer) -> memoryview:
     """Decode with the codec object of numcodecs."""
     try:
         out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
@@ -549,7 +553,7 @@ def _make_codec(config: str) -> Any:
 PCODEC_TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
 """Dtypes that a stream may have."""
 
-OTHER_TYPE = "does not match"
+WRONG_DTYPE_MESSAGE = "does not match"
 """Part of pco's error message for a buffer of another dtype."""
 
 
@@ -558,32 +562,32 @@ class Pcodec(SelfDescribingCodec):
     """A stream of pco's standalone format."""
 
     zarr_v2_id = "pcodec"
-    serialises = True
+    is_array_to_bytes = True
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         standalone = import_package("pcodec", "pcodec").standalone
-        return _decode_numbers(
+        return _decode_any_dtype(
             standalone, bytes(data), limit_decoded_size(len(data)) if nbytes is None else nbytes
         )
 
 
-def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
-    """Decode numbers of any type into memory of ``most`` bytes.
+def _decode_any_dtype(standalone: Any, data: bytes, max_bytes: int) -> bytes:
+    """Decode numbers of any dtype to at most ``max_bytes`` bytes.
 
     The memory is allocated here: pco would allocate as much as a stream asks for.
     """
     failure = ValueError("numbers of no type that is known")
     for name in PCODEC_TYPES:
         # one more number reveals a stream that is too long
-        room = np.empty(most // np.dtype(name).itemsize + 1, name)
+        out = np.empty(max_bytes // np.dtype(name).itemsize + 1, name)
         try:
-            progress = standalone.simple_decompress_into(data, room)
+            progress = standalone.simple_decompress_into(data, out)
         except RuntimeError as error:
-            if OTHER_TYPE not in str(error):
+            if WRONG_DTYPE_MESSAGE not in str(error):
                 failure = ValueError(f"{error}")
             continue
-        decoded = room[: progress.n_processed].tobytes()
-        if not progress.finished or len(decoded) > most:
-            raise ValueError(f"{len(data)} bytes decode to more than {most}")
+        decoded = out[: progress.n_processed].tobytes()
+        if not progress.finished or len(decoded) > max_bytes:
+            raise ValueError(f"{len(data)} bytes decode to more than {max_bytes}")
         return decoded
     raise failure

@@ -1,6 +1,6 @@
-"""Codec pipelines: from the bytes of one chunk to values in the order of the array's axes.
+"""Codec pipelines, which decode the bytes of one chunk to values in the axis order of the array.
 
-Also how reports and pictures describe encodings and their differences.
+Also formats descriptions of pipelines and of their differences for reports and pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtualds.errors import public
 
 @dataclass(frozen=True)
 class FixedAxis:
-    """A stored axis that the array lacks: only element ``index`` of ``length`` is used."""
+    """A stored axis that the array does not have; only index ``index`` of ``length`` is used."""
 
     length: int
     index: int
@@ -95,16 +95,16 @@ class CodecPipeline:
     def __str__(self) -> str:
         """Return a short description of the encoding of chunks."""
         packing = str(self.packing) if self.packing else ""
-        numbers = f"{self._kind} {packing}" if packing else self._kind
+        numbers = f"{self._dtype_name} {packing}" if packing else self._dtype_name
         return f"{numbers}, {self._codec_names}"
 
     @property
     def storage(self) -> str:
         """The description of the pipeline without the packing."""
-        return f"{self._kind}, {self._codec_names}"
+        return f"{self._dtype_name}, {self._codec_names}"
 
     @property
-    def _kind(self) -> str:
+    def _dtype_name(self) -> str:
         # a compound type may have any number of members
         return f"{len(self.dtype.names)} members" if self.dtype.names else str(self.dtype)
 
@@ -184,10 +184,10 @@ class CodecPipeline:
 
 # ---------------------------------------------------------------------- descriptions
 
-SCALING = ("scale_factor", "add_offset", "_Unsigned")
+SCALE_ATTRIBUTES = ("scale_factor", "add_offset", "_Unsigned")
 FILL_ATTRIBUTES = ("_FillValue", "missing_value")
-"""CF attributes for missing values; `SCALING` are those for scale and offset."""
-TIMES = ("units", "calendar")
+"""CF attributes for scale and offset, and for missing values."""
+TIME_ATTRIBUTES = ("units", "calendar")
 
 TYPE_PARAMETERS = ("itemsize", "elementsize")
 """Parameters of codecs that follow from the data type."""
@@ -204,12 +204,12 @@ def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
     >>> name_pipelines([some, others, some])[:2]
     ['uint8, uncompressed, missing chunks 0', 'uint8, uncompressed, missing chunks 55']
     """
-    alike: dict[str, list[CodecPipeline]] = {}
+    pipelines_by_text: dict[str, list[CodecPipeline]] = {}
     for pipeline in dict.fromkeys(pipelines):
-        alike.setdefault(str(pipeline), []).append(pipeline)
+        pipelines_by_text.setdefault(str(pipeline), []).append(pipeline)
     names = {
         pipeline: name
-        for text, group in alike.items()
+        for text, group in pipelines_by_text.items()
         for pipeline, name in zip(group, _name_differences(text, group), strict=True)
     }
     return [names[pipeline] for pipeline in pipelines]
@@ -219,8 +219,8 @@ def _name_differences(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     """Return distinct names of pipelines that have the same description."""
     if len(group) == 1:
         return [text]
-    aspects = zip(*map(_iterate_aspects, group), strict=True)
-    differing = [texts for texts in aspects if len(set(texts)) > 1]
+    descriptions = zip(*map(_iterate_descriptions, group), strict=True)
+    differing = [texts for texts in descriptions if len(set(texts)) > 1]
     names = [", ".join([text, *texts]) for texts in zip(*differing, strict=True)]
     names = names or [text] * len(group)
     count = Counter(names)
@@ -232,12 +232,12 @@ def _name_differences(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     return names
 
 
-def _iterate_aspects(pipeline: CodecPipeline) -> Iterator[str]:
+def _iterate_descriptions(pipeline: CodecPipeline) -> Iterator[str]:
     """Yield descriptions of the properties in which pipelines with the same text may differ."""
     attributes = pipeline.packing.attributes if pipeline.packing else {}
-    yield format_attributes(attributes, SCALING, "no scale and offset")
+    yield format_attributes(attributes, SCALE_ATTRIBUTES, "no scale and offset")
     yield format_attributes(attributes, FILL_ATTRIBUTES, "no fill value")
-    yield format_attributes(attributes, TIMES, "no units")
+    yield format_attributes(attributes, TIME_ATTRIBUTES, "no units")
     yield f"decoded to {pipeline.decoded_dtype}"
     yield format_codecs(pipeline.codecs)
     yield f"missing chunks {_format_element(pipeline.fill_value)}"
@@ -260,7 +260,7 @@ def format_attributes(
 
     Examples
     --------
-    >>> format_attributes({"scale_factor": np.float32(0.5), "_FillValue": 7}, SCALING)
+    >>> format_attributes({"scale_factor": np.float32(0.5), "_FillValue": 7}, SCALE_ATTRIBUTES)
     'scale_factor=0.5 (float32)'
     """
     items = (f"{name}={_format_scalar(attributes[name])}" for name in names if name in attributes)

@@ -45,13 +45,13 @@ class PackedIntegers(SingleTypeCodec):
     run: int = field(metadata={CONFIG_KEY: "runlen"})
 
     zarr_v2_id = "imagecodecs_packints"
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
-        kind = np.dtype(self.dtype)
-        most = 1 if kind.kind == "b" else 8 * kind.itemsize
-        if kind.kind not in "bu" or not 1 <= self.bits <= min(most, 31) or self.run < 1:
-            raise ValueError(f"packints: runs of {self.run} {kind} of {self.bits} bits")
+        dtype = np.dtype(self.dtype)
+        max_bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize
+        if dtype.kind not in "bu" or not 1 <= self.bits <= min(max_bits, 31) or self.run < 1:
+            raise ValueError(f"packints: runs of {self.run} {dtype} of {self.bits} bits")
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -89,7 +89,7 @@ class ReversedBits(Codec):
     """Bytes whose bits are stored in reversed order (FillOrder 2)."""
 
     zarr_v2_id = "imagecodecs_bitorder"
-    grows_by = 0
+    added_bytes = 0
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return bytes(data).translate(BIT_REVERSAL)
@@ -113,10 +113,10 @@ class Fax(Codec):
     compression: int = 4
     options: int = 0
 
-    # the id and the default are those of older sets, which only have group 4
+    # the id and the default come from older sets, which only have group 4
     zarr_v2_id = "virtualds_fax4"
     tiff_compressions = (2, 3, 4)
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.compression not in self.tiff_compressions:
@@ -155,7 +155,7 @@ class Fax(Codec):
 
 @dataclass(frozen=True)
 class _Predictor(SingleTypeCodec):
-    """The base class of predictors, which restart at each row, separately for each sample.
+    """Base class of predictors, which restart at each row, separately for each sample.
 
     Parameters
     ----------
@@ -168,16 +168,16 @@ class _Predictor(SingleTypeCodec):
     shape: tuple[int, int, int]
     dtype: str
 
-    known: ClassVar[str]
+    dtype_kinds: ClassVar[str]
     """Dtype kinds of its samples."""
     tiff_predictor: ClassVar[int]
     """Number in the TIFF tag Predictor."""
-    grows_by = 0
+    added_bytes = 0
 
     def __post_init__(self) -> None:
-        kind = np.dtype(self.dtype)
-        if min(self.shape) < 1 or kind.kind not in self.known or kind.itemsize > 8:
-            raise ValueError(f"rows of {self.shape} {kind} have no differences")
+        dtype = np.dtype(self.dtype)
+        if min(self.shape) < 1 or dtype.kind not in self.dtype_kinds or dtype.itemsize > 8:
+            raise ValueError(f"rows of {self.shape} {dtype} have no differences")
 
     @classmethod
     def names(cls) -> Iterator[CodecName]:
@@ -221,7 +221,7 @@ class Differences(_Predictor):
     """Differences from the sample to the left, modulo its range (predictor 2)."""
 
     zarr_v2_id = "imagecodecs_delta"
-    known = "iufc"
+    dtype_kinds = "iufc"
     tiff_predictor = 2
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
@@ -241,7 +241,7 @@ class FloatDifferences(_Predictor):
     """
 
     zarr_v2_id = "imagecodecs_floatpred"
-    known = "f"
+    dtype_kinds = "f"
     tiff_predictor = 3
 
     @classmethod
@@ -261,19 +261,19 @@ class FloatDifferences(_Predictor):
 
 @dataclass(frozen=True)
 class _ByteCompressor(Codec):
-    """The base class of byte compressors."""
+    """Base class of codecs that compress bytes."""
 
-    damage = DECODE_ERRORS
+    decode_errors = DECODE_ERRORS
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)
         decode = getattr(imagecodecs, f"{name}_decode")
-        most = limit_decoded_size(len(data)) if nbytes is None else nbytes
+        max_bytes = limit_decoded_size(len(data)) if nbytes is None else nbytes
         # an additional byte reveals streams that are too long
-        out: bytes = decode(bytes(data), out=most + 1)
-        if nbytes is None and len(out) > most:
-            raise ValueError(f"decoded to more than the expected {most} bytes")
+        out: bytes = decode(bytes(data), out=max_bytes + 1)
+        if nbytes is None and len(out) > max_bytes:
+            raise ValueError(f"decoded to more than the expected {max_bytes} bytes")
         return out
 
 

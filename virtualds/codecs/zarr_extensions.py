@@ -43,11 +43,11 @@ ROUNDINGS = (
     "nearest-away",
 )
 
-OUT_OF_RANGE = ("error", "clamp", "wrap")
+OUT_OF_RANGE_MODES = ("error", "clamp", "wrap")
 
 DIRECTIONS = ("encode", "decode")
 
-CAST_DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_map": {}}
+CAST_DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE_MODES[0], "scalar_map": {}}
 """Defaults of the configuration; ``data_type`` has none."""
 
 
@@ -83,10 +83,10 @@ class CastValues(Codec):
         for name in (self.decoded, self.encoded):
             if np.dtype(name).kind not in "iuf":
                 raise ValueError(f"cast_value: {name} is neither integer nor float")
-        if self.rounding not in ROUNDINGS or self.out_of_range not in OUT_OF_RANGE:
+        if self.rounding not in ROUNDINGS or self.out_of_range not in OUT_OF_RANGE_MODES:
             raise ValueError(
                 f"cast_value: rounding {self.rounding!r}, out_of_range {self.out_of_range!r}; give "
-                f"one of {ROUNDINGS} and one of {OUT_OF_RANGE}"
+                f"one of {ROUNDINGS} and one of {OUT_OF_RANGE_MODES}"
             )
         if self.out_of_range == "wrap" and np.dtype(self.encoded).kind == "f":
             raise ValueError(f"cast_value: floats ({self.encoded}) do not wrap")
@@ -103,9 +103,9 @@ class CastValues(Codec):
         """Build the codec from the configuration of ``cast_value``."""
         if unknown := config.keys() - {"data_type", *CAST_DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
-        types = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
-        ways = {name: config.get(name) or way for name, way in CAST_DEFAULTS.items()}
-        return cls.from_zarr_v2({**types, **ways})
+        types = {"decoded": dtype.str, "encoded": _find_numpy_type(config["data_type"])}
+        modes = {name: config.get(name) or mode for name, mode in CAST_DEFAULTS.items()}
+        return cls.from_zarr_v2({**types, **modes})
 
     def to_zarr_v2(self) -> dict[str, Any]:
         if self._keeps_values:
@@ -120,11 +120,11 @@ class CastValues(Codec):
         return entries
 
     def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
-        ways = {name: self.configuration[name] for name in CAST_DEFAULTS}
-        others = {name: way for name, way in ways.items() if way != CAST_DEFAULTS[name]}
+        modes = {name: self.configuration[name] for name in CAST_DEFAULTS}
+        others = {name: mode for name, mode in modes.items() if mode != CAST_DEFAULTS[name]}
         # NumPy's and Zarr v3's type names are the same
-        kind = np.dtype(self.encoded).name
-        return {"name": self.registered_name, "configuration": {"data_type": kind, **others}}
+        data_type = np.dtype(self.encoded).name
+        return {"name": self.registered_name, "configuration": {"data_type": data_type, **others}}
 
     def _build_map(self, direction: str) -> dict[Any, Any]:
         """Return the scalar map of one direction as Python numbers."""
@@ -137,23 +137,23 @@ class CastValues(Codec):
     def _keeps_values(self) -> bool:
         """Whether the decoded type can represent every stored number."""
         stored, decoded = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
-        wider = np.can_cast(stored, decoded) and stored.itemsize < decoded.itemsize
-        return (stored == decoded or wider) and not self._build_map("decode")
+        is_wider = np.can_cast(stored, decoded) and stored.itemsize < decoded.itemsize
+        return (stored == decoded or is_wider) and not self._build_map("decode")
 
     @property
-    def maps_arrays(self) -> bool:
+    def is_array_to_array(self) -> bool:
         return True
 
     @property
     def uses_memory_order(self) -> bool:
         return False
 
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
         return np.dtype(self.encoded) if dtype == np.dtype(self.decoded) else None
 
-    def in_order(self, order: Order) -> Self:
-        turned = (np.dtype(n).newbyteorder(order).str for n in (self.decoded, self.encoded))
-        return replace(self, **dict(zip(("decoded", "encoded"), turned, strict=True)))
+    def with_byte_order(self, order: Order) -> Self:
+        dtypes = (np.dtype(n).newbyteorder(order).str for n in (self.decoded, self.encoded))
+        return replace(self, **dict(zip(("decoded", "encoded"), dtypes, strict=True)))
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // np.dtype(self.decoded).itemsize * np.dtype(self.encoded).itemsize
@@ -180,7 +180,7 @@ class CastValues(Codec):
         )
 
 
-def _type_of(data_type: Any) -> str:
+def _find_numpy_type(data_type: Any) -> str:
     """Return the numpy name of a Zarr v3 data type."""
     name = data_type["name"] if isinstance(data_type, Mapping) else data_type
     if name not in NUMPY_TYPES:
@@ -220,7 +220,7 @@ class ScaledValues(SingleTypeCodec):
 
     zarr_v2_id = "virtualds_scaled_values"
     registered_name = "scale_offset"
-    grows_by = 0
+    added_bytes = 0
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
@@ -259,10 +259,10 @@ class ScaledValues(SingleTypeCodec):
         return to_scalar(self.offset, dtype), to_scalar(self.scale, dtype)
 
     @property
-    def maps_arrays(self) -> bool:
+    def is_array_to_array(self) -> bool:
         return True
 
-    def in_order(self, order: Order) -> Self:
+    def with_byte_order(self, order: Order) -> Self:
         return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
@@ -309,7 +309,7 @@ PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
 PACKBITS_KEYS = {"padding_encoding", "first_bit", "last_bit"}
 """Keys of the configuration of ``packbits``."""
 
-NUMBERS_AT_ONCE = 2**16
+NUMBERS_PER_BATCH = 2**16
 """Numbers to unpack at a time: a multiple of eight, so that each batch starts at a byte."""
 
 
@@ -342,7 +342,7 @@ class BitFields(SingleTypeCodec):
 
     zarr_v2_id = "virtualds_bit_fields"
     registered_name = "packbits"
-    serialises = True
+    is_array_to_bytes = True
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "biufc":
@@ -411,8 +411,8 @@ class BitFields(SingleTypeCodec):
             count = (8 * packed.size - (padding or 0)) // self._width
         else:
             count = nbytes // itemsize
-        filled = 8 * packed.size - count * self._width
-        if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
+        padding_bits = 8 * packed.size - count * self._width
+        if count < 0 or not 0 <= padding_bits < 8 or padding not in (None, padding_bits):
             raise ValueError(
                 f"{packed.size} bytes with {padding} padding bits do not hold {count} "
                 f"numbers of {self._width} bits"
@@ -421,14 +421,14 @@ class BitFields(SingleTypeCodec):
 
     def _split_header(self, data: Bytes) -> tuple[Bytes, int | None]:
         """Return the packed bytes, and the number of padding bits if it is stored."""
-        before, behind = PADDING_BYTE[self.padding]
-        if data.size < before + behind:
+        before, after = PADDING_BYTE[self.padding]
+        if data.size < before + after:
             raise ValueError("no bytes, where one holds the number of padding bits")
-        packed = data[before : data.size - behind]
-        return packed, int(data[0 if before else -1]) if before or behind else None
+        packed = data[before : data.size - after]
+        return packed, int(data[0 if before else -1]) if before or after else None
 
     def _unpack(self, packed: Bytes, count: int, itemsize: int) -> Bytes:
-        """Return the bytes of ``count`` numbers of ``each`` bytes."""
+        """Return the bytes of ``count`` numbers of ``itemsize`` bytes."""
         width, all_bits = self._width, self._all_bits
         if all_bits == 1:
             return np.unpackbits(packed, count=count, bitorder="little")
@@ -436,8 +436,8 @@ class BitFields(SingleTypeCodec):
             return packed
         signed = np.dtype(self.dtype).kind == "i"
         out = np.empty((count, itemsize), np.uint8)
-        for start in range(0, count, NUMBERS_AT_ONCE):
-            batch = out[start : start + NUMBERS_AT_ONCE]
+        for start in range(0, count, NUMBERS_PER_BATCH):
+            batch = out[start : start + NUMBERS_PER_BATCH]
             part = packed[start // 8 * width :]
             bits = np.unpackbits(part, count=len(batch) * width, bitorder="little")
             fields = bits.reshape(len(batch), width)

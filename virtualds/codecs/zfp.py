@@ -87,7 +87,7 @@ class Zfp(Codec):
 
     zarr_v2_id = "virtualds_zfp"
     hdf5_filter = 32013
-    damage = (RuntimeError, ValueError)
+    decode_errors = (RuntimeError, ValueError)
 
     def __post_init__(self) -> None:
         if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self.length:
@@ -121,7 +121,7 @@ class Zfp(Codec):
         return SHORT_HEADER_BITS + LONG_MODE_BITS * (self._mode == LONG_MODE)
 
     @property
-    def _fewest(self) -> int:
+    def _min_block_bits(self) -> int:
         """Minimum number of bits of a block."""
         if self._mode == LONG_MODE:
             return (self._bits >> SHORT_HEADER_BITS & 0x7FFF) + 1
@@ -143,17 +143,19 @@ class Zfp(Codec):
             for i in reversed(range(rank))
         )
 
-    def compute_room(self, bits: int) -> int:
+    def compute_max_bytes(self, bits: int) -> int:
         """Return the maximum number of bytes that the blocks of a stream of ``bits`` may read.
 
         zfp reads as many bits as the blocks require, even past the end of the stream: at most every
         bit plane, a test per plane and element, and the exponent.
         """
         blocks = self.blocks
-        if bits < blocks * self._fewest:
-            raise ValueError(f"{bits} bits for {blocks} blocks of {self._fewest} bits")
-        most: int = max(self._fewest, BLOCK_SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
-        return max(-(-bits // 8), -(-blocks * most // 8))
+        if bits < blocks * self._min_block_bits:
+            raise ValueError(f"{bits} bits for {blocks} blocks of {self._min_block_bits} bits")
+        max_block_bits: int = max(
+            self._min_block_bits, BLOCK_SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128
+        )
+        return max(-(-bits // 8), -(-blocks * max_block_bits // 8))
 
     @property
     def blocks(self) -> int:
@@ -161,13 +163,15 @@ class Zfp(Codec):
         return prod(-(-n // BLOCK_SIDE) for n in self.shape)
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        return self.decode_before(data, nbytes, b"\0")
+        return self.decode_padded(data, nbytes, b"\0")
 
-    def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
-        """Decode a stream that is padded with the byte ``behind``."""
+    def decode_padded(self, data: Buffer, nbytes: int | None, padding: bytes) -> bytes:
+        """Decode a stream that is padded with the byte ``padding``."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
-        room = self.compute_room(8 * len(data))
-        return self.decode_whole(self._build_stream(bytes(data).ljust(room, behind), room))
+        max_bytes = self.compute_max_bytes(8 * len(data))
+        return self.decode_whole(
+            self._build_stream(bytes(data).ljust(max_bytes, padding), max_bytes)
+        )
 
     def decode_whole(self, stream: bytes) -> bytes:
         """Decode a stream with its header, padded with zeros."""
@@ -177,10 +181,10 @@ class Zfp(Codec):
         decoded: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
         return decoded
 
-    def _build_stream(self, data: Buffer, room: int) -> bytes:
+    def _build_stream(self, data: Buffer, max_bytes: int) -> bytes:
         """Return a stream with its header, padded with zeros."""
         start, shift = divmod(self.length, 8)
-        stream = np.zeros(start + 2 + room, np.uint8)
+        stream = np.zeros(start + 2 + max_bytes, np.uint8)
         body = np.frombuffer(data, np.uint8)
         stream[start : start + body.size] = body << shift
         if shift:
@@ -198,8 +202,8 @@ class Zfpy(SelfDescribingCodec):
     """
 
     zarr_v2_id = "zfpy"
-    serialises = True
-    damage = Zfp.damage
+    is_array_to_bytes = True
+    decode_errors = Zfp.decode_errors
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stream = bytes(data)
@@ -209,8 +213,8 @@ class Zfpy(SelfDescribingCodec):
         except UnsupportedError as error:
             raise ValueError(f"no header of a zfp stream: {stream[:HEADER_BYTES]!r}") from error
         check_length(self, prod(header.shape) * header.itemsize, nbytes)
-        room = header.compute_room(8 * len(stream) - header.length)
-        return header.decode_whole(stream.ljust(HEADER_BYTES + room, b"\0"))
+        max_bytes = header.compute_max_bytes(8 * len(stream) - header.length)
+        return header.decode_whole(stream.ljust(HEADER_BYTES + max_bytes, b"\0"))
 
 
 # ---------------------------------------------------------------------- without a header
@@ -225,7 +229,7 @@ class ZfpChunk(ShapedCodec):
 
     zarr_v2_id = "virtualds_zfp_chunk"
     registered_name = "zfp"
-    damage = Zfp.damage
+    decode_errors = Zfp.decode_errors
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,7 +253,7 @@ class ZfpChunk(ShapedCodec):
         return PROMOTED.get(self.dtype, self.dtype)
 
     @property
-    def _field(self) -> tuple[int, ...]:
+    def _zfp_shape(self) -> tuple[int, ...]:
         """The shape in zfp, in which every array has at least one axis."""
         return self.shape or (1,)
 
@@ -259,20 +263,20 @@ class ZfpChunk(ShapedCodec):
         names, make = MODES[config.pop("mode")]
         if config.keys() != set(names):
             raise ValueError(f"zfp: got {sorted(config)}, not {list(names)}")
-        return make(self._encoded, len(self._field), *(config[name] for name in names))
+        return make(self._encoded, len(self._zfp_shape), *(config[name] for name in names))
 
     @property
     def header(self) -> Zfp:
         """The header that the stream would have in another container."""
-        least, most, planes, exponent = self._limits
+        min_bits, max_bits, planes, exponent = self._limits
         fields = [
             (MAGIC, 32),
             (TYPES[self._encoded], 2),
-            (len(self._field) - 1, 2),
-            *((n - 1, 48 // len(self._field)) for n in reversed(self._field)),
+            (len(self._zfp_shape) - 1, 2),
+            *((n - 1, 48 // len(self._zfp_shape)) for n in reversed(self._zfp_shape)),
             (LONG_MODE, 12),
-            (max(least, 1) - 1, 15),
-            (min(most, 1 << 15) - 1, 15),
+            (max(min_bits, 1) - 1, 15),
+            (min(max_bits, 1 << 15) - 1, 15),
             (planes - 1, 7),
             (max(exponent, MIN_EXPONENT - 1) + BIAS, 15),
         ]
@@ -286,23 +290,23 @@ class ZfpChunk(ShapedCodec):
         header, expected = self.header, prod(self.shape) * np.dtype(self.dtype).itemsize
         check_length(self, expected, nbytes)
         self._check_rate(len(data), header.blocks)
-        decoded = header.decode_before(data, None, b"\0")
+        decoded = header.decode_padded(data, None, b"\0")
         # a truncated stream decodes without an error, to values that depend on the padding
-        if not self._is_rate and decoded != header.decode_before(data, None, b"\xff"):
+        if not self._has_fixed_rate and decoded != header.decode_padded(data, None, b"\xff"):
             raise ValueError(f"{len(data)} bytes end before the last of its blocks does")
         return self._narrow(decoded)
 
     @property
-    def _is_rate(self) -> bool:
+    def _has_fixed_rate(self) -> bool:
         """Whether all blocks have the same number of bits."""
-        least, most, *_ = self._limits
-        return least == most
+        min_bits, max_bits, *_ = self._limits
+        return min_bits == max_bits
 
     def _check_rate(self, nbytes: int, blocks: int) -> None:
         """Raise an error if the length of a stream does not match the rate."""
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
-        if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
+        if self._has_fixed_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
             raise ValueError(f"{nbytes} bytes, not {blocks} blocks of {self._limits[0]} bits")
 
     def _narrow(self, data: bytes) -> bytes:
@@ -319,13 +323,14 @@ class ZfpChunk(ShapedCodec):
 
 
 def _check_limits(limits: Limits) -> None:
-    least, most, planes, exponent = limits
+    min_bits, max_bits, planes, exponent = limits
     if any(type(n) is not int for n in limits):
         raise ValueError(f"zfp: {limits} are not all integers")
-    sound = 0 <= least <= min(most, 1 << 15) and most > 0 and 0 < planes <= MAX_PLANES
-    if not sound or exponent + BIAS >= 1 << 15:
+    is_valid = 0 <= min_bits <= min(max_bits, 1 << 15) and max_bits > 0
+    is_valid = is_valid and 0 < planes <= MAX_PLANES
+    if not is_valid or exponent + BIAS >= 1 << 15:
         raise ValueError(
-            f"zfp: blocks of {least} to {most} bits and {planes} planes down to {exponent}"
+            f"zfp: blocks of {min_bits} to {max_bits} bits and {planes} planes down to {exponent}"
         )
 
 
@@ -341,8 +346,8 @@ def _make_expert_limits(
 
 def _make_rate_limits(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats contains at least its exponent
-    least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
-    bits = max(floor(BLOCK_SIDE**rank * _check_number(rate) + 0.5), least)
+    min_bits = {"<f4": 9, "<f8": 12}.get(dtype, 0)
+    bits = max(floor(BLOCK_SIDE**rank * _check_number(rate) + 0.5), min_bits)
     return bits, bits, MAX_PLANES, MIN_EXPONENT
 
 

@@ -1,11 +1,11 @@
-"""Deflate, wrapped as zlib or gzip, or as a member of a zip archive; libdeflate inflates it.
+"""Deflate streams in zlib or gzip format, or as members of zip archives, inflated by libdeflate.
 
 - zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5
   filter 1, "deflate" (HDF5 file format, IV.A.2.l).
 - gzip (RFC 1952): Zarr v2 ``{"id": "gzip", "level": 1}``; Zarr v3 ``gzip``.
 - A member of a zip archive: its bytes from the local header to the next one (".ZIP File Format
   Specification", PKWARE, APPNOTE.TXT, 4.3), so a chunk includes its checksum. Only virtualds has a
-  name for it.
+  name for this codec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.streams import Buffer, Bytes, decode_stream, decode_streams
 
 Wrapper = Literal["zlib", "gzip", "deflate"]
-"""The format around a deflated stream; ``deflate`` is a bare one (RFC 1951)."""
+"""The container of a deflated stream; ``deflate`` is a raw stream (RFC 1951)."""
 
 
 @cache
@@ -56,7 +56,7 @@ def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer |
 
 # ---------------------------------------------------------------------- zlib
 
-DAMAGE = (zlib.error, ValueError, EOFError)
+DECODE_ERRORS = (zlib.error, ValueError, EOFError)
 """Errors of the standard library for damaged streams."""
 
 LIBDEFLATE_SUCCESS = 0
@@ -72,7 +72,7 @@ class Zlib(Codec):
     zarr_v2_id = "zlib"
     hdf5_filter = 1
     tiff_compressions = (8, 32946)
-    damage = DAMAGE
+    decode_errors = DECODE_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -105,11 +105,11 @@ class Gzip(Codec):
 
     zarr_v2_id = "gzip"
     zarr_v3_name = "gzip"
-    damage = DAMAGE
+    decode_errors = DECODE_ERRORS
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        is_one = nbytes is not None and _is_one_member(data, nbytes)
-        if is_one and (inflated := inflate_fast("gzip", data, nbytes)) is not None:
+        is_single = nbytes is not None and _is_one_member(data, nbytes)
+        if is_single and (inflated := inflate_fast("gzip", data, nbytes)) is not None:
             return inflated
         # the standard library finds the end of each member
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
@@ -171,7 +171,12 @@ class Libdeflate:
         decompressor = self._get_decompressor()
         # without a length argument, libdeflate accepts only streams that fill the memory
         result = function(
-            decompressor.address, _address_of(source), source.size, _address_of(out), out.size, None
+            decompressor.address,
+            _get_address(source),
+            source.size,
+            _get_address(out),
+            out.size,
+            None,
         )
         return bool(result == LIBDEFLATE_SUCCESS)
 
@@ -209,7 +214,7 @@ def _declare_types(function: Any) -> Any:
     return function
 
 
-def _address_of(array: Bytes) -> int:
+def _get_address(array: Bytes) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -257,7 +262,7 @@ class ZipMember(Codec):
     skip: int = 0
 
     zarr_v2_id = "virtualds_zip_member"
-    damage = DAMAGE
+    decode_errors = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if self.skip < 0:
@@ -307,12 +312,12 @@ def _inflate(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[i
     return data, _list_checksums(header, memoryview(stream.unused_data))
 
 
-def _list_checksums(header: _MemberHeader, behind: memoryview) -> tuple[int, ...]:
+def _list_checksums(header: _MemberHeader, trailer: memoryview) -> tuple[int, ...]:
     """Return the CRC-32 of a member; after streamed data, a signature may precede it (4.3.9)."""
     if not header.is_streamed:
         return (header.checksum,)
-    if len(behind) < 4:
+    if len(trailer) < 4:
         raise ValueError("it ends before its checksum")
-    plain = int.from_bytes(behind[:4], "little")
-    is_signed = bytes(behind[:4]) == DESCRIPTOR_MAGIC
-    return (int.from_bytes(behind[4:8], "little"), plain) if is_signed else (plain,)
+    plain = int.from_bytes(trailer[:4], "little")
+    is_signed = bytes(trailer[:4]) == DESCRIPTOR_MAGIC
+    return (int.from_bytes(trailer[4:8], "little"), plain) if is_signed else (plain,)

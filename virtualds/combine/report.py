@@ -17,7 +17,12 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadMethod
-from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING, format_attributes, format_codecs
+from virtualds.codecs.pipeline import (
+    FILL_ATTRIBUTES,
+    SCALE_ATTRIBUTES,
+    format_attributes,
+    format_codecs,
+)
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
@@ -232,7 +237,7 @@ def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], 
         is_coordinate = part.name in batch.plan.coordinates
         yield from _list_decoded_facts(name, is_coordinate, *part.decoded, attributes)
         yield (name, STORED), str(part.stored[1].newbyteorder("="))
-        yield (name, SCALE), format_attributes(attributes, SCALING)
+        yield (name, SCALE), format_attributes(attributes, SCALE_ATTRIBUTES)
         yield (name, FILL), format_attributes(attributes, FILL_ATTRIBUTES)
 
 

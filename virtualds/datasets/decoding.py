@@ -228,7 +228,7 @@ class VariableDecoding:
             # reference dates often differ between files, and xarray is slow to decode each
             used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
             packing = TimePacking.from_attributes(used, DEFAULT_DATES)
-            if (dates := packing.count_dates(values)) is not None:
+            if (dates := packing.decode_linearly(values)) is not None:
                 return dates
         return np.asarray(self.decode_as_variable(values).compute().data)
 

@@ -99,7 +99,7 @@ def find_positions(
         _list_arrays(dataset, dim),
         urls.__contains__,
         where=where,
-        may_cover=lambda manifest: bool(manifest.find_listed(urls)),
+        may_cover=lambda manifest: bool(manifest.find_listed_files(urls)),
     )
     return found
 
@@ -242,7 +242,7 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     has_copies: dict[Hashable, bool] = {}
 
     def may_have_copies(manifest: ChunkManifest) -> bool:
-        stored = manifest.count_stored()
+        stored = manifest.count_sources()
         if stored is None or stored.chunks.sum() < manifest.size:
             # some chunks may be inline
             return True

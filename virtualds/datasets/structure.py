@@ -19,7 +19,12 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING, format_attributes, format_codecs
+from virtualds.codecs.pipeline import (
+    FILL_ATTRIBUTES,
+    SCALE_ATTRIBUTES,
+    format_attributes,
+    format_codecs,
+)
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.source_positions import urls_of
 from virtualds.errors import CombineError
@@ -233,7 +238,7 @@ def describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
     encoding, array = variable.encoding, get_virtual_array(variable)
     packing = encoding if array is None else {**encoding, **_find_packing(array)}
     yield STORED, str(packing.get("dtype", variable.dtype))
-    yield SCALE, format_attributes(packing, SCALING)
+    yield SCALE, format_attributes(packing, SCALE_ATTRIBUTES)
     yield FILL, format_attributes(packing, FILL_ATTRIBUTES)
     if UNITS in encoding:
         yield UNITS, str(encoding[UNITS])

@@ -24,7 +24,7 @@ from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks, iterate_references
-from virtualds.codecs.codec import OURS
+from virtualds.codecs.codec import VIRTUALDS_PREFIX
 from virtualds.codecs.hdf import Shuffle
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import (
@@ -603,7 +603,7 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
     ours = [
         f"only virtualds decodes its codec {codec['name']!r}"
         for codec in metadata["codecs"]
-        if codec["name"].startswith(OURS)
+        if codec["name"].startswith(VIRTUALDS_PREFIX)
     ]
     return ours + list(_iterate_uneven_shuffles(_get_chunk_shape(metadata), data))
 

@@ -443,7 +443,7 @@ class MainEncoding:
 
 def is_lossless(codec: Codec) -> bool:
     """Return whether numcodecs has a lossless encoder that is compatible with our codec."""
-    return not codec.maps_arrays and get_codec_id(codec) in LOSSLESS
+    return not codec.is_array_to_array and get_codec_id(codec) in LOSSLESS
 
 
 def get_codec_id(codec: Codec) -> str:

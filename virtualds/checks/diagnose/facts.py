@@ -30,7 +30,7 @@ from virtualds.checks.diagnose.report import (
     find_spans,
 )
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALING
+from virtualds.codecs.pipeline import FILL_ATTRIBUTES, SCALE_ATTRIBUTES
 from virtualds.combine.batch_job import (
     DECODING_ATTRIBUTES,
     OPEN_ERRORS,
@@ -65,7 +65,15 @@ Ints = npt.NDArray[np.int64]
 Column = str | Sequence[str | None]
 """The texts of a fact: one for all files, or one for each file, with None for absent ones."""
 FACT_ENCODINGS = frozenset(
-    {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILL_ATTRIBUTES}
+    {
+        "dtype",
+        "units",
+        "calendar",
+        "grid_mapping",
+        "unlimited_dims",
+        *SCALE_ATTRIBUTES,
+        *FILL_ATTRIBUTES,
+    }
 )
 """Keys of an encoding that become facts."""
 

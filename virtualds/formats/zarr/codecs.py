@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_serialiser
+from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_to_bytes_name
 from virtualds.codecs.codec import Codec, Order, ShapedCodec
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
@@ -68,14 +68,16 @@ def codecs_to_v3(
     if pipeline.packing is not None or data_type_to_v3(pipeline.dtype) is None or order is None:
         return None
     permuted = order != list(range(ndim))
-    count = sum(codec.maps_arrays for codec in pipeline.codecs)
+    count = sum(codec.is_array_to_array for codec in pipeline.codecs)
     filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
-    if any(codec.maps_arrays for codec in rest) or any(codec.serialises for codec in rest[1:]):
+    if any(codec.is_array_to_array for codec in rest) or any(
+        codec.is_array_to_bytes for codec in rest[1:]
+    ):
         return None
     # other readers would filter the elements in memory order, not in the order of axes
     if permuted and any(codec.uses_memory_order for codec in pipeline.codecs):
         return None
-    serialised = bool(rest) and rest[0].serialises
+    serialised = bool(rest) and rest[0].is_array_to_bytes
     reshaped = _find_reshaping(rest[0], order, chunk) if serialised else []
     if reshaped is None:
         return None
@@ -155,7 +157,7 @@ def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.d
     """Return the dtype that filters convert a dtype to, or None if they expect another one."""
     made: np.dtype[Any] | None = dtype
     for codec in filters:
-        made = None if made is None else codec.filtered(made)
+        made = None if made is None else codec.get_encoded_dtype(made)
     return made
 
 
@@ -175,7 +177,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     serialised = chain[position][0] not in BYTES_CODEC
     behind = chain[position + (not serialised) :]
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
-    if any(codec.maps_arrays for codec in rest):
+    if any(codec.is_array_to_array for codec in rest):
         raise _misplaced_error(chain)
     if layout != tuple(range(len(layout))) and any(c.uses_memory_order for c in (*filters, *rest)):
         # numcodecs would read the elements in memory order, and return them in the order of axes
@@ -189,7 +191,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     native = np.asarray(fill, dtype)
     # numpy's casts do not change the byte order of times without a unit
     raw = (native if stored == dtype else native.byteswap()).tobytes()
-    turned = [codec.in_order(order) for codec in filters]
+    turned = [codec.with_byte_order(order) for codec in filters]
     return CodecPipeline(stored, (*turned, *rest), raw, layout)
 
 
@@ -213,7 +215,7 @@ def _find_bytes_codec(chain: Sequence[Entry]) -> int:
 
 def _makes_bytes(name: str) -> bool:
     """Return whether a codec converts an array to bytes."""
-    return name in BYTES_CODEC or (name not in AXES and is_array_serialiser(name))
+    return name in BYTES_CODEC or (name not in AXES and is_array_to_bytes_name(name))
 
 
 def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
@@ -234,10 +236,10 @@ def _read_array_codecs(
             axes = AXES[name](axes, config)
             continue
         codec = codec_from_zarr_v3(name, config, made)
-        if not codec.maps_arrays:
+        if not codec.is_array_to_array:
             raise _misplaced_error(chain)
-        codec = codec.in_order("=")
-        if (after := codec.filtered(made)) is None:
+        codec = codec.with_byte_order("=")
+        if (after := codec.get_encoded_dtype(made)) is None:
             raise UnsupportedError(
                 f"codec {name!r}: {dict(config)} takes {made} for something else; open the data "
                 f"with zarr-python"

@@ -279,8 +279,8 @@ def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
     integer = "<i2" if width <= 4 else "<i4" if width <= 9 else "<i8"
     dtype = {"I": integer, "J": "<i8"}.get(letter, "<f8")
     codec = TextNumbers(width, dtype, "" if null is None else str(null))
-    fills = letter in "IJ" and codec.absent
-    fill_attributes = {"_FillValue": np.dtype(dtype).type(codec.absent)} if fills else {}
+    fills = letter in "IJ" and codec.missing_value
+    fill_attributes = {"_FillValue": np.dtype(dtype).type(codec.missing_value)} if fills else {}
     return Column(start, width, (), np.dtype(dtype), (codec,), fill_attributes)
 
 

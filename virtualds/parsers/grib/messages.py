@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import check_values
-from virtualds.codecs.grib import ECCODES_MISSING, ContradictionError, check_first_edition
+from virtualds.codecs.grib import ECCODES_MISSING, ContradictionError, check_edition_1
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 
 # ---------------------------------------------------------------------- positions of messages
@@ -232,7 +232,7 @@ def _read_first_edition(file: BinaryIO, offset: int, length: int) -> bytes:
     if len(message) < length or length < 16 or message[-4:] != END:
         raise _make_broken_error(offset)
     try:
-        check_first_edition(message)
+        check_edition_1(message)
     except ContradictionError as error:
         raise FormatError(
             f"GRIB message at byte {offset}: {error}; the file is damaged, fetch it again"

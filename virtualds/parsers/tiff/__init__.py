@@ -34,7 +34,7 @@ from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.codecs import codec_from_tiff, list_known_names, predictor_from_tiff
+from virtualds.codecs import codec_from_tiff, list_codec_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.images import CONTIGUOUS, Image, Jpeg, Jpeg2000, JpegXl, Lerc, Png, Webp
 from virtualds.codecs.pipeline import CodecPipeline
@@ -142,9 +142,9 @@ def _check_array(page: Any) -> None:
         and page.parent.byteorder == ">",
         f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
         f"compression {_format_tag(page.compression)}": compression
-        not in (PLAIN, *list_known_names("tiff")),
+        not in (PLAIN, *list_codec_names("tiff")),
         f"predictor {_format_tag(page.predictor)}": int(page.predictor)
-        not in (UNPREDICTED, *list_known_names("tiff_predictor"))
+        not in (UNPREDICTED, *list_codec_names("tiff_predictor"))
         and (not is_image or compression in Lerc.tiff_compressions),
         f"predictor {_format_tag(page.predictor)} of {bits} bits": int(page.predictor)
         != UNPREDICTED
