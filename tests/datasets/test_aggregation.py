@@ -146,14 +146,14 @@ def test_few_files_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(aggregation, "FILES_AT_ONCE", 2)
     most = 0
-    join = aggregation.FragmentAssembler._join
+    join = aggregation.FragmentAssembler._join_run
 
     def count(self: Any, *given: Any) -> Any:
         nonlocal most
         most = max(most, len(self._opened))
         return join(self, *given)
 
-    monkeypatch.setattr(aggregation.FragmentAssembler, "_join", count)
+    monkeypatch.setattr(aggregation.FragmentAssembler, "_join_run", count)
     whole = write_months(5)
     write_aggregation(5)
     for found in open_all():

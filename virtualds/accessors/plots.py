@@ -32,7 +32,7 @@ from virtualds.arrays.display import (
 )
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells, Span
+from virtualds.datasets.axis_cells import NUMPY_CALENDAR, AxisCells, Span
 from virtualds.datasets.keywords import format_suggestion
 from virtualds.errors import UNITS, format_bytes, format_count, without_secrets
 from virtualds.importing import import_package
@@ -183,9 +183,9 @@ def _format_date_ticks(axis: Any, cells: AxisCells) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     dates_module: Any = dates
-    if cells.calendar == OF_NUMPY and np.datetime64(dates_module.get_epoch()) == np.datetime64(
-        0, "D"
-    ):
+    if cells.calendar == NUMPY_CALENDAR and np.datetime64(
+        dates_module.get_epoch()
+    ) == np.datetime64(0, "D"):
         # with fewer ticks, matplotlib finds no interval for spans such as four years
         locator = dates_module.AutoDateLocator(minticks=3, maxticks=7)
         axis.set_major_locator(locator)

@@ -159,7 +159,11 @@ class Concatenator:
         description = [
             (
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
-                *(part.undated, part.dated, select_attributes(part.attributes)),
+                *(
+                    part.attributes_without_date_units,
+                    part.dated,
+                    select_attributes(part.attributes),
+                ),
             )
             for name, part in plan.parts.items()
         ]

@@ -298,7 +298,7 @@ class Combination:
                 [*parts.values()],
                 () if is_new else self._list_not_concatenated([*parts.values()]),
                 compares=self.options.get("compat") != "override",
-                least=above,
+                min_sizes=above,
             )
             sizes = [above, *(part.sizes for part in padded)]
             lengths[path] = {

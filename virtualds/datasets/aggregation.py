@@ -1,10 +1,10 @@
-"""Aggregation variables: arrays of a file whose parts, the fragments, lie in other files.
+"""Assemble the arrays of aggregation variables from fragments in other files.
 
-CF conventions 1.13, section 2.8 "Aggregation Variables"; what the file says of them is read by
-`virtualds.datasets.aggregation_plan`. Fragments are referenced where they lie. If one is packed or
-has other units, its chunks are converted as they are read (section 2.8.3, "Fragment
-Interpretation"), so that the array has the units and the dtype of the aggregation variable, as in
-cf-python.
+CF conventions 1.13, section 2.8 "Aggregation Variables". `virtualds.datasets.aggregation_plan`
+reads the attributes that describe them. Arrays reference the chunks of fragments in their files. If
+a fragment is packed or has other units, its chunks are converted when they are read (section 2.8.3,
+"Fragment Interpretation"), so that the array has the units and the dtype of the aggregation
+variable, as in cf-python.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
 FILES_AT_ONCE = 256
-"""How many files are open at a time."""
+"""How many files may be open at a time."""
 SCALING = ("scale_factor", "add_offset", "_Unsigned")
-"""Attributes that make other numbers of stored ones."""
+"""Attributes by which stored numbers differ from values."""
 
 OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
-"""Opens a file; further arguments are whether the groups below its root are read, and which files
+"""Opens a file. The other arguments say whether to read groups below the root, and which files
 refer to it."""
 FindTogether = Callable[[SourceFile], ReadTogether | None]
-"""Returns how files like one are read together, or None if they are not."""
+"""Returns the function that reads files like this one together, or None if there is none."""
 
 
 def find_aggregations(group: ManifestGroup, *, left_out: bool = False) -> list[Name]:
-    """Return the aggregation variables of a group and of those below it, as path and name.
+    """Return the path and name of each aggregation variable of a group and its subgroups.
 
-    With ``left_out``, also those that were left out.
+    With ``left_out``, include variables that were left out.
     """
     return [
         (path, name)
@@ -91,36 +91,36 @@ def build_aggregations(
     path: str,
     opener: FragmentOpener,
 ) -> ManifestGroup:
-    """Return a group, as it was read from a file, with whole arrays as aggregation variables.
+    """Return a group in which each aggregation variable has its assembled array.
 
-    ``path`` is that of the group in the file, and ``opener`` opens the files of fragments. A
-    variable that cannot be put together is among the problems of its group.
+    ``path`` is the path of the group in the file, and ``opener`` opens fragment files. A variable
+    that cannot be assembled becomes a problem of its group.
 
     Raises
     ------
     AccessError
-        A fragment lies where the file may not refer to.
+        The access policy forbids the location of a fragment.
     """
     base = _join_paths(path)
     plans = dict[Name, AggregationPlan]()
     problems = dict[Name, VirtualdsError]()
-    made = dict[Name, ManifestVariable]()
-    for where, name in find_aggregations(group):
-        with _collecting(problems, (where, name)):
-            plans[where, name] = file.plan(_join_paths(base, where), name)
+    assembled = dict[Name, ManifestVariable]()
+    for below, name in find_aggregations(group):
+        with _collect_error(problems, (below, name)):
+            plans[below, name] = file.plan(_join_paths(base, below), name)
     assembler = FragmentAssembler(file, opener)
     targets = {key: assembler.find_type(plan) for key, plan in plans.items()}
     runs = assembler.collect_runs(plans, targets, problems)
     for key, plan in plans.items():
         if key not in problems:
-            with _collecting(problems, key):
-                made[key] = assembler.build(plan, targets[key], runs[key])
-    used = set[Name]()
-    for where, name in find_aggregations(group, left_out=True):
-        used |= file.find_described(_join_paths(base, where), name)
+            with _collect_error(problems, key):
+                assembled[key] = assembler.build(plan, targets[key], runs[key])
+    descriptive = set[Name]()
+    for below, name in find_aggregations(group, left_out=True):
+        descriptive |= file.find_descriptive_variables(_join_paths(base, below), name)
     if not base:
-        group = replace(group, attributes=file.restore_conventions(group.attributes, used))
-    return _replace_variables(group, base, "", made, problems, used)
+        group = replace(group, attributes=file.restore_conventions(group.attributes, descriptive))
+    return _replace_variables(group, base, "", assembled, problems, descriptive)
 
 
 def _join_paths(*paths: str) -> str:
@@ -129,8 +129,8 @@ def _join_paths(*paths: str) -> str:
 
 
 @contextmanager
-def _collecting(problems: dict[Name, VirtualdsError], key: Name) -> Iterator[None]:
-    """Add the error of a block to the problems, unless access is denied."""
+def _collect_error(problems: dict[Name, VirtualdsError], key: Name) -> Iterator[None]:
+    """Add an error that a block raises to the problems, unless access is denied."""
     try:
         yield
     except AccessError:
@@ -143,44 +143,44 @@ def _replace_variables(
     group: ManifestGroup,
     base: str,
     path: str,
-    made: Mapping[Name, ManifestVariable],
-    problems: Mapping[Name, VirtualdsError],
-    used: set[Name],
+    assembled: Mapping[Name, ManifestVariable],
+    errors: Mapping[Name, VirtualdsError],
+    descriptive: set[Name],
 ) -> ManifestGroup:
-    """Return a group with arrays in place of scalars, and without what describes them."""
+    """Return a group with arrays in place of scalars, without the variables that describe them."""
     inside = _join_paths(base, path)
-    found = dict[str, ManifestVariable]()
-    failed = dict(group.problems)
+    variables = dict[str, ManifestVariable]()
+    problems = dict(group.problems)
     for name, variable in group.variables.items():
-        if (error := problems.get((path, name))) is not None:
-            failed[name] = error
+        if (error := errors.get((path, name))) is not None:
+            problems[name] = error
             unread = ManifestArray.unreadable((), variable.data.dtype, f"{error}")
-            found[name] = replace(variable, dims=(), data=unread)
-        elif (inside, name) not in used:
-            found[name] = made.get((path, name), variable)
+            variables[name] = replace(variable, dims=(), data=unread)
+        elif (inside, name) not in descriptive:
+            variables[name] = assembled.get((path, name), variable)
     groups = {}
     for name, child in group.groups.items():
         below = _join_paths(path, name)
-        groups[name] = _replace_variables(child, base, below, made, problems, used)
-    return replace(group, variables=found, problems=failed, groups=groups)
+        groups[name] = _replace_variables(child, base, below, assembled, errors, descriptive)
+    return replace(group, variables=variables, problems=problems, groups=groups)
 
 
 # ---------------------------------------------------------------------- files of fragments
 
 
 class OpenedFile(NamedTuple):
-    """An opened file: for each group, the files of its structure, and its place among them."""
+    """An opened file: for each group, the files of the same structure, and its place among them."""
 
     groups: Mapping[str, SameStructureFiles]
     place: int
 
 
 OpenedFiles = dict[SourceFile, OpenedFile | VirtualdsError]
-"""Files, or the errors of those that cannot be opened."""
+"""Opened files, or the error of each that cannot be opened."""
 
 
 class FragmentOpener:
-    """Opens the files of fragments, those of one structure together."""
+    """Opens fragment files, those of one structure together."""
 
     def __init__(self, open_group: OpenGroup, find_together: FindTogether) -> None:
         self._open_group, self._find_together = open_group, find_together
@@ -191,20 +191,20 @@ class FragmentOpener:
     ) -> Iterator[OpenedFiles]:
         """Yield opened files, or the error of each that cannot be opened.
 
-        With ``deep``, groups below the root are read as well; ``above`` are the files that refer to
-        them.
+        With ``deep``, read groups below the root as well. ``above`` are the urls of files that
+        refer to these files.
         """
         with ExitStack() as closing:
             opened = self._open_together(files, deep, closing)
             rest = [file for file in files if file not in opened]
             open_alone = partial(self._open_alone, deep=deep, above=above)
-            found = fetch_many(rest, lambda file: file.url, open_alone)
-            yield opened | dict(zip(rest, found, strict=True))
+            results = fetch_many(rest, lambda file: file.url, open_alone)
+            yield opened | dict(zip(rest, results, strict=True))
 
     def _open_together(
         self, files: Sequence[SourceFile], deep: bool, closing: ExitStack
     ) -> OpenedFiles:
-        """Open those of some files that have the structure of others."""
+        """Open the files that have the same structure as others."""
         if len(files) < 2 or any("::" in file.url for file in files):
             return {}
         try:
@@ -215,7 +215,7 @@ class FragmentOpener:
             together = read_together(urls, files[0].options, None, (), _must_be_equal, deep)
             batches = closing.enter_context(together)
         except (VirtualdsError, OSError):
-            # opening them one by one shows which of them fails, and why
+            # opening files one by one shows which one fails, and why
             return {}
         opened: OpenedFiles = {}
         for batch in batches:
@@ -227,22 +227,23 @@ class FragmentOpener:
     def _open_alone(
         self, file: SourceFile, deep: bool, above: frozenset[str]
     ) -> OpenedFile | VirtualdsError:
+        """Open one file, or return why it cannot be opened."""
         try:
             group = self._open_group(file, deep, above)
         except VirtualdsError as error:
             return error
         except OSError as error:
-            found = ReadError(
+            read_error = ReadError(
                 f"the file {without_secrets(file.url)} of a fragment cannot be opened: {error}; "
                 f"restore it, or leave the variable out with drop_variables"
             )
-            found.__cause__ = error
-            return found
-        return OpenedFile({path: ListedFiles([one], [0]) for path, one in group.walk()}, 0)
+            read_error.__cause__ = error
+            return read_error
+        return OpenedFile({path: ListedFiles([part], [0]) for path, part in group.walk()}, 0)
 
 
 class FragmentAssembler:
-    """Puts the arrays of an aggregation file together."""
+    """Assembles the arrays of an aggregation file."""
 
     def __init__(self, file: AggregationFile, opener: FragmentOpener) -> None:
         self.file, self._opener = file, opener
@@ -254,35 +255,36 @@ class FragmentAssembler:
         targets: Mapping[Name, AggregatedType],
         problems: dict[Name, VirtualdsError],
     ) -> dict[Name, list[FragmentRun]]:
-        """Return the fragments of variables, of neighbouring files joined; add errors to problems.
+        """Return the joined fragments of each variable, and add errors to ``problems``.
 
-        Some files at a time are open, and all their fragments are taken from them.
+        Only a block of files is open at a time, and all fragments in it are collected at once.
         """
         runs: dict[Name, list[FragmentRun]] = {key: [] for key in plans}
         for deep, files, fragments in _iterate_blocks(plans):
             with self._opener.open_files(files, deep, self.file.above) as self._opened:
-                for key, some in fragments.items():
+                for key, places in fragments.items():
                     if key not in problems:
-                        with _collecting(problems, key):
-                            runs[key] += self._iterate_runs(plans[key], targets[key], some)
+                        with _collect_error(problems, key):
+                            runs[key] += self._iterate_runs(plans[key], targets[key], places)
         self._opened = {}
         return runs
 
     def _get_opened(self, plan: AggregationPlan, fragment: FragmentPlace) -> OpenedFile:
+        """Return the opened file of a fragment, or raise the error of opening it."""
         if fragment.is_here:
-            groups = {path: ListedFiles([one], [0]) for path, one in self.file.groups.items()}
+            groups = {path: ListedFiles([part], [0]) for path, part in self.file.groups.items()}
             return OpenedFile(groups, 0)
-        found = self._opened[fragment.file]
-        if isinstance(found, AccessError):
-            raise found
-        if isinstance(found, VirtualdsError):
-            raise type(found)(f"{self.file.describe(plan)}: {found}") from found
-        return found
+        opened = self._opened[fragment.file]
+        if isinstance(opened, AccessError):
+            raise opened
+        if isinstance(opened, VirtualdsError):
+            raise type(opened)(f"{self.file.describe(plan)}: {opened}") from opened
+        return opened
 
     # ------------------------------------------------------------------ building
 
     def find_type(self, plan: AggregationPlan) -> AggregatedType:
-        """Return what the fragments of a variable become."""
+        """Return the dtype, attributes and units to which fragments of a variable are converted."""
         attributes = {
             n: v
             for n, v in plan.variable.attributes.items()
@@ -296,68 +298,68 @@ class FragmentAssembler:
     def build(
         self, plan: AggregationPlan, target: AggregatedType, runs: Sequence[FragmentRun]
     ) -> ManifestVariable:
-        """Return a variable with its whole array."""
+        """Return a variable with its assembled array."""
         attributes, units = dict(target.attributes), target.units
         encoding = {n: v for n, v in plan.variable.encoding.items() if n in ("dtype", "source")} | {
             "original_shape": plan.shape
         }
         if target.dtype.kind in "SUO" and target.dtype != np.dtype("S1"):
-            data = self._build_texts(plan, runs)
+            data = self._build_strings(plan, runs)
             return ManifestVariable(plan.dims, data, attributes, encoding)
         fills = {
             name: v for name, v in attributes.items() if name in ("_FillValue", "missing_value")
         }
-        if not fills and (found := self._adopt_fill(plan, target, runs)) is not None:
-            fills = {"_FillValue": found}
+        if not fills and (fill_value := self._adopt_fill(plan, target, runs)) is not None:
+            fills = {"_FillValue": fill_value}
             target = replace(target, attributes={**target.attributes, **fills})
             attributes |= fills
-        changed = any(run.needs_conversion(target) for run in runs)
-        if changed and target.marks_vanish and plan.has_gaps:
-            raise self._refuse_gaps(plan, target, "fragments are missing")
+        converts = any(run.needs_conversion(target) for run in runs)
+        if converts and target.cannot_mark_missing and plan.has_gaps:
+            raise self._missing_integers_error(plan, target, "fragments are missing")
         parts = list[tuple[Index, ManifestArray]]()
         starts = plan.starts()
         for run in runs:
-            array = self._convert(plan, run, target) if changed else run.array
+            array = self._convert(plan, run, target) if converts else run.array
             parts.append((tuple(s[n] for s, n in zip(starts, run.at, strict=True)), array))
-        fill = _find_fill(target, changed)
-        parts += self._build_constants(plan, target, starts, changed)
+        fill = _find_fill(target, converts)
+        parts += self._build_constants(plan, target, starts, converts)
         shape, axes = plan.shape, range(len(plan.shape))
         whole = assemble(shape, target.dtype, fill, parts, axes, plan.name)
-        if changed and are_date_units(units.get("units")):
-            # xarray decodes dates from the numbers that are stored
+        if converts and are_date_units(units.get("units")):
+            # xarray decodes dates from stored numbers
             check_values(whole.nbytes, f"variable {plan.name!r}")
             return ManifestVariable(plan.dims, whole.read(), attributes, encoding)
-        if changed:
-            # chunks are unpacked as each is read
+        if converts:
+            # each chunk is unpacked when it is read
             attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
         return ManifestVariable(plan.dims, whole, attributes, encoding)
 
     def _iterate_runs(
         self, plan: AggregationPlan, target: AggregatedType, fragments: Sequence[FragmentPlace]
     ) -> Iterator[FragmentRun]:
-        """Yield neighbouring fragments that are read together, joined along one axis."""
+        """Yield runs of neighbouring fragments, joined along the axis with the most fragments."""
         grid = plan.grid
         main = max(range(len(grid)), key=lambda axis: grid[axis], default=0)
         ordered = sorted(
             fragments,
             key=lambda f: (f.at[:main], f.at[main + 1 :], f.at[main : main + 1]),
         )
-        held: list[FoundFragment] = []
+        run: list[FoundFragment] = []
         for fragment in ordered:
-            found = self._look_up(plan, fragment, target)
-            # files of one structure are taken once
-            again = any(one.place == found.place for one in held)
-            if held and (again or not held[-1].can_precede(found, main)):
-                yield self._join(plan, held, main)
-                held = []
-            held.append(found)
-        if held:
-            yield self._join(plan, held, main)
+            found = self._find_fragment(plan, fragment, target)
+            # a run takes each file once
+            is_same_file = any(other.place == found.place for other in run)
+            if run and (is_same_file or not run[-1].can_precede(found, main)):
+                yield self._join_run(plan, run, main)
+                run = []
+            run.append(found)
+        if run:
+            yield self._join_run(plan, run, main)
 
-    def _look_up(
+    def _find_fragment(
         self, plan: AggregationPlan, fragment: FragmentPlace, target: AggregatedType
     ) -> FoundFragment:
-        """Return the variable of a fragment, after checking that it fits."""
+        """Return the variable of a fragment, after checks of its shape and units."""
         opened = self._get_opened(plan, fragment)
         path, _, name = fragment.path.strip("/").rpartition("/")
         shown = f"fragment {fragment.path!r} of {without_secrets(fragment.file.url)}"
@@ -388,8 +390,8 @@ class FragmentAssembler:
         units = attributes
         lender = _find_lender(group.group.variables, name)
         if "units" not in attributes and lender is not None:
-            lent = group.group.variables[lender].attributes
-            units = select_for_file(lender, group.attributes, opened.place, lent)
+            lender_attributes = group.group.variables[lender].attributes
+            units = select_for_file(lender, group.attributes, opened.place, lender_attributes)
         if "units" in units and "units" in target.units:
             calendars = units.get("calendar"), target.units.get("calendar")
             metadata = units.get("units_metadata"), target.units.get("units_metadata")
@@ -406,73 +408,75 @@ class FragmentAssembler:
         packing = {n: v for n, v in attributes.items() if n in PACKING_ATTRIBUTES}
         return FoundFragment(fragment, group, name, opened.place, shape, axes, packing, conversion)
 
-    def _join(self, plan: AggregationPlan, held: Sequence[FoundFragment], main: int) -> FragmentRun:
-        """Return neighbouring fragments as one array with the axes of the whole."""
-        first = held[0]
+    def _join_run(
+        self, plan: AggregationPlan, run: Sequence[FoundFragment], main: int
+    ) -> FragmentRun:
+        """Return neighbouring fragments as one array with all axes of the variable."""
+        first = run[0]
         variable = first.group.group.variables[first.name]
         data: Any = variable.data
         stacked = False
         if len(first.group.numbers) > 1:
-            some = first.group.take(np.array([found.place for found in held]))
+            files = first.group.take(np.array([found.place for found in run]))
             along = first.axes[main] if first.axes else None
             if stacked := bool(first.axes) and along is None:
-                data = some.stack(first.name)
+                data = files.stack(first.name)
                 order = [n + 1 for n in range(len(first.shape))]
                 before = sum(a is not None for a in first.axes[:main])
                 data = np.transpose(data, (*order[:before], 0, *order[before:]))
             elif along is not None:
-                data = some.join(first.name, variable.dims[along])
+                data = files.join(first.name, variable.dims[along])
             else:
-                data = some.stack(first.name)[0]
+                data = files.stack(first.name)[0]
         elif not isinstance(data, ManifestArray):
             data = variable.read()
         for axis, source in enumerate(first.axes):
             if source is None and not (stacked and axis == main):
                 data = np.expand_dims(data, axis)
-        expected = list(plan.shape_of(held[0].place_of.at))
+        expected = list(plan.shape_of(run[0].fragment.at))
         if expected:
-            expected[main] = sum(plan.lengths[main][f.place_of.at[main]] for f in held)
+            expected[main] = sum(plan.lengths[main][f.fragment.at[main]] for f in run)
         if data.shape != tuple(expected):
             raise self.file.error(
                 plan, f"its fragments have the shape {data.shape}, not {expected}"
             )
         if isinstance(data, np.ndarray) and not data.dtype.hasobject:
             data = ManifestArray.from_values(data)
-        return FragmentRun(first.place_of.at, data, first.packing, first.conversion)
+        return FragmentRun(first.fragment.at, data, first.packing, first.conversion)
 
-    def _build_texts(self, plan: AggregationPlan, runs: Sequence[FragmentRun]) -> Array:
-        """Return the values of a variable of texts."""
+    def _build_strings(self, plan: AggregationPlan, runs: Sequence[FragmentRun]) -> Array:
+        """Return the values of a string variable."""
         check_values(8 * prod(plan.shape), f"variable {plan.name!r}")
         whole = np.full(plan.shape, "", object)
         starts = plan.starts()
         for run in runs:
-            begin = [s[n] for s, n in zip(starts, run.at, strict=True)]
+            start = [s[n] for s, n in zip(starts, run.at, strict=True)]
             values = run.array if isinstance(run.array, np.ndarray) else run.array.read()
             if values.dtype.kind not in "SUO":
                 raise self.file.error(
                     plan, f"fragment {run.at} holds {values.dtype}, and the variable texts"
                 )
-            box = tuple(slice(b, b + n) for b, n in zip(begin, values.shape, strict=True))
+            box = tuple(slice(b, b + n) for b, n in zip(start, values.shape, strict=True))
             whole[box] = values
         for index, value in plan.values.items():
-            begin = [s[n] for s, n in zip(starts, index, strict=True)]
+            start = [s[n] for s, n in zip(starts, index, strict=True)]
             shape = plan.shape_of(index)
-            whole[tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))] = value
+            whole[tuple(slice(b, b + n) for b, n in zip(start, shape, strict=True))] = value
         return whole
 
     def _adopt_fill(
         self, plan: AggregationPlan, target: AggregatedType, runs: Sequence[FragmentRun]
     ) -> Any:
-        """Return what marks missing values if the variable does not say, or None if none are."""
+        """Return a fill value for a variable without one, or None if it needs none."""
         if target.dtype.kind not in "iufc":
             return None
-        plain = [run.packing for run in runs if not run.is_scaled]
-        marks = {repr(p.get("_FillValue")): p.get("_FillValue") for p in plain}
-        # elsewhere the number may be a value
-        if len(marks) == 1 and len(plain) == len(runs) and None not in marks.values():
-            [mark] = marks.values()
-            if target.dtype.type(mark) == mark or target.dtype.kind in "fc":
-                return np.asarray(mark).astype(target.dtype).ravel()[0]
+        unscaled = [run.packing for run in runs if not run.is_scaled]
+        fills = {repr(p.get("_FillValue")): p.get("_FillValue") for p in unscaled}
+        # the number may be a valid value in scaled or unmarked fragments
+        if len(fills) == 1 and len(unscaled) == len(runs) and None not in fills.values():
+            [fill] = fills.values()
+            if target.dtype.type(fill) == fill or target.dtype.kind in "fc":
+                return np.asarray(fill).astype(target.dtype).ravel()[0]
         if plan.has_gaps and target.dtype.kind in "iu":
             if target.dtype.itemsize == 1:
                 raise self.file.refuse(
@@ -487,27 +491,27 @@ class FragmentAssembler:
     def _convert(
         self, plan: AggregationPlan, run: FragmentRun, target: AggregatedType
     ) -> ManifestArray:
-        """Return fragments whose chunks are converted to the units and dtype of the variable."""
+        """Return an array whose chunks are converted to the units and dtype of the variable."""
         array: ManifestArray = run.array
-        kinds = {p.dtype for p in array.pipelines}
+        dtypes = {p.dtype for p in array.pipelines}
         if any(p.packing is not None for p in run.array.pipelines):
-            # they are unpacked to this dtype already, and nothing is applied after that
+            # chunks have one packing, so values that are unpacked already cannot be converted again
             casting = "same_kind" if target.dtype.kind in "fc" else "safe"
-            fits = can_become(array.dtype, target.dtype, casting) and not target.is_packed
+            fits = is_castable(array.dtype, target.dtype, casting) and not target.is_packed
             if run.is_scaled or not fits:
                 raise self.file.refuse(
                     plan,
                     f"fragment {run.at} is put together from others and has another dtype, other "
                     f"units or another packing; refer to its own fragments",
                 )
-            self._check_marks(plan, run, target, array)
+            self._check_fills_unused(plan, run, target, array)
             return array
         packings = {}
-        for stored in kinds:
+        for stored in dtypes:
             try:
                 attributes = run.describe_conversion(target, stored)
-                found = Packing.from_attributes(stored, attributes, target.dtype)
-                packings[stored] = found or Packing(target.dtype)
+                packing = Packing.from_attributes(stored, attributes, target.dtype)
+                packings[stored] = packing or Packing(target.dtype)
             except (ValueError, OverflowError, TypeError) as error:
                 raise self.file.refuse(
                     plan,
@@ -516,24 +520,24 @@ class FragmentAssembler:
                 ) from error
         pipelines = tuple(replace(p, packing=packings[p.dtype]) for p in array.pipelines)
         array = replace(array, dtype=target.dtype, pipelines=pipelines)
-        self._check_marks(plan, run, target, array)
+        self._check_fills_unused(plan, run, target, array)
         return array
 
-    def _check_marks(
+    def _check_fills_unused(
         self, plan: AggregationPlan, run: FragmentRun, target: AggregatedType, array: ManifestArray
     ) -> None:
-        """Raise an error if converted integers may be what marks missing values."""
-        if target.marks_vanish:
+        """Raise an error if converted integers may equal a fill value of the variable."""
+        if target.cannot_mark_missing:
             for fill in list_fills(target.attributes):
-                if any(_may_yield(fill, p.packing, p.dtype) for p in array.pipelines):
-                    raise self._refuse_gaps(
+                if any(_can_unpack_to(fill, p.packing, p.dtype) for p in array.pipelines):
+                    raise self._missing_integers_error(
                         plan, target, f"fragment {run.at} may hold {fill}, which marks missing ones"
                     )
 
-    def _refuse_gaps(
+    def _missing_integers_error(
         self, plan: AggregationPlan, target: AggregatedType, why: str
     ) -> UnsupportedError:
-        """Return the error for integers that are converted, and may be missing."""
+        """Return the error for converted integers that may be missing."""
         return self.file.refuse(
             plan,
             f"{why}, and converted {target.dtype} cannot be missing; write the variable with a "
@@ -546,14 +550,14 @@ class FragmentAssembler:
         plan: AggregationPlan,
         target: AggregatedType,
         starts: Sequence[Sequence[int]],
-        changed: bool,
+        converts: bool,
     ) -> Iterator[tuple[Index, ManifestArray]]:
-        """Yield fragments of one value, which take no bytes."""
+        """Yield, for each fragment of one value, its start and an array without stored chunks."""
         for index, value in plan.values.items():
             shape = plan.shape_of(index)
             try:
                 stored = np.asarray(value).astype(target.dtype)
-                # numbers that are texts, as CFA 0.6.2 may have them, are parsed and never cut
+                # CFA 0.6.2 may store numbers as strings, which astype parses exactly
                 exact = isinstance(value, str) or stored.dtype.kind in "fc"
                 if not exact and stored != value:
                     raise ValueError(f"{value!r} is out of its range")
@@ -562,15 +566,15 @@ class FragmentAssembler:
                     plan, f"fragment {index} has the value {value!r}, no {target.dtype}: {error}"
                 ) from error
             fills = list_fills(target.attributes)
-            if changed and any(_equal_in(target.dtype, stored, fill) for fill in fills):
-                if target.marks_vanish:
-                    raise self._refuse_gaps(plan, target, f"fragment {index} is missing")
+            if converts and any(_is_equal_as(target.dtype, stored, fill) for fill in fills):
+                if target.cannot_mark_missing:
+                    raise self._missing_integers_error(plan, target, f"fragment {index} is missing")
                 if target.dtype.kind in "fc":
                     stored = np.asarray(np.nan, target.dtype)
             pipeline = CodecPipeline(
                 target.dtype, fill=stored.tobytes(), layout=tuple(range(len(shape)))
             )
-            if changed:
+            if converts:
                 pipeline = replace(pipeline, packing=Packing(target.dtype))
             manifest = ChunkManifest.build((1,) * len(shape), file=MISSING)
             axes = tuple(ChunkAxis.regular(n, n) for n in shape)
@@ -583,9 +587,9 @@ class FragmentAssembler:
 
 @dataclass(frozen=True)
 class AggregatedType:
-    """What all fragments become: the dtype and the attributes of the aggregation variable.
+    """The dtype and attributes of an aggregation variable, to which fragments are converted.
 
-    ``units`` are the attributes with its units and calendar, which bounds have from another one.
+    ``units`` are the attributes with its units and calendar, for bounds those of their coordinate.
     """
 
     dtype: np.dtype[Any]
@@ -594,14 +598,14 @@ class AggregatedType:
 
     @property
     def is_packed(self) -> bool:
-        """Whether its own attributes unpack stored numbers."""
+        """Whether the attributes of the variable scale stored numbers."""
         return not self.attributes.keys().isdisjoint(SCALING)
 
     @property
-    def marks_vanish(self) -> bool:
-        """Whether converted numbers have nothing that marks missing values.
+    def cannot_mark_missing(self) -> bool:
+        """Whether converted values have no way to mark missing elements.
 
-        Floats become NaN, and dates are loaded with their attributes.
+        Floats use NaN, and dates are loaded and keep their fill value.
         """
         return self.dtype.kind in "iu" and not are_date_units(self.units.get("units"))
 
@@ -610,10 +614,10 @@ class AggregatedType:
 class FoundFragment:
     """The variable of a fragment, in one of several files that were read together.
 
-    ``axes`` are those of the variable for each axis of the whole, None where it lacks one.
+    ``axes`` has, for each axis of the aggregation variable, the axis of the fragment, or None.
     """
 
-    place_of: FragmentPlace
+    fragment: FragmentPlace
     group: SameStructureFiles
     name: str
     place: int
@@ -623,19 +627,23 @@ class FoundFragment:
     conversion: Conversion
 
     def can_precede(self, other: FoundFragment, main: int) -> bool:
-        """Return whether another fragment follows, and can be joined to this one."""
-        one, two = self.place_of.at, other.place_of.at
+        """Return whether another fragment can be joined to this one along an axis."""
+        index, next_index = self.fragment.at, other.fragment.at
         if self.group is not other.group or self.name != other.name or self.axes != other.axes:
             return False
-        if not one or one[main] + 1 != two[main] or _drop(one, main) != _drop(two, main):
+        if (
+            not index
+            or index[main] + 1 != next_index[main]
+            or _drop_item(index, main) != _drop_item(next_index, main)
+        ):
             return False
         along = self.axes[main]
-        shapes = [s if along is None else _drop(s, along) for s in (self.shape, other.shape)]
+        shapes = [s if along is None else _drop_item(s, along) for s in (self.shape, other.shape)]
         return shapes[0] == shapes[1] and self.conversion == other.conversion
 
 
 class FragmentRun(NamedTuple):
-    """Neighbouring fragments as one array, beginning with the fragment at ``index``."""
+    """Neighbouring fragments as one array; ``at`` is the index of the first."""
 
     at: Index
     array: Any
@@ -644,81 +652,91 @@ class FragmentRun(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether stored numbers are not the values."""
+        """Whether stored numbers differ from values."""
         return not self.packing.keys().isdisjoint(SCALING) or not self.conversion.is_identity
 
     def needs_conversion(self, target: AggregatedType) -> bool:
-        """Return whether values differ from the stored numbers, or marks of missing values do."""
+        """Return whether chunks must be converted to the values and fill values of a target."""
         if self.is_scaled or any(p.packing is not None for p in self.array.pipelines):
             return True
-        # integers are never cut, but floats may become shorter ones
+        # integers must stay exact, but floats may lose precision
         casting: Any = "same_kind" if target.dtype.kind in "fc" else "safe"
-        if not can_become(self.array.dtype, target.dtype, casting):
+        if not is_castable(self.array.dtype, target.dtype, casting):
             return True
-        known = list_fills(target.attributes)
-        own = [f for f in list_fills(self.packing) if f == f]
-        return any(not any(_equal_in(target.dtype, f, k) for k in known) for f in own)
+        target_fills = list_fills(target.attributes)
+        own_fills = [f for f in list_fills(self.packing) if f == f]
+        return any(
+            not any(_is_equal_as(target.dtype, f, k) for k in target_fills) for f in own_fills
+        )
 
     def describe_conversion(self, target: AggregatedType, stored: np.dtype[Any]) -> dict[str, Any]:
-        """Return the packing attributes that convert chunks of numbers ``stored``."""
+        """Return the packing attributes that convert chunks of dtype ``stored``."""
         names = ("scale_factor", "add_offset")
         if target.is_packed:
             raise ValueError("the aggregation variable is packed, and the fragment is another way")
-        if not can_become(stored, target.dtype, "same_kind"):
+        if not is_castable(stored, target.dtype, "same_kind"):
             raise ValueError("they are different kinds of values")
-        found = dict(self.packing)
+        attributes = dict(self.packing)
         factor, offset = self.conversion
         if not self.conversion.is_identity:
-            scale = found.get("scale_factor", 1)
-            shift = found.get("add_offset", 0)
-            whole = target.dtype.kind in "iu"
-            if whole and (factor.denominator != 1 or offset.denominator != 1):
+            scale = attributes.get("scale_factor", 1)
+            shift = attributes.get("add_offset", 0)
+            is_integer = target.dtype.kind in "iu"
+            if is_integer and (factor.denominator != 1 or offset.denominator != 1):
                 raise ValueError("units convert by a fraction, and integers have none")
-            made = (int if whole else float)(factor), (int if whole else float)(offset)
-            scale, shift = scale * made[0], shift * made[0] + made[1]
-            found = {n: v for n, v in found.items() if n not in names}
-            found |= dict(zip(names, (scale, shift), strict=True))
-            if found["scale_factor"] == 1:
-                del found["scale_factor"]
-            if found["add_offset"] == 0:
-                del found["add_offset"]
+            conversion = (
+                (int if is_integer else float)(factor),
+                (int if is_integer else float)(offset),
+            )
+            scale, shift = scale * conversion[0], shift * conversion[0] + conversion[1]
+            attributes = {n: v for n, v in attributes.items() if n not in names}
+            attributes |= dict(zip(names, (scale, shift), strict=True))
+            if attributes["scale_factor"] == 1:
+                del attributes["scale_factor"]
+            if attributes["add_offset"] == 0:
+                del attributes["add_offset"]
         if target.dtype.kind in "iu" and (
-            list_fills(found) or stored.kind not in "iu" or not np.can_cast(stored, target.dtype)
+            list_fills(attributes)
+            or stored.kind not in "iu"
+            or not np.can_cast(stored, target.dtype)
         ):
             raise ValueError("integers cannot hold what it has: fractions, gaps, or larger numbers")
         if target.dtype.kind in "iu" and any(
-            isinstance(found.get(name), float | np.floating) for name in names
+            isinstance(attributes.get(name), float | np.floating) for name in names
         ):
             raise ValueError("it is scaled by a fraction")
-        if target.marks_vanish:
+        if target.cannot_mark_missing:
             scale, shift = (
-                int(found.get(name, default)) for name, default in zip(names, (1, 0), strict=True)
+                int(attributes.get(name, default))
+                for name, default in zip(names, (1, 0), strict=True)
             )
-            kept, limits = np.iinfo(stored), np.iinfo(target.dtype)
-            ends = [end * scale + shift for end in (int(kept.min), int(kept.max))]
+            stored_limits, limits = np.iinfo(stored), np.iinfo(target.dtype)
+            ends = [end * scale + shift for end in (int(stored_limits.min), int(stored_limits.max))]
             if min(ends) < limits.min or max(ends) > limits.max:
                 raise ValueError("it may have numbers that are too large once they are converted")
-        extra = [f for f in list_fills(target.attributes) if f == f]
-        if extra and target.dtype.kind in "fc":
-            raws = [raw for f in extra for raw in _unscale(f, found, stored, target.dtype)]
-            own = list(np.ravel(found.get("missing_value", [])))
-            if raws:
-                found["missing_value"] = np.array([*own, *raws])
-        return found
+        target_fills = [f for f in list_fills(target.attributes) if f == f]
+        if target_fills and target.dtype.kind in "fc":
+            stored_fills = [
+                raw for f in target_fills for raw in _unscale(f, attributes, stored, target.dtype)
+            ]
+            own_fills = list(np.ravel(attributes.get("missing_value", [])))
+            if stored_fills:
+                attributes["missing_value"] = np.array([*own_fills, *stored_fills])
+        return attributes
 
 
-def can_become(stored: np.dtype[Any], wanted: np.dtype[Any], casting: Any) -> bool:
-    """Return whether numbers, or characters, may be cast; texts are never cut."""
-    one, other = stored.newbyteorder("="), wanted.newbyteorder("=")
-    return one == other or (
-        {one.kind, other.kind} <= set("iufc") and np.can_cast(one, other, casting)
+def is_castable(stored: np.dtype[Any], target: np.dtype[Any], casting: Any) -> bool:
+    """Return whether a dtype may be cast to another; strings are never truncated."""
+    source, native = stored.newbyteorder("="), target.newbyteorder("=")
+    return source == native or (
+        {source.kind, native.kind} <= set("iufc") and np.can_cast(source, native, casting)
     )
 
 
 def _unscale(
     value: Any, packing: Mapping[str, Any], stored: np.dtype[Any], dtype: np.dtype[Any]
 ) -> Iterator[Any]:
-    """Yield the stored number, if there is one, that becomes a value that means "missing"."""
+    """Yield the stored number that is unpacked to a fill value, if there is one."""
     scaling = {n: v for n, v in packing.items() if n not in ("_FillValue", "missing_value")}
     scale, shift = (float(np.ravel(packing.get(n, d))[0])
                     for n, d in (("scale_factor", 1), ("add_offset", 0)))  # fmt: skip
@@ -729,15 +747,15 @@ def _unscale(
             return
         raw = round(raw)
     with np.errstate(over="ignore"):
-        one = np.array([raw]).astype(stored)
-        found = Packing.from_attributes(stored, scaling, dtype)
-        got = found.decode(one) if found else one.astype(dtype)
-        if got[0] == np.asarray(value).astype(dtype):
-            yield one[0]
+        stored_value = np.array([raw]).astype(stored)
+        packed = Packing.from_attributes(stored, scaling, dtype)
+        unpacked = packed.decode(stored_value) if packed else stored_value.astype(dtype)
+        if unpacked[0] == np.asarray(value).astype(dtype):
+            yield stored_value[0]
 
 
-def _may_yield(value: Any, packing: Decoding | None, stored: np.dtype[Any]) -> bool:
-    """Return whether a number is what some stored integer becomes."""
+def _can_unpack_to(value: Any, packing: Decoding | None, stored: np.dtype[Any]) -> bool:
+    """Return whether some stored integer is unpacked to a number."""
     if not isinstance(value, np.integer | np.floating) or not np.isfinite(value):
         return False
     if value != int(value):
@@ -755,19 +773,20 @@ def _may_yield(value: Any, packing: Decoding | None, stored: np.dtype[Any]) -> b
 
 
 def list_fills(attributes: Mapping[str, Any]) -> list[Any]:
-    """Return the numbers that attributes say mean "no value"."""
+    """Return the fill values that attributes name."""
     return [v for n in ("_FillValue", "missing_value") for v in np.ravel(attributes.get(n, []))]
 
 
-def _equal_in(dtype: np.dtype[Any], one: Any, other: Any) -> bool:
+def _is_equal_as(dtype: np.dtype[Any], one: Any, other: Any) -> bool:
+    """Return whether numbers are equal, floats after a cast to ``dtype``."""
     if dtype.kind in "fc":
         return bool(np.asarray(one).astype(dtype) == np.asarray(other).astype(dtype))
     return bool(one == other)
 
 
-def _find_fill(target: AggregatedType, changed: bool) -> Any:
-    """Return the value of fragments that are missing."""
-    if changed and target.dtype.kind in "fc":
+def _find_fill(target: AggregatedType, converts: bool) -> Any:
+    """Return the value of missing fragments."""
+    if converts and target.dtype.kind in "fc":
         return target.dtype.type(np.nan)
     fills = list_fills(target.attributes)
     if fills:
@@ -778,41 +797,41 @@ def _find_fill(target: AggregatedType, changed: bool) -> Any:
 
 
 Block = tuple[bool, list[SourceFile], dict[Name, list[FragmentPlace]]]
-"""Whether groups are read, some files, and the fragments in them, by variable."""
+"""Whether to read groups below the root, files, and the fragments in them by variable."""
 
 
 def _iterate_blocks(plans: Mapping[Name, AggregationPlan]) -> Iterator[Block]:
-    """Yield the fragments of all variables, those of some files at a time."""
-    here: Block = (False, [], {})
+    """Yield the fragments of all variables, in blocks of at most `FILES_AT_ONCE` files."""
+    own_file: Block = (False, [], {})
     deep = dict[SourceFile, bool]()
     for key, plan in plans.items():
         for fragment in plan.files:
             if fragment.is_here:
-                here[2].setdefault(key, []).append(fragment)
+                own_file[2].setdefault(key, []).append(fragment)
             else:
                 inside = "/" in fragment.path.strip("/")
                 deep[fragment.file] = deep.get(fragment.file, False) or inside
-    yield here
-    alike: dict[Any, list[SourceFile]] = {}
+    yield own_file
+    files_alike: dict[Any, list[SourceFile]] = {}
     for file, inside in deep.items():
-        alike.setdefault((file.options, inside), []).append(file)
+        files_alike.setdefault((file.options, inside), []).append(file)
     blocks: list[Block] = [
         (inside, files[begin : begin + FILES_AT_ONCE], {})
-        for (_, inside), files in alike.items()
+        for (_, inside), files in files_alike.items()
         for begin in range(0, len(files), FILES_AT_ONCE)
     ]
-    of_file = {file: block for block in blocks for file in block[1]}
+    block_of_file = {file: block for block in blocks for file in block[1]}
     for key, plan in plans.items():
         for fragment in plan.files:
             if not fragment.is_here:
-                of_file[fragment.file][2].setdefault(key, []).append(fragment)
+                block_of_file[fragment.file][2].setdefault(key, []).append(fragment)
     yield from blocks
 
 
 def match_axes(
     shape: Sequence[int], dims: Sequence[str], expected: Sequence[int], names: Sequence[str]
 ) -> tuple[int | None, ...] | None:
-    """Return the axis of a fragment for each axis of the whole, or None if they do not fit.
+    """Return the axis of a fragment for each axis of the array, or None if they do not fit.
 
     A fragment may lack axes of length 1 (CF 2.8.3).
 
@@ -826,29 +845,29 @@ def match_axes(
     if len(shape) == len(expected):
         return tuple(range(len(shape))) if tuple(shape) == tuple(expected) else None
     for by_name in (True, False):
-        found, at = list[int | None](), 0
+        axes, axis = list[int | None](), 0
         for size, name in zip(expected, names, strict=True):
-            fits = at < len(shape) and shape[at] == size and (not by_name or dims[at] == name)
+            fits = axis < len(shape) and shape[axis] == size and (not by_name or dims[axis] == name)
             if not fits and size != 1:
                 break
-            found.append(at if fits else None)
-            at += fits
-        if len(found) == len(expected) and at == len(shape):
-            return tuple(found)
+            axes.append(axis if fits else None)
+            axis += fits
+        if len(axes) == len(expected) and axis == len(shape):
+            return tuple(axes)
     return None
 
 
 def _must_be_equal(name: str, value: Any) -> bool:
-    """Return whether files are read together only if they agree in an attribute."""
+    """Return whether files must have equal values of an attribute to be read together."""
     if name == "units":
         return not are_date_units(value)
     return name in (*PACKING_ATTRIBUTES, "units_metadata", "calendar", "bounds")
 
 
 def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | None:
-    """Return the coordinate whose units its bounds have, too (CF 7.1), or None."""
+    """Return the coordinate from which bounds take their units (CF 7.1), or None."""
     return next((n for n, v in variables.items() if v.attributes.get("bounds") == name), None)
 
 
-def _drop(values: Sequence[int], place: int) -> tuple[int, ...]:
+def _drop_item(values: Sequence[int], place: int) -> tuple[int, ...]:
     return (*values[:place], *values[place + 1 :])

@@ -1,8 +1,8 @@
-"""Which variables of which files the chunks of an array are: the fragments of an aggregation.
+"""Find the variables of files that hold the chunks of an array: the fragments of an aggregation.
 
-References say which bytes of a file a chunk has, and not of which variable they are. So the files
-are opened again, those of one structure together, and each variable is found by the references of
-its chunks. What is found is a proposal, which `virtualds.datasets.aggregation_writing` proves.
+A reference says which bytes of a file a chunk has, but not to which variable they belong. So the
+files are opened again, those of one structure together, and each variable is found by the
+references of its chunks. `virtualds.datasets.aggregation_writing` verifies the result.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ OTHER_FORMAT = "write it as zarr-v3, which holds all of it (format='zarr-v3')"
 
 
 class ChunkRows(NamedTuple):
-    """The existing chunks of an array, as columns.
+    """The existing chunks of an array, as a table of columns.
 
-    ``file`` is an index into ``files``, or `INLINE`. ``begin`` and ``stop`` are where a chunk is
-    shown in the array, of shape (axes, chunks); ``origin`` is where its first stored element would
-    be, and ``encoded`` how many it has.
+    ``file`` is an index into ``files``, or `INLINE`. The last four columns have the shape (axes,
+    chunks): a chunk covers ``begin`` to ``stop`` of the array, its first stored element would be at
+    ``origin``, and ``encoded`` is its stored shape.
     """
 
     files: tuple[SourceFile, ...]
@@ -53,7 +53,7 @@ class ChunkRows(NamedTuple):
     encoded: Ints
 
     def take(self, which: Any) -> ChunkRows:
-        """Return some of the chunks."""
+        """Return the chunks that an index or a mask selects."""
         return ChunkRows(self.files, *(column[..., which] for column in self[1:]))
 
     @property
@@ -69,14 +69,16 @@ def tabulate_chunks(array: ManifestArray) -> ChunkRows:
     tables = dict[int, tuple[Any, Ints]]()
     rows = list[Ints]()
 
-    def number(listed: tuple[SourceFile, ...]) -> Ints:
+    def number_files(listed: tuple[SourceFile, ...]) -> Ints:
         if id(listed) not in tables:
             for file in listed:
                 if numbers.setdefault(file.url, len(files)) == len(files):
                     files.append(file)
-            # the codes of inline and of missing chunks index from the end
-            found = np.array([*(numbers[file.url] for file in listed), INLINE, MISSING], np.int64)
-            tables[id(listed)] = listed, found
+            # the negative codes of inline and missing chunks index from the end
+            file_numbers = np.array(
+                [*(numbers[file.url] for file in listed), INLINE, MISSING], np.int64
+            )
+            tables[id(listed)] = listed, file_numbers
         return tables[id(listed)][1]
 
     for fragment in array.fragments:
@@ -89,16 +91,16 @@ def tabulate_chunks(array: ManifestArray) -> ChunkRows:
             for n, (slab, place, start) in enumerate(zip(slabs, at, fragment.start, strict=True)):
                 begin[n], stop[n] = slab.edges[place] + start, slab.edges[place + 1] + start
                 origin[n], encoded[n] = begin[n] - slab.inset[place], slab.encoded[place]
-            columns = (number(part.files)[part.file], part.offset, part.length, part.pipeline)
+            columns = (number_files(part.files)[part.file], part.offset, part.length, part.pipeline)
             flat = [np.asarray(column, np.int64).reshape(1, -1) for column in columns]
             rows.append(np.concatenate([*flat, begin, stop, origin, encoded]))
     n = array.ndim
-    whole = np.concatenate(rows, axis=1) if rows else np.empty((4 + 4 * n, 0), np.int64)
-    boxes = (whole[4 + k * n : 4 + (k + 1) * n] for k in range(4))
-    return ChunkRows(tuple(files), *whole[:4], *boxes)
+    table = np.concatenate(rows, axis=1) if rows else np.empty((4 + 4 * n, 0), np.int64)
+    boxes = (table[4 + k * n : 4 + (k + 1) * n] for k in range(4))
+    return ChunkRows(tuple(files), *table[:4], *boxes)
 
 
-# ---------------------------------------------------------------------- where fragments lie
+# ---------------------------------------------------------------------- variables of chunks
 
 
 class Part(NamedTuple):
@@ -111,7 +113,7 @@ class Part(NamedTuple):
 
 
 class StoredChunk(NamedTuple):
-    """A chunk in a file: its variable there, where its first element is in it, and its shape."""
+    """A chunk in a file: its variable, its ``origin`` there, and its stored shape."""
 
     path: str
     name: str
@@ -122,7 +124,7 @@ class StoredChunk(NamedTuple):
 
 
 class StoredPlace(NamedTuple):
-    """Where a chunk lies."""
+    """The byte range of a chunk."""
 
     url: str
     offset: int
@@ -130,10 +132,11 @@ class StoredPlace(NamedTuple):
 
 
 @dataclass
-class WantedVariable:
-    """A virtual variable, and what of it has been found in files.
+class AggregatedVariable:
+    """A virtual variable to store as an aggregation variable, and the fragments found for it.
 
-    ``array`` are its values, unpacked if they are packed, and ``attributes`` those of the values.
+    ``array`` and ``attributes`` are those of the unpacked values. ``left`` are the rows of chunks
+    that no part covers yet.
     """
 
     key: Name
@@ -154,7 +157,7 @@ class WantedVariable:
         return "/".join(filter(None, self.key))
 
     def _iterate_files(self) -> Iterator[tuple[str, Ints, ChunkRows]]:
-        """Yield, for each file, its url, and the numbers and rows of chunks that no part covers."""
+        """Yield the url of each file, and the indices and rows of its uncovered chunks."""
         if self.problem or not self.left.size:
             return
         files = self.rows.file[self.left]
@@ -165,7 +168,7 @@ class WantedVariable:
             yield self.rows.files[rows.file[0]].url, which, rows
 
     def list_places(self, most: int | None = None) -> list[StoredPlace]:
-        """Return the places of chunks that no part has: of all, or of the first in each file."""
+        """Return the byte ranges of chunks that no part covers, at most ``most`` of each file."""
         return [
             StoredPlace(url, offset, length)
             for url, _, rows in self._iterate_files()
@@ -174,8 +177,8 @@ class WantedVariable:
             )
         ]
 
-    def put(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
-        """Note which parts the chunks make whose variables in files have been found."""
+    def add_parts(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
+        """Add the parts of chunks whose variables have been found."""
         left = [np.zeros(0, np.int64)]
         for url, which, rows in list(self._iterate_files()):
             rest = np.ones(which.size, bool)
@@ -184,11 +187,11 @@ class WantedVariable:
                 place = StoredPlace(url, int(rows.offset[row]), int(rows.length[row]))
                 if place not in found:
                     break
-                self._put_part(place, found[place], rows, row, rest)
+                self._add_part(place, found[place], rows, row, rest)
             left.append(which[rest])
         self.left = np.sort(np.concatenate(left))
 
-    def _put_part(
+    def _add_part(
         self,
         place: StoredPlace,
         found: StoredChunk | None,
@@ -196,7 +199,7 @@ class WantedVariable:
         row: int,
         rest: Array,
     ) -> None:
-        """Note the part with a chunk, and in ``rest`` that its chunks are in one now."""
+        """Add the part with the chunk at ``row``, and remove its chunks from ``rest``."""
         shown = without_secrets(place.url)
         if found is None:
             self.problem = (
@@ -223,11 +226,11 @@ class WantedVariable:
         self.parts.append(part)
         inside = (rows.begin >= start[:, np.newaxis]) & (rows.stop <= stop[:, np.newaxis])
         rest &= ~inside.all(axis=0)
-        # wherever else it seems to be, it is not found again
+        # ends the loop even if the part does not cover its own chunk
         rest[row] = False
 
     def _match_axes(self, found: StoredChunk, encoded: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the axis of the array for each of a variable, which may lack some of length 1.
+        """Return the array axis of each axis of a variable, which may lack axes of length 1.
 
         ``encoded`` is the shape of the chunk in the array. Axes of the same name come first.
         """
@@ -250,60 +253,63 @@ class WantedVariable:
 
 
 class FragmentFinder:
-    """Finds the variables of files to which the chunks of arrays belong, by their references."""
+    """Finds the variables of files to which chunks belong, by their references."""
 
     def __init__(self, opener: FragmentOpener) -> None:
         self._opener = opener
         self._found: dict[StoredPlace, StoredChunk | None] = {}
         self.files: dict[str, SourceFile] = {}
 
-    def find(self, wanted: Sequence[WantedVariable]) -> None:
-        """Note for each variable of which parts it consists, or its problem."""
-        # mostly, all chunks in a file are of the variable of the first; if not, each is looked up
+    def find(self, variables: Sequence[AggregatedVariable]) -> None:
+        """Set the parts of each variable, or its problem."""
+        # the chunks in a file mostly belong to one variable, so the first is looked up before all
         for most in (1, None):
-            names = {place: one.key for one in wanted for place in one.list_places(most)}
-            if not names:
+            name_of_place = {place: v.key for v in variables for place in v.list_places(most)}
+            if not name_of_place:
                 return
-            self._look_up(wanted, names)
-            for one in wanted:
-                one.put(self._found)
+            self._look_up(variables, name_of_place)
+            for variable in variables:
+                variable.add_parts(self._found)
 
-    def _look_up(self, wanted: Sequence[WantedVariable], names: Mapping[StoredPlace, Name]) -> None:
-        """Find the variables of chunks, opening some files at a time."""
-        known = {file.url: file for one in wanted for file in one.rows.files}
-        of_file = dict[str, list[StoredPlace]]()
+    def _look_up(
+        self, variables: Sequence[AggregatedVariable], names: Mapping[StoredPlace, Name]
+    ) -> None:
+        """Find the variables of chunks; open at most `FILES_AT_ONCE` files at a time."""
+        file_of_url = {file.url: file for variable in variables for file in variable.rows.files}
+        places_of_url = dict[str, list[StoredPlace]]()
         for place in names:
             if place not in self._found:
-                of_file.setdefault(place.url, []).append(place)
-        alike = dict[Any, list[SourceFile]]()
-        for url in of_file:
-            alike.setdefault(known[url].options, []).append(known[url])
-        for files in alike.values():
+                places_of_url.setdefault(place.url, []).append(place)
+        files_alike = dict[Any, list[SourceFile]]()
+        for url in places_of_url:
+            files_alike.setdefault(file_of_url[url].options, []).append(file_of_url[url])
+        for files in files_alike.values():
             for begin in range(0, len(files), FILES_AT_ONCE):
                 block = files[begin : begin + FILES_AT_ONCE]
                 with self._opener.open_files(block, True) as opened:
-                    self._look_into(opened, of_file, names)
+                    self._search_files(opened, places_of_url, names)
 
-    def _look_into(
+    def _search_files(
         self,
         opened: OpenedFiles,
-        of_file: Mapping[str, Sequence[StoredPlace]],
+        places_of_url: Mapping[str, Sequence[StoredPlace]],
         names: Mapping[StoredPlace, Name],
     ) -> None:
+        """Find the variables of chunks in opened files."""
         batches = dict[int, list[tuple[SourceFile, OpenedFile]]]()
         for file, found in opened.items():
             if isinstance(found, VirtualdsError):
                 if isinstance(found, ReadError | AccessError):
                     raise found
-                # it is no netCDF file
-                self._found |= dict.fromkeys(of_file[file.url])
+                # the file is not netCDF
+                self._found |= dict.fromkeys(places_of_url[file.url])
             else:
                 batches.setdefault(id(found.groups), []).append((file, found))
         for batch in batches.values():
             lookup = {
                 (place.url, place.offset, place.length): place
                 for file, _ in batch
-                for place in of_file[file.url]
+                for place in places_of_url[file.url]
             }
             self._found |= dict.fromkeys(lookup.values())
             offsets = np.unique([place.offset for place in lookup.values()])
@@ -314,7 +320,7 @@ class FragmentFinder:
                     if (place := lookup.get(at)) is None:
                         continue
                     self.files[place.url] = rows.files[rows.file[n]]
-                    # a variable may have several names
+                    # a variable may have several names: prefer its name in the virtual dataset
                     if self._found[place] is None or names.get(place) == (path, name):
                         origin, encoded = (tuple(c[1:, n].tolist()) for c in rows[-2:])
                         self._found[place] = stored._replace(origin=origin, encoded=encoded)
@@ -323,26 +329,26 @@ class FragmentFinder:
 def _iterate_stored(
     batch: Sequence[tuple[SourceFile, OpenedFile]],
 ) -> Iterator[tuple[str, str, StoredChunk, ChunkRows]]:
-    """Yield the virtual variables of files of one structure, those of one shape together.
+    """Yield the chunks of each virtual variable in files of one structure, grouped by shape.
 
-    The first axis of the chunks is that of the files.
+    The files are the first axis of the rows.
     """
     groups = batch[0][1].groups
     places = np.array([opened.place for _, opened in batch])
-    for path, some in groups.items():
-        for name, variable in some.group.variables.items():
-            if not isinstance(variable.data, ManifestArray) or name in some.group.problems:
+    for path, files in groups.items():
+        for name, variable in files.group.variables.items():
+            if not isinstance(variable.data, ManifestArray) or name in files.group.problems:
                 continue
             sizes = [
-                some.lengths[dim][places] if dim in some.lengths else np.full(places.size, size)
+                files.lengths[dim][places] if dim in files.lengths else np.full(places.size, size)
                 for dim, size in zip(variable.dims, variable.data.shape, strict=True)
             ]
             shapes, which = np.unique(
                 np.stack([np.zeros_like(places), *sizes], axis=1), axis=0, return_inverse=True
             )
             for number, shape in enumerate(shapes[:, 1:].tolist()):
-                of_shape = places[which.ravel() == number]
-                rows = tabulate_chunks(some.take(of_shape).stack(name))
+                places_of_shape = places[which.ravel() == number]
+                rows = tabulate_chunks(files.take(places_of_shape).stack(name))
                 yield path, name, StoredChunk(path, name, variable.dims, tuple(shape)), rows
 
 
@@ -351,9 +357,10 @@ def _iterate_stored(
 
 @dataclass(frozen=True)
 class FragmentGrid:
-    """How an array is divided into fragments: their lengths along each axis, and what each is.
+    """The division of an array into fragments: their lengths along each axis, and their content.
 
-    ``parts`` are in files, by index, and others are missing; or ``values`` has a constant for each.
+    Either ``parts`` has the fragments in files by index, and all others are missing, or ``values``
+    has one constant for each fragment.
     """
 
     lengths: tuple[tuple[int, ...], ...]
@@ -366,13 +373,13 @@ class FragmentGrid:
         return tuple(map(len, self.lengths))
 
     @classmethod
-    def of(cls, wanted: WantedVariable) -> FragmentGrid:
+    def of(cls, variable: AggregatedVariable) -> FragmentGrid:
         """Return the grid of an array, or raise an error if its parts form none."""
-        array, parts = wanted.array, wanted.parts
+        array, parts = variable.array, variable.parts
         if not parts:
             edges = find_constant_edges(array)
             lengths = tuple(tuple(np.diff(one).tolist()) for one in edges)
-            return cls(lengths, values=spread_constants(array, edges))
+            return cls(lengths, values=fill_constants(array, edges))
         starts = np.array([part.start for part in parts], np.int64).reshape(len(parts), array.ndim)
         stops = starts + np.array([part.shape for part in parts], np.int64).reshape(starts.shape)
         edges = [
@@ -389,23 +396,25 @@ class FragmentGrid:
             indexes[:, n] = np.searchsorted(one, starts[:, n])
             ends[:, n] = np.searchsorted(one, stops[:, n])
         is_whole = (ends - indexes == 1).all(axis=1).tolist()
-        found = dict[Index, Part]()
-        for index, whole, part in zip(map(tuple, indexes.tolist()), is_whole, parts, strict=True):
-            if not whole or index in found:
+        part_of_index = dict[Index, Part]()
+        for index, is_aligned, part in zip(
+            map(tuple, indexes.tolist()), is_whole, parts, strict=True
+        ):
+            if not is_aligned or index in part_of_index:
                 volume = sum(prod(one.shape) for one in parts)
-                how = "overlaps others, since only a part of it is used"
+                why = "overlaps others, since only a part of it is used"
                 if volume <= array.size:
-                    how = "lies beside parts of other sizes"
+                    why = "lies beside parts of other sizes"
                 raise UnsupportedError(
                     f"its part from {part.start}, {part.identifier!r} of "
-                    f"{without_secrets(part.url)}, {how}, and fragments form a grid; {OTHER_FORMAT}"
+                    f"{without_secrets(part.url)}, {why}, and fragments form a grid; {OTHER_FORMAT}"
                 )
-            found[index] = part
-        return cls(lengths, found)
+            part_of_index[index] = part
+        return cls(lengths, part_of_index)
 
 
 def find_constant_edges(array: ManifestArray) -> list[Ints]:
-    """Return where values change along each axis of an array without references."""
+    """Return the edges between constants along each axis of an array without references."""
     if len(list_missing_values(array)) == 1:
         return [np.array([0, size]) for size in array.shape]
     if array.nchunks > MAX_FRAGMENTS:
@@ -418,9 +427,9 @@ def find_constant_edges(array: ManifestArray) -> list[Ints]:
     ]
 
 
-def spread_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
-    """Return the value of each cell between edges of an array without references."""
-    found = np.full([one.size - 1 for one in edges], array.fill_value, array.dtype)
+def fill_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
+    """Return the constant of each cell between edges of an array without references."""
+    constants = np.full([one.size - 1 for one in edges], array.fill_value, array.dtype)
     values = [pipeline.missing_value for pipeline in array.pipelines]
     for fragment in array.fragments:
         numbers: Array = fragment.manifest.loaded().pipeline
@@ -435,12 +444,12 @@ def spread_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
             )
         )
         cast = np.array([np.asarray(value).astype(array.dtype)[()] for value in values])
-        found[box] = cast[numbers]
-    return found
+        constants[box] = cast[numbers]
+    return constants
 
 
 def list_missing_values(array: ManifestArray) -> list[Any]:
-    """Return the distinct values of elements in no chunk."""
+    """Return the distinct values of elements without a stored chunk."""
     found = [array.fill_value] if array.has_gaps else []
     for fragment in array.fragments:
         for number in _find_missing_pipelines(fragment.manifest, len(array.pipelines)):

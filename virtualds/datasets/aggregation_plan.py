@@ -1,10 +1,10 @@
-"""What an aggregation file says of its variables: where fragments lie, and which part each is.
+"""Read from an aggregation file where the fragments of its variables are.
 
 CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L; before that, CFA
 conventions 0.6.2. A scalar variable names the dimensions of the array (``aggregated_dimensions``)
-and the variables that say how it is put together (``aggregated_data``): how long the fragments are
-along each dimension, in which file each is, and which variable of that file it is, or its only
-value. `virtualds.datasets.aggregation` puts it together.
+and the variables that describe its fragments (``aggregated_data``): their lengths along each
+dimension, and the file and variable of each, or its only value. `virtualds.datasets.aggregation`
+assembles the array.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Name = tuple[str, str]
 """The path of a group, and the name of a variable in it."""
 
 FEATURES = ({"map", "uris", "identifiers"}, {"map", "unique_values"})
-"""The standardised features of CF 1.13, section 2.8.2: of files, and of constants."""
+"""The standardised features of CF 1.13, section 2.8.2: of fragments in files, and of constants."""
 OLD_FEATURES = {"location", "file", "format", "address"}
-"""Those of CFA 0.6.2, section "Standardized aggregation instructions"."""
-KNOWN = OLD_FEATURES.union(*FEATURES)
-READABLE = {"nc", "netcdf", "netcdf3", "netcdf4", "hdf5", "zarr"}
-"""Formats that CFA 0.6.2 may name; files are recognised by their bytes."""
-CONSTANT = "full"
-"""The format of fragments of cf-python 3.14 to 3.16 whose address is their only value."""
+"""The features of CFA 0.6.2, section "Standardized aggregation instructions"."""
+KNOWN_FEATURES = OLD_FEATURES.union(*FEATURES)
+READABLE_FORMATS = {"nc", "netcdf", "netcdf3", "netcdf4", "hdf5", "zarr"}
+"""Formats of CFA 0.6.2 that can be read; files are recognised by their bytes."""
+CONSTANT_FORMAT = "full"
+"""The format by which cf-python 3.14 to 3.16 marks a fragment whose address is its only value."""
 CONVENTIONS = "CF-1.13"
 """The first version of the CF conventions that has aggregation variables."""
 OWN_CONVENTIONS = "conventions_of_dataset"
-"""The attribute of a ``map`` that we wrote with the attribute ``Conventions`` of the dataset."""
+"""The attribute of a ``map`` in which we keep the attribute ``Conventions`` of the dataset."""
 MAX_DEPTH = 8
-"""How many aggregation files may refer to one another in a row."""
+"""How deep aggregation files may refer to other aggregation files."""
 MAX_FRAGMENTS = 2**21
 """How many fragments, or versions of them, a variable may have."""
 NETCDF_FILLS: Mapping[str, Any] = {
@@ -77,10 +77,10 @@ class FragmentPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class AggregationPlan:
-    """How one aggregation variable is put together.
+    """The fragments of one aggregation variable.
 
-    ``lengths`` are those of the fragments along each axis. ``files`` are the fragments in files,
-    ``values`` those of one value; all others are missing.
+    ``lengths`` are the lengths of fragments along each axis. ``files`` are the fragments in files,
+    and ``values`` are the constants of others; all the rest are missing.
     """
 
     path: str
@@ -116,7 +116,7 @@ class AggregationPlan:
 
 
 class AggregationFile:
-    """An aggregation file, and what it says of its variables.
+    """An aggregation file, from which the plans of its variables are read.
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ class AggregationFile:
         return found
 
     def error(self, plan: AggregationPlan | Name, what: str) -> FormatError:
-        """Return the error for a variable that contradicts itself or its fragments."""
+        """Return the error for an inconsistent variable."""
         return FormatError(f"{self.describe(plan)}: {what}")
 
     def refuse(self, plan: AggregationPlan | Name, what: str) -> UnsupportedError:
-        """Return the error for a variable that is sound, but cannot be put together."""
+        """Return the error for a valid variable that cannot be assembled."""
         return UnsupportedError(f"{self.describe(plan)}: {what}")
 
     def describe(self, plan: AggregationPlan | Name) -> str:
@@ -169,10 +169,10 @@ class AggregationFile:
         shown = f"{path}/{name}" if path else name
         return f"aggregation variable {shown!r} of {without_secrets(self.source.url)}"
 
-    # ------------------------------------------------------------------ what the file says
+    # ------------------------------------------------------------------ plans of variables
 
     def plan(self, path: str, name: str) -> AggregationPlan:
-        """Return how a variable is put together, from the variables that it names."""
+        """Return the plan of a variable, read from the variables that describe it."""
         key = path, name
         variable = self.groups[path].variables[name]
         listed = variable.attributes.get(AGGREGATED_DIMENSIONS)
@@ -194,46 +194,54 @@ class AggregationFile:
             raise self.error(key, f"it names a dimension twice: {dims}; write the file anew")
         check_axes(len(dims), f"variable {name!r}")
         features = self._parse_features(key, variable)
-        places = {feature: self._find(key, target) for feature, target in features.items()}
-        held = {f: self._read(key, *p) for f, p in places.items() if f in KNOWN}
-        lengths = self._read_lengths(key, dims, held.get("map", held.get("location")))
+        places = {feature: self._find_variable(key, target) for feature, target in features.items()}
+        values_of_feature = {
+            f: self._read_values(key, *p) for f, p in places.items() if f in KNOWN_FEATURES
+        }
+        lengths = self._read_lengths(
+            key, dims, values_of_feature.get("map", values_of_feature.get("location"))
+        )
         plan = AggregationPlan(path, name, variable, dims, lengths, (), {})
         if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS_LENGTH:
             raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
-        if "unique_values" in held:
-            return replace(plan, values=self._list_values(plan, held["unique_values"]))
-        names = self._groups_of_names(plan, held)
+        if "unique_values" in values_of_feature:
+            return replace(
+                plan, values=self._list_constants(plan, values_of_feature["unique_values"])
+            )
+        names = self._iterate_versions(plan, values_of_feature)
         return self._locate_fragments(plan, names, places)
 
-    def find_described(self, path: str, name: str) -> set[Name]:
-        """Return the variables that describe a variable, as far as they can be found."""
+    def find_descriptive_variables(self, path: str, name: str) -> set[Name]:
+        """Return the variables that describe an aggregation variable, as far as they exist."""
         found = set[Name]()
         with suppress(VirtualdsError):
             features = self._parse_features((path, name), self.groups[path].variables[name])
-            for feature in KNOWN & features.keys():
-                found.add(self._find((path, name), features[feature]))
+            for feature in KNOWN_FEATURES & features.keys():
+                found.add(self._find_variable((path, name), features[feature]))
         return found
 
     def restore_conventions(
-        self, attributes: Mapping[str, Any], described: Iterable[Name]
+        self, attributes: Mapping[str, Any], descriptive: Iterable[Name]
     ) -> Mapping[str, Any]:
-        """Return the attributes of the root with the conventions of the dataset, if we wrote it."""
-        for path, name in described:
-            own = self.groups[path].variables[name].attributes.get(OWN_CONVENTIONS)
-            if isinstance(own, str) and attributes.get("Conventions") == add_conventions(own):
+        """Return root attributes with the original ``Conventions``, if virtualds wrote the file."""
+        for path, name in descriptive:
+            original = self.groups[path].variables[name].attributes.get(OWN_CONVENTIONS)
+            if isinstance(original, str) and attributes.get("Conventions") == add_conventions(
+                original
+            ):
                 others = {n: v for n, v in attributes.items() if n != "Conventions"}
-                return {**attributes, "Conventions": own} if own else others
+                return {**attributes, "Conventions": original} if original else others
         return attributes
 
     def _parse_features(self, key: Name, variable: ManifestVariable) -> dict[str, str]:
         """Return the variable of each feature (CF 2.8.2: blank-separated ``feature: variable``)."""
         text = variable.attributes.get(AGGREGATED_DATA)
         words = text.split() if isinstance(text, str) else []
-        found = dict[str, str]()
+        targets = dict[str, str]()
         for feature, target in zip(words[::2], words[1::2], strict=False):
-            if not feature.endswith(":") or feature in (":", *(f"{f}:" for f in found)):
+            if not feature.endswith(":") or feature in (":", *(f"{f}:" for f in targets)):
                 words = []
-            found[feature[:-1]] = target
+            targets[feature[:-1]] = target
         if not words or len(words) % 2:
             raise self.error(
                 key,
@@ -241,24 +249,26 @@ class AggregationFile:
                 f"variable'; correct it, or leave the variable out with drop_variables",
             )
         # keywords of CFA 0.6.2 have no case
-        lower = {feature.lower(): target for feature, target in found.items()}
-        if lower.keys() >= OLD_FEATURES and not found.keys() >= OLD_FEATURES:
-            found = lower
-        ways = (*FEATURES, OLD_FEATURES)
-        if sum(way <= found.keys() for way in ways) != 1 or any(
-            found.keys() & (KNOWN - way) for way in ways if way <= found.keys()
+        lower = {feature.lower(): target for feature, target in targets.items()}
+        if lower.keys() >= OLD_FEATURES and not targets.keys() >= OLD_FEATURES:
+            targets = lower
+        feature_sets = (*FEATURES, OLD_FEATURES)
+        if sum(feature_set <= targets.keys() for feature_set in feature_sets) != 1 or any(
+            targets.keys() & (KNOWN_FEATURES - feature_set)
+            for feature_set in feature_sets
+            if feature_set <= targets.keys()
         ):
             raise self.refuse(
                 key,
-                f"its {AGGREGATED_DATA} has the features {sorted(found)}; a variable needs map, "
+                f"its {AGGREGATED_DATA} has the features {sorted(targets)}; a variable needs map, "
                 f"uris and identifiers, or map and unique_values (CF 1.13), or location, file, "
                 f"format and address (CFA 0.6.2); write the file with cf-python, or leave the "
                 f"variable out with drop_variables",
             )
-        return found
+        return targets
 
-    def _find(self, key: Name, target: str) -> Name:
-        """Return group and name of a variable that another one names (CF 2.7.1, "Scope")."""
+    def _find_variable(self, key: Name, target: str) -> Name:
+        """Return the group and name of a variable that another one names (CF 2.7.1, "Scope")."""
         path, _ = key
         folder, _, name = target.rpartition("/")
         parts = [] if target.startswith("/") else list(filter(None, path.split("/")))
@@ -276,8 +286,8 @@ class AggregationFile:
             f"leave the variable out with drop_variables",
         )
 
-    def _read(self, key: Name, path: str, name: str) -> Array:
-        """Return the values of a variable as a masked array, with texts as objects."""
+    def _read_values(self, key: Name, path: str, name: str) -> Array:
+        """Return the values of a variable as a masked array, with strings as objects."""
         variable = self.groups[path].variables[name]
         if is_aggregation(variable.attributes):
             raise self.error(key, f"{name!r}, which it names, is an aggregation variable itself")
@@ -299,38 +309,38 @@ class AggregationFile:
             values = joined.reshape(values.shape[:-1])
             fill = None
         if values.dtype.kind in "SUO":
-            texts = np.empty(values.shape, object)
-            flat = [_to_text(one) for one in values.ravel().tolist()]
-            texts[...] = np.array(flat, object).reshape(values.shape)
-            absent = np.array([one in ("", fill) for one in flat], bool).reshape(values.shape)
-            return np.ma.array(texts, mask=absent)
-        absent = np.zeros(values.shape, bool)
+            strings = np.empty(values.shape, object)
+            flat = [_decode_string(string) for string in values.ravel().tolist()]
+            strings[...] = np.array(flat, object).reshape(values.shape)
+            mask = np.array([string in ("", fill) for string in flat], bool).reshape(values.shape)
+            return np.ma.array(strings, mask=mask)
+        mask = np.zeros(values.shape, bool)
         # numbers of one byte have no default, since all 256 may be values
         default = NETCDF_FILLS.get(values.dtype.str[1:]) if values.dtype.itemsize > 1 else None
         fills = [default] if fill is None else np.ravel(fill)
-        for one in fills:
-            if one is not None:
-                absent |= values == one
+        for string in fills:
+            if string is not None:
+                mask |= values == string
         if values.dtype.kind == "f":
-            absent |= np.isnan(values)
+            mask |= np.isnan(values)
             if fill is None and values.dtype.itemsize > 2:
-                absent |= values == values.dtype.type(9.969209968386869e36)
-        return np.ma.array(values, mask=absent)
+                mask |= values == values.dtype.type(9.969209968386869e36)
+        return np.ma.array(values, mask=mask)
 
     def _read_lengths(
-        self, key: Name, dims: tuple[str, ...], found: Any
+        self, key: Name, dims: tuple[str, ...], lengths_map: Any
     ) -> tuple[tuple[int, ...], ...]:
         """Return the lengths of fragments along each axis (CF 2.8.2, ``map``)."""
-        if found.dtype.kind not in "iu":
-            raise self.error(key, f"its map holds {found.dtype}, not integers; write it anew")
-        values = np.ma.getdata(found)
-        absent = np.ma.getmaskarray(found)
+        if lengths_map.dtype.kind not in "iu":
+            raise self.error(key, f"its map holds {lengths_map.dtype}, not integers; write it anew")
+        values = np.ma.getdata(lengths_map)
+        mask = np.ma.getmaskarray(lengths_map)
         if not dims:
             if values.size != 1 or values.ravel()[0] != 1:
                 raise self.error(key, f"the map of a scalar is 1, not {values.tolist()!r:.100}")
             return ()
         if values.ndim == 1 and len(dims) == 1:
-            values, absent = values[np.newaxis], absent[np.newaxis]
+            values, mask = values[np.newaxis], mask[np.newaxis]
         if values.ndim != 2 or values.shape[0] != len(dims):
             raise self.error(
                 key,
@@ -338,12 +348,12 @@ class AggregationFile:
                 f"row for each is needed; write it anew",
             )
         rows = []
-        for dim, row, gone in zip(dims, values, absent, strict=True):
-            count = int((~gone).sum())
-            if not count or gone[:count].any() or (row[:count] <= 0).any():
+        for dim, row, gaps in zip(dims, values, mask, strict=True):
+            count = int((~gaps).sum())
+            if not count or gaps[:count].any() or (row[:count] <= 0).any():
                 raise self.error(
                     key,
-                    f"its map says {np.ma.array(row, mask=gone).tolist()!r:.200} of the fragments "
+                    f"its map says {np.ma.array(row, mask=gaps).tolist()!r:.200} of the fragments "
                     f"along {dim!r}, which are not lengths; write it anew",
                 )
             rows.append(tuple(int(n) for n in row[:count]))
@@ -358,82 +368,89 @@ class AggregationFile:
                 )
         return tuple(rows)
 
-    def _check_grid(self, plan: AggregationPlan, what: str, found: Array, versions: bool) -> None:
+    def _check_grid(
+        self, plan: AggregationPlan, kind: str, values: Array, allow_versions: bool
+    ) -> None:
         """Raise an error unless a variable has one element for each fragment."""
-        more = found.shape[len(plan.grid) :]
-        if found.shape[: len(plan.grid)] != plan.grid or len(more) > versions:
+        extra_shape = values.shape[len(plan.grid) :]
+        if values.shape[: len(plan.grid)] != plan.grid or len(extra_shape) > allow_versions:
             raise self.error(
                 plan,
-                f"its {what} has the shape {found.shape}, and there are {plan.grid} fragments by "
+                f"its {kind} has the shape {values.shape}, and there are {plan.grid} fragments by "
                 f"its map; write it anew",
             )
 
-    def _list_values(self, plan: AggregationPlan, found: Array) -> dict[Index, Any]:
-        """Return the only values of fragments (CF 2.8.2, ``unique_values``)."""
-        self._check_grid(plan, "unique_values", found, False)
-        absent, values = np.ma.getmaskarray(found), np.ma.getdata(found)
-        return {i: values[i] for i in np.ndindex(*plan.grid) if not absent[i]}
+    def _list_constants(self, plan: AggregationPlan, unique_values: Array) -> dict[Index, Any]:
+        """Return the constants of fragments by index (CF 2.8.2, ``unique_values``)."""
+        self._check_grid(plan, "unique_values", unique_values, False)
+        mask, values = np.ma.getmaskarray(unique_values), np.ma.getdata(unique_values)
+        return {i: values[i] for i in np.ndindex(*plan.grid) if not mask[i]}
 
-    def _groups_of_names(
-        self, plan: AggregationPlan, held: Mapping[str, Array]
+    def _iterate_versions(
+        self, plan: AggregationPlan, values_of_feature: Mapping[str, Array]
     ) -> Iterator[tuple[Index, list[tuple[str | None, Any, str]]]]:
-        """Yield the versions of each fragment: file, name and format."""
-        is_old = "file" in held
+        """Yield the index of each fragment, and its versions as (file, address, format)."""
+        is_old = "file" in values_of_feature
         uris, names = (
-            (held["file"], held["address"])
+            (values_of_feature["file"], values_of_feature["address"])
             if is_old
             else (
-                held["uris"],
-                held["identifiers"],
+                values_of_feature["uris"],
+                values_of_feature["identifiers"],
             )
         )
         self._check_grid(plan, "file" if is_old else "uris", uris, is_old)
         if names.ndim:
             self._check_grid(plan, "address" if is_old else "identifiers", names, is_old)
-        forms = held.get("format", np.ma.array("nc", object))
+        forms = values_of_feature.get("format", np.ma.array("nc", object))
         if forms.ndim and forms.shape not in (uris.shape, plan.grid):
             raise self.error(plan, f"its format has the shape {forms.shape}, its file {uris.shape}")
-        absent = [np.ma.getmaskarray(one) for one in (uris, names)]
+        masks = [np.ma.getmaskarray(one) for one in (uris, names)]
         data = [np.ma.getdata(one) for one in (uris, names, forms)]
         count = uris.shape[-1] if uris.ndim > len(plan.grid) else None
         for index in np.ndindex(*plan.grid):
             versions = []
             for number in range(count or 1):
                 at = index if count is None else (*index, number)
-                own = [at[: one.ndim] for one in data]
-                if absent[1][own[1]] and (is_old or absent[0][own[0]]):
+                indexes = [at[: one.ndim] for one in data]
+                if masks[1][indexes[1]] and (is_old or masks[0][indexes[0]]):
                     continue
-                uri = None if absent[0][own[0]] else str(data[0][own[0]])
+                uri = None if masks[0][indexes[0]] else str(data[0][indexes[0]])
                 if uri is None and (number or not is_old):
                     continue
-                name = None if absent[1][own[1]] else data[1][own[1]]
-                versions.append((uri, name, str(data[2][own[2]]).lower()))
+                name = None if masks[1][indexes[1]] else data[1][indexes[1]]
+                versions.append((uri, name, str(data[2][indexes[2]]).lower()))
             yield index, versions
 
     def _locate_fragments(
         self,
         plan: AggregationPlan,
         fragments: Iterator[tuple[Index, list[tuple[str | None, Any, str]]]],
-        places: Mapping[str, Name],
+        key_of_feature: Mapping[str, Name],
     ) -> AggregationPlan:
-        """Return the plan with the file of each fragment: the first version that exists."""
-        path, name = places.get("file") or places["uris"]
+        """Return a plan with the file of each fragment, the first of its versions that exists."""
+        path, name = key_of_feature.get("file") or key_of_feature["uris"]
         words = str(self.groups[path].variables[name].attributes.get("substitutions", "")).split()
         if len(words) % 2 or any(not w.endswith(":") for w in words[::2]):
             raise self.error(plan, f"the attribute substitutions of {name!r} is malformed: {words}")
         changes = {w[:-1]: to for w, to in zip(words[::2], words[1::2], strict=True)}
         files, values = [], dict[Index, Any]()
         for index, versions in fragments:
-            found = []
-            for uri, address, form in versions:
-                if form == CONSTANT:
+            candidates = []
+            for uri, address, file_format in versions:
+                if file_format == CONSTANT_FORMAT:
                     values[index] = address
                     break
-                if uri is not None and form not in READABLE and "format" in places:
+                if (
+                    uri is not None
+                    and file_format not in READABLE_FORMATS
+                    and "format" in key_of_feature
+                ):
                     raise self.refuse(
                         plan,
-                        f"a fragment in {without_secrets(uri)!r} has the format {form!r}, which is "
-                        f"not netCDF; convert it, or leave the variable out with drop_variables",
+                        f"a fragment in {without_secrets(uri)!r} has the format {file_format!r}, "
+                        f"which is not netCDF; convert it, or leave the variable out with "
+                        f"drop_variables",
                     )
                 if not isinstance(address, str):
                     raise self.refuse(
@@ -441,24 +458,28 @@ class AggregationFile:
                         f"fragment {index} is named {address!r}, which is not the name of a "
                         f"variable; leave it out with drop_variables",
                     )
-                found += self._locate(plan, index, uri, address, changes)
-            if found and index not in values:
-                files.append(found[0] if len(found) == 1 else self._choose(plan, found))
+                candidates += self._list_candidates(plan, index, uri, address, changes)
+            if candidates and index not in values:
+                files.append(
+                    candidates[0]
+                    if len(candidates) == 1
+                    else self._choose_existing(plan, candidates)
+                )
         return replace(plan, files=tuple(files), values=values)
 
-    def _locate(
+    def _list_candidates(
         self,
         plan: AggregationPlan,
         index: Index,
         uri: str | None,
         address: str,
-        changes: Mapping[str, str],
+        substitutions: Mapping[str, str],
     ) -> list[FragmentPlace]:
-        """Return where a fragment may be; relative uris begin at the folder of the file."""
+        """Return where a fragment may be; relative uris are resolved by the aggregation file."""
         if uri is None:
-            path, name = self._find((plan.path, plan.name), address)
+            path, name = self._find_variable((plan.path, plan.name), address)
             return [FragmentPlace(index, self.source, f"{path}/{name}", True)]
-        for word, replacement in changes.items():
+        for word, replacement in substitutions.items():
             uri = uri.replace(word, replacement)
         if "${" in uri:
             raise self.error(
@@ -468,7 +489,7 @@ class AggregationFile:
         file = self._get_file(uri)
         files = [file]
         if "%" in uri and scheme_of(file.url) == "file":
-            # a uri escapes blanks and the like (RFC 3986, section 2.1), but not all writers do
+            # not all writers escape special characters as RFC 3986, section 2.1, demands
             files.insert(0, self._get_file(unquote(uri)))
         for file in files:
             if file.url in self.above and file.url != self.source.url:
@@ -483,7 +504,9 @@ class AggregationFile:
             )
         return [FragmentPlace(index, f, address, f.url == self.source.url) for f in files]
 
-    def _choose(self, plan: AggregationPlan, versions: Sequence[FragmentPlace]) -> FragmentPlace:
+    def _choose_existing(
+        self, plan: AggregationPlan, versions: Sequence[FragmentPlace]
+    ) -> FragmentPlace:
         """Return the first place of a fragment whose file exists (CFA 0.6.2, ``file``)."""
         for version in versions:
             try:
@@ -500,7 +523,7 @@ class AggregationFile:
 
 
 def add_conventions(text: Any) -> str:
-    """Return the attribute ``Conventions`` with the version that has aggregation variables.
+    """Return the attribute ``Conventions`` with a CF version that has aggregation variables.
 
     >>> add_conventions("CF-1.8 ACDD-1.3"), add_conventions("")
     ('CF-1.13 ACDD-1.3', 'CF-1.13')
@@ -510,7 +533,7 @@ def add_conventions(text: Any) -> str:
     return " ".join([CONVENTIONS, *others])
 
 
-def _to_text(value: Any) -> Any:
+def _decode_string(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.rstrip(b"\0 ").decode("utf-8", "surrogateescape")
     return value

@@ -1,10 +1,9 @@
-"""The format ``cfa``: aggregation files as reference sets, which other CF software reads, too.
+"""Write and read the format ``cfa``: aggregation files, which other CF software also reads.
 
 CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L. A reference says which
-bytes of a file a chunk has; an aggregation file names the variable that they belong to, which
-`virtualds.datasets.aggregation_fragments` finds. A file is written only after it was read as
-everybody reads it, and has the references, values and attributes of the group
-(`check_read_back`): nothing in it is a guess.
+bytes of a file a chunk has; an aggregation file names the variable to which they belong, which
+`virtualds.datasets.aggregation_fragments` finds. Before a file is written, its bytes are read back,
+and must have the references, values and attributes of the group (`check_read_back`).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from virtualds.datasets.aggregation import (
 )
 from virtualds.datasets.aggregation_fragments import (
     OTHER_FORMAT,
+    AggregatedVariable,
     ChunkRows,
     FragmentFinder,
     FragmentGrid,
-    WantedVariable,
+    fill_constants,
     find_constant_edges,
     list_missing_values,
-    spread_constants,
     tabulate_chunks,
 )
 from virtualds.datasets.aggregation_plan import (
@@ -81,17 +80,17 @@ from virtualds.urls import make_relative, scheme_of
 
 NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
 TIMES = ("units", "calendar")
-"""Attributes that bounds have from their coordinate (CF 7.1)."""
+"""Attributes that bounds take from their coordinate (CF 7.1)."""
 
 # ---------------------------------------------------------------------- the aggregation file
 
 
 @dataclass
 class DocumentBuilder:
-    """Builds the group that an aggregation file stores: scalars, and what describes each.
+    """Builds the group that an aggregation file stores: scalars, and variables that describe them.
 
-    ``conventions`` is the attribute of the dataset, in place of which the file has another one.
-    ``dims`` are the sizes of the dimensions of arrays, by path of the group.
+    ``conventions`` is the attribute ``Conventions`` of the dataset, which the file replaces. After
+    `build`, ``dims`` has the sizes of the dimensions of arrays, by path of the group.
     """
 
     url: str
@@ -102,36 +101,36 @@ class DocumentBuilder:
     def build(
         self,
         group: ManifestGroup,
-        wanted: Mapping[Name, WantedVariable],
+        aggregated: Mapping[Name, AggregatedVariable],
         grids: Mapping[Name, FragmentGrid],
         path: str = "",
     ) -> ManifestGroup:
         """Return a group with scalars in place of virtual arrays."""
-        taken = {*group.variables, *group.groups, *find_dims(group)}
-        made = dict[str, ManifestVariable]()
-        known = dict[Any, str]()
+        used_names = {*group.variables, *group.groups, *find_dims(group)}
+        descriptive = dict[str, ManifestVariable]()
+        name_of = dict[Any, str]()
 
-        def name_anew(name: str) -> str:
-            tried = name
-            while tried in taken:
-                number = int(tried[len(name) + 1 :] or 0) + 1
-                tried = f"{name}_{number}"
-            taken.add(tried)
-            return tried
+        def make_unique(name: str) -> str:
+            candidate = name
+            while candidate in used_names:
+                number = int(candidate[len(name) + 1 :] or 0) + 1
+                candidate = f"{name}_{number}"
+            used_names.add(candidate)
+            return candidate
 
         def add(name: str, dims: tuple[str, ...], values: Any) -> str:
             key = name, dims, values.shape, tuple(values.ravel().tolist())
-            if key not in known:
-                known[key] = name_anew(name)
+            if key not in name_of:
+                name_of[key] = make_unique(name)
                 axes = list[str]()
                 for dim, size in zip(dims, values.shape, strict=True):
                     axis = name, dim, size
-                    if axis not in known:
-                        known[axis] = name_anew(dim)
-                    axes.append(known[axis])
-                own = {OWN_CONVENTIONS: self.conventions} if name == MAP else {}
-                made[known[key]] = ManifestVariable(tuple(axes), values, own)
-            return known[key]
+                    if axis not in name_of:
+                        name_of[axis] = make_unique(dim)
+                    axes.append(name_of[axis])
+                map_attributes = {OWN_CONVENTIONS: self.conventions} if name == MAP else {}
+                descriptive[name_of[key]] = ManifestVariable(tuple(axes), values, map_attributes)
+            return name_of[key]
 
         variables = dict[str, ManifestVariable]()
         for name, variable in group.variables.items():
@@ -139,80 +138,87 @@ class DocumentBuilder:
             if grid is None:
                 variables[name] = replace(variable, data=variable.read())
                 continue
-            found = wanted[path, name]
-            self.dims.setdefault(path, {}).update(zip(found.dims, found.array.shape, strict=True))
-            described = " ".join(
+            target = aggregated[path, name]
+            self.dims.setdefault(path, {}).update(zip(target.dims, target.array.shape, strict=True))
+            aggregated_data = " ".join(
                 f"{feature}: {add(f'fragment_{feature}', dims, values)}"
-                for feature, dims, values in self._describe(found, grid)
+                for feature, dims, values in self._iterate_features(target, grid)
             )
             attributes = {
-                **found.attributes,
-                AGGREGATED_DIMENSIONS: " ".join(found.dims),
-                AGGREGATED_DATA: described,
+                **target.attributes,
+                AGGREGATED_DIMENSIONS: " ".join(target.dims),
+                AGGREGATED_DATA: aggregated_data,
             }
-            # numbers that are only masked are stored, and those that are scaled are values
+            # scaled variables have the dtype of unpacked values, others that of stored numbers
             is_scaled = not variable.attributes.keys().isdisjoint(SCALING)
-            array: Any = found.array if is_scaled else variable.data
+            array: Any = target.array if is_scaled else variable.data
             dtype = array.dtype.newbyteorder("=")
-            fills = list_fills(found.attributes)
+            fills = list_fills(target.attributes)
             value = np.asarray(fills[0] if fills else 0).astype(dtype)
             variables[name] = ManifestVariable((), value, attributes)
         below = {
-            name: self.build(child, wanted, grids, f"{path}/{name}".strip("/"))
+            name: self.build(child, aggregated, grids, f"{path}/{name}".strip("/"))
             for name, child in group.groups.items()
         }
         attributes = dict(group.attributes)
         if grids and not path:
             attributes["Conventions"] = add_conventions(self.conventions)
         return replace(
-            group, variables={**variables, **made}, attributes=attributes, groups=below, notes={}
+            group,
+            variables={**variables, **descriptive},
+            attributes=attributes,
+            groups=below,
+            notes={},
         )
 
-    def _describe(
-        self, found: WantedVariable, grid: FragmentGrid
+    def _iterate_features(
+        self, variable: AggregatedVariable, grid: FragmentGrid
     ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-        """Yield the features of a variable: name, dimensions, and values."""
-        for dim in found.dims:
+        """Yield the name, dimensions and values of each feature of a variable."""
+        for dim in variable.dims:
             if not dim or dim.split() != [dim]:
                 raise UnsupportedError(
                     f"the name of its dimension {dim!r} has blanks, which separate names in the "
                     f"attribute {AGGREGATED_DIMENSIONS}; rename it (ds.rename)"
                 )
-        dims = tuple(f"f_{dim}" for dim in found.dims)
+        dims = tuple(f"f_{dim}" for dim in variable.dims)
         longest = max(map(len, grid.lengths), default=1)
         if not dims:
             yield "map", (), np.array(1, "i4")
         else:
             most = max(max(row, default=1) for row in grid.lengths)
-            kind = "i4" if most < 2**31 else "i8"
+            dtype = "i4" if most < 2**31 else "i8"
             # masked by the default fill value of netCDF
-            fill = {"i4": -2147483647, "i8": -9223372036854775806}[kind]
-            lengths = np.full((len(dims), longest), fill, kind)
-            for row, some in zip(lengths, grid.lengths, strict=True):
-                row[: len(some)] = some
+            fill = {"i4": -2147483647, "i8": -9223372036854775806}[dtype]
+            lengths = np.full((len(dims), longest), fill, dtype)
+            for row, axis_lengths in zip(lengths, grid.lengths, strict=True):
+                row[: len(axis_lengths)] = axis_lengths
             yield "map", ("map_axis", "map_fragment"), lengths
         if grid.values is not None:
-            yield "unique_values", dims, mask_missing(grid.values, found.attributes)
+            yield "unique_values", dims, mask_missing(grid.values, variable.attributes)
             return
         uris = np.full(grid.shape, "", object)
-        names = np.full(grid.shape, "", object)
+        identifier_grid = np.full(grid.shape, "", object)
         for index, part in grid.parts.items():
-            uris[index], names[index] = make_uri(part.url, self.url, self.relative), part.identifier
+            uris[index], identifier_grid[index] = (
+                make_uri(part.url, self.url, self.relative),
+                part.identifier,
+            )
         yield "uris", dims, uris
-        used = dict.fromkeys(part.identifier for part in grid.parts.values())
-        if len(used) == 1:
-            yield "identifiers", (), np.array(next(iter(used)), object)
+        identifiers = dict.fromkeys(part.identifier for part in grid.parts.values())
+        if len(identifiers) == 1:
+            yield "identifiers", (), np.array(next(iter(identifiers)), object)
         else:
-            yield "identifiers", dims, names
+            yield "identifiers", dims, identifier_grid
 
 
 def mask_missing(values: Array, attributes: Mapping[str, Any]) -> Array:
-    """Return constants with what marks missing ones: NaN, or the default fill value of netCDF."""
-    found = values.astype(values.dtype.newbyteorder("="))
-    default = NETCDF_FILLS.get(found.dtype.str[1:], np.nan)
+    """Return constants with missing ones as NaN, or as the default fill value of netCDF."""
+    masked = values.astype(values.dtype.newbyteorder("="))
+    default = NETCDF_FILLS.get(masked.dtype.str[1:], np.nan)
     for fill in [np.nan, *list_fills(attributes)]:
-        found[(found == fill) | ((fill != fill) & (found != found))] = default
-    return found
+        masked[(masked == fill) | ((fill != fill) & (masked != masked))] = default
+    return masked
 
 
 def find_dims(group: ManifestGroup) -> set[str]:
@@ -221,29 +227,29 @@ def find_dims(group: ManifestGroup) -> set[str]:
 
 
 def make_uri(url: str, base: str, relative: bool) -> str:
-    """Return the uri of a fragment (RFC 3986), relative to the aggregation file if wanted."""
-    found = make_relative(url, base) if relative else url
+    """Return the uri of a fragment (RFC 3986), optionally relative to the aggregation file."""
+    uri = make_relative(url, base) if relative else url
     if scheme_of(url) != "file" or "::" in url:
-        return found
-    scheme, colon, path = found.rpartition("://")
-    return f"{scheme}{colon}{quote(path, safe=SAFE)}"
+        return uri
+    scheme, colon, path = uri.rpartition("://")
+    return f"{scheme}{colon}{quote(path, safe=UNESCAPED)}"
 
 
-SAFE = "/!$&'()*+,;=:@~"
+UNESCAPED = "/!$&'()*+,;=:@~"
 """Characters of a path that need no escape (RFC 3986, section 3.3)."""
 
 
-# ---------------------------------------------------------------------- what is stored
+# ---------------------------------------------------------------------- encoding
 
 
 def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
-    """Return the aggregation file of a group, after it was read and found to be the same.
+    """Return the bytes of the aggregation file of a group, after they were verified.
 
     Raises
     ------
     UnsupportedError
-        Variables are not made of whole variables of netCDF files, or netCDF cannot store something;
-        all of them are named.
+        Variables do not consist of whole variables of netCDF files, or netCDF cannot store them;
+        the message names all of them.
     ReadError
         A file cannot be read, or has changed since it was scanned.
     """
@@ -254,8 +260,8 @@ def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
 
 
 def _encode(group: ManifestGroup, url: str, relative: bool) -> tuple[bytes, list[str]]:
-    """Return the aggregation file of a group, and why it cannot be written."""
-    # what the file itself holds, as of a set that is changed, is in memory before it is replaced
+    """Return the bytes of an aggregation file, and the reasons why it cannot be written."""
+    # a set that is changed is replaced, so its own values are loaded first
     group = group.map_variables(lambda path, variable: _load_own_values(variable, url))
     group = to_netcdf_types(group)
     expected, grids, problems = plan_fragments(group, url)
@@ -270,98 +276,98 @@ def _encode(group: ManifestGroup, url: str, relative: bool) -> tuple[bytes, list
 
 
 def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
-    """Return a group whose variables have types of netCDF.
+    """Return a group whose variables have netCDF types.
 
-    Bytes in memory become characters along a dimension of their own. Dates of numpy become numbers
-    with units, and are loaded if the reference dates of files differ.
+    Bytes in memory become characters along a new dimension. Numpy dates become numbers with units,
+    and are loaded if the reference dates of files differ.
     """
-    found = dict(group.variables)
-    taken = find_dims(group)
+    variables = dict(group.variables)
+    used_dims = find_dims(group)
     bounds = {v.attributes.get("bounds"): name for name, v in group.variables.items()}
     # bounds have the units of their coordinate, which are chosen first
-    for name, variable in sorted(found.items(), key=lambda item: item[0] in bounds):
+    for name, variable in sorted(variables.items(), key=lambda item: item[0] in bounds):
         width = variable.data.dtype.itemsize
         if variable.data.dtype.kind in "mM":
             with locating(f"variable {name!r}"):
-                lender = found[bounds[name]].attributes if name in bounds else {}
-                found[name] = _encode_dates(name, variable, lender)
+                lender = variables[bounds[name]].attributes if name in bounds else {}
+                variables[name] = _encode_dates(name, variable, lender)
         elif isinstance(variable.data, ManifestArray):
             continue
         elif variable.data.dtype.kind == "S" and width > 1:
             dim = str(variable.encoding.get(CHARACTER_AXIS) or f"string{width}")
-            while dim in taken:
+            while dim in used_dims:
                 dim = f"{dim}_"
-            taken.add(dim)
+            used_dims.add(dim)
             values = np.ascontiguousarray(variable.read())
             characters = np.frombuffer(values.tobytes(), "S1").reshape(*values.shape, width)
-            found[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
+            variables[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
     below = {name: to_netcdf_types(child) for name, child in group.groups.items()}
-    return replace(group, variables=found, groups=below)
+    return replace(group, variables=variables, groups=below)
 
 
 def _encode_dates(
     name: str, variable: ManifestVariable, lender: Mapping[str, Any]
 ) -> ManifestVariable:
-    """Return dates or durations as numbers with units (CF 4.4), if that loses nothing.
+    """Return dates or durations as numbers with units (CF 4.4), or raise if that is inexact.
 
-    ``lender`` are the attributes of the coordinate whose bounds they are.
+    ``lender`` are the attributes of their coordinate, if the variable holds bounds.
     """
     if isinstance(variable.data, ManifestArray):
         variable.data.check_limit(variable.data.nbytes)
-    shown = xr.Variable(variable.dims, variable.read(), variable.attributes)
-    is_lent = shown.dtype.kind == "M" and are_date_units(lender.get("units"))
-    if is_lent:
-        shown.encoding = {name: lender[name] for name in TIMES if name in lender}
-    stored = xr.conventions.encode_cf_variable(shown, name=name)
-    again = xr.conventions.decode_cf_variable(
-        name, stored.copy(), decode_timedelta=shown.dtype.kind == "m"
+    dates = xr.Variable(variable.dims, variable.read(), variable.attributes)
+    has_lender = dates.dtype.kind == "M" and are_date_units(lender.get("units"))
+    if has_lender:
+        dates.encoding = {name: lender[name] for name in TIMES if name in lender}
+    stored = xr.conventions.encode_cf_variable(dates, name=name)
+    roundtrip = xr.conventions.decode_cf_variable(
+        name, stored.copy(), decode_timedelta=dates.dtype.kind == "m"
     )
-    if not np.array_equal(again.values, shown.values, equal_nan=True):
+    if not np.array_equal(roundtrip.values, dates.values, equal_nan=True):
         raise UnsupportedError(
-            f"its values are {shown.dtype}, and no units of CF hold them exactly; convert them to "
+            f"its values are {dates.dtype}, and no units of CF hold them exactly; convert them to "
             f"numbers, or leave it out (ds.drop_vars)"
         )
-    attributes = {n: v for n, v in stored.attrs.items() if not (is_lent and n in TIMES)}
+    attributes = {n: v for n, v in stored.attrs.items() if not (has_lender and n in TIMES)}
     return replace(variable, data=np.asarray(stored.values), attributes=attributes)
 
 
 def plan_fragments(
     group: ManifestGroup, url: str
-) -> tuple[dict[Name, WantedVariable], dict[Name, FragmentGrid], list[str]]:
-    """Return the virtual variables of a group, their fragments, and why there are none."""
-    wanted = {
-        (path, name): found
+) -> tuple[dict[Name, AggregatedVariable], dict[Name, FragmentGrid], list[str]]:
+    """Return the virtual variables of a group, their fragment grids, and all problems."""
+    variables = {
+        (path, name): aggregated
         for path, part in group.walk()
         for name, variable in part.variables.items()
-        if (found := want_variable((path, name), variable)) is not None
+        if (aggregated := to_aggregated_variable((path, name), variable)) is not None
     }
     finder = FragmentFinder(make_fragment_opener(parsers=NETCDF))
-    finder.find(list(wanted.values()))
+    finder.find(list(variables.values()))
     problems, grids = list[str](), dict[Name, FragmentGrid]()
-    for key, one in wanted.items():
-        reason = one.problem
-        if any(part.url == url for part in one.parts):
+    for key, target in variables.items():
+        reason = target.problem
+        if any(part.url == url for part in target.parts):
             reason = "its chunks are in the file that would be replaced; choose another name"
         if not reason:
             try:
-                grids[key] = FragmentGrid.of(one)
+                grids[key] = FragmentGrid.of(target)
             except UnsupportedError as error:
                 reason = f"{error}"
         if reason:
-            problems.append(f"{one.path}: {reason}")
-    for one in wanted.values():
-        for file in one.rows.files:
-            now = finder.files.get(file.url)
-            if now is not None and now.merge(file) is None:
+            problems.append(f"{target.path}: {reason}")
+    for target in variables.values():
+        for file in target.rows.files:
+            current = finder.files.get(file.url)
+            if current is not None and current.merge(file) is None:
                 raise ReadError(
                     f"{file.url} has changed since it was scanned (size, time, etag "
-                    f"{list(file.fingerprint)}, now {list(now.fingerprint)}); scan it again"
+                    f"{list(file.fingerprint)}, now {list(current.fingerprint)}); scan it again"
                 )
-    return wanted, grids, problems
+    return variables, grids, problems
 
 
-def want_variable(key: Name, variable: ManifestVariable) -> WantedVariable | None:
-    """Return a variable that is put together from files, or None if its values are stored."""
+def to_aggregated_variable(key: Name, variable: ManifestVariable) -> AggregatedVariable | None:
+    """Return a variable as one to aggregate, or None if its values are to be stored."""
     data = variable.data
     if not isinstance(data, ManifestArray) or not data.size:
         return None
@@ -370,53 +376,55 @@ def want_variable(key: Name, variable: ManifestVariable) -> WantedVariable | Non
     if is_inline.any() and is_inline.all():
         data.check_limit(data.nbytes)
         return None
-    array = show_array(key[1], variable)
+    array = unpack_array(key[1], variable)
     attributes = variable.attributes
     if not attributes.keys().isdisjoint(SCALING):
         # fragments are unpacked by their own attributes (CF 2.8.3)
         attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
-    found = WantedVariable(key, variable.dims, array, attributes, rows)
+    aggregated = AggregatedVariable(key, variable.dims, array, attributes, rows)
     if is_inline.any():
-        found.problem = f"some of its chunks are in files, and others in the set; {OTHER_FORMAT}"
-    return found
+        aggregated.problem = (
+            f"some of its chunks are in files, and others in the set; {OTHER_FORMAT}"
+        )
+    return aggregated
 
 
-def show_array(name: str, variable: ManifestVariable) -> ManifestArray:
-    """Return a virtual array as it is unpacked; dates stay numbers."""
+def unpack_array(name: str, variable: ManifestVariable) -> ManifestArray:
+    """Return a virtual array of unpacked values; dates stay numbers."""
     array: Any = variable.data
     if are_date_units(variable.attributes.get("units")) or array.dtype.kind not in "iuf":
         return array  # type: ignore[no-any-return]
     attributes = {n: v for n, v in variable.attributes.items() if n in PACKING_ATTRIBUTES}
     stored = ManifestGroup({name: replace(variable, attributes=attributes, encoding={})})
-    shown = to_virtual_dataset(stored, OpenOptions(loadable_variables=[]))
-    found = get_virtual_array(shown.variables[name])
-    return array if found is None else found
+    dataset = to_virtual_dataset(stored, OpenOptions(loadable_variables=[]))
+    unpacked = get_virtual_array(dataset.variables[name])
+    return array if unpacked is None else unpacked
 
 
 def check_read_back(
     data: bytes,
     url: str,
     group: ManifestGroup,
-    expected: Mapping[Name, WantedVariable],
+    expected: Mapping[Name, AggregatedVariable],
 ) -> list[str]:
-    """Return how an aggregation file at a url, as it is read, differs from a group."""
+    """Return how the bytes of an aggregation file at a url, when read, differ from a group."""
     files = {file.url: file for one in expected.values() for file in one.rows.files}
     reader, source = reader_of(Location.of(data))
     stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
 
     def get_file(uri: str) -> SourceFile:
-        meant = resolve_url(uri, url)
-        return files.get(meant, SourceFile(meant))
+        resolved = resolve_url(uri, url)
+        return files.get(resolved, SourceFile(resolved))
 
     file = AggregationFile(SourceFile(url), get_file, frozenset(), lambda: stored)
     read = build_aggregations(stored, file, "", make_fragment_opener())
     if problems := read.all_problems():
         return [f"{name}: it would not be read again: {error}" for name, error in problems.items()]
-    found = dict(read.walk())
+    group_at = dict(read.walk())
     return [
         f"{path or name or 'its attributes'}: {difference}; {LOAD_OR_LEAVE_OUT}"
         for where, part in group.walk()
-        for name, difference in _iterate_differences(where, part, found[where], expected)
+        for name, difference in _iterate_differences(where, part, group_at[where], expected)
         for path in ["/".join(filter(None, (where, name)))]
     ]
 
@@ -425,91 +433,97 @@ def _iterate_differences(
     where: str,
     group: ManifestGroup,
     read: ManifestGroup,
-    expected: Mapping[Name, WantedVariable],
+    expected: Mapping[Name, AggregatedVariable],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the variables that differ between a group and what is read of it, and how."""
-    if name := _find_differing(group.attributes, read.attributes):
+    """Yield the name of each variable that would be read differently, and the difference."""
+    if name := _find_different_attribute(group.attributes, read.attributes):
         yield "", f"the attribute {name!r} would be read as {read.attributes.get(name)!r:.80}"
     for name in group.variables.keys() ^ read.variables.keys():
         yield name, "it would be there only before, or only after, writing"
     for name in group.variables.keys() & read.variables.keys():
-        wanted, found = expected.get((where, name)), read.variables[name]
+        aggregated, read_variable = expected.get((where, name)), read.variables[name]
         variable = group.variables[name]
-        attributes = variable.attributes if wanted is None else wanted.attributes
-        if found.dims != variable.dims:
-            yield name, f"its dimensions would be read as {found.dims}"
-        elif differing := _find_differing(attributes, found.attributes, wanted is not None):
-            shown = found.attributes.get(differing)
-            yield name, f"its attribute {differing!r} would be read as {shown!r:.80}"
-        elif wanted is None or not isinstance(found.data, ManifestArray):
-            before = variable.read() if wanted is None else wanted.array.read()
-            if not _is_alike(before, found.read()):
+        attributes = variable.attributes if aggregated is None else aggregated.attributes
+        if read_variable.dims != variable.dims:
+            yield name, f"its dimensions would be read as {read_variable.dims}"
+        elif differing := _find_different_attribute(
+            attributes, read_variable.attributes, aggregated is not None
+        ):
+            value = read_variable.attributes.get(differing)
+            yield name, f"its attribute {differing!r} would be read as {value!r:.80}"
+        elif aggregated is None or not isinstance(read_variable.data, ManifestArray):
+            before = variable.read() if aggregated is None else aggregated.array.read()
+            if not _is_equal(before, read_variable.read()):
                 yield name, "its values would be read as others"
-        elif why := find_difference(wanted.array, show_array(name, found)):
+        elif why := find_difference(aggregated.array, unpack_array(name, read_variable)):
             yield name, why
 
 
-def _find_differing(one: Mapping[str, Any], other: Mapping[str, Any], unpacks: bool = False) -> str:
-    """Return the name of an attribute in which two differ, or "".
+def _find_different_attribute(
+    one: Mapping[str, Any], other: Mapping[str, Any], ignore_packing: bool = False
+) -> str:
+    """Return the name of an attribute that differs, or "".
 
-    With ``unpacks``, not of those by which numbers are unpacked: pipelines show these.
+    With ``ignore_packing``, ignore packing attributes, which pipelines contain.
     """
-    names = sorted((one.keys() | other.keys()) - set(PACKING_ATTRIBUTES if unpacks else ()))
-    return next((n for n in names if not _is_alike(one.get(n), other.get(n))), "")
+    names = sorted((one.keys() | other.keys()) - set(PACKING_ATTRIBUTES if ignore_packing else ()))
+    return next((n for n in names if not _is_equal(one.get(n), other.get(n))), "")
 
 
-def _is_alike(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     """Return whether values are equal, of the same kind and size, as netCDF stores them."""
     if one is None or other is None:
         return one is other
     a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
-    textual = a.dtype.kind in "UO" and b.dtype.kind in "UO"
-    if a.shape != b.shape or not (textual or a.dtype.kind == b.dtype.kind):
+    are_strings = a.dtype.kind in "UO" and b.dtype.kind in "UO"
+    if a.shape != b.shape or not (are_strings or a.dtype.kind == b.dtype.kind):
         return False
-    if not textual and a.dtype.kind != "S" and a.dtype.itemsize != b.dtype.itemsize:
+    if not are_strings and a.dtype.kind != "S" and a.dtype.itemsize != b.dtype.itemsize:
         return False
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
 def find_difference(array: ManifestArray, read: ManifestArray) -> str:
-    """Return how the values of an array differ from those of another, by references, or ""."""
-    native = [one.dtype.newbyteorder("=") for one in (array, read)]
+    """Return how an array differs from another by its references, or ""."""
+    native = [expected.dtype.newbyteorder("=") for expected in (array, read)]
     if array.shape != read.shape or native[0] != native[1]:
         return f"it would be read as {read.shape} {read.dtype}, and is {array.shape} {array.dtype}"
-    one, other = (_sort(tabulate_chunks(a)) for a in (array, read))
+    expected, found = (_sort_by_start(tabulate_chunks(a)) for a in (array, read))
     places = ("offset", "length", "begin", "stop", "origin", "encoded")
     if (
-        one.file.size != other.file.size
-        or any(not np.array_equal(getattr(one, n), getattr(other, n)) for n in places)
-        or not np.array_equal(one.urls[one.file], other.urls[other.file])
+        expected.file.size != found.file.size
+        or any(not np.array_equal(getattr(expected, n), getattr(found, n)) for n in places)
+        or not np.array_equal(expected.urls[expected.file], found.urls[found.file])
     ):
         return "its chunks would be others"
-    pairs = np.unique(np.stack([one.pipeline, other.pipeline]), axis=1)
+    pairs = np.unique(np.stack([expected.pipeline, found.pipeline]), axis=1)
     for before, after in pairs.T.tolist():
-        # what fills missing chunks is compared as values
-        was = _normalise(array.pipelines[before], array.dtype)
-        now = _normalise(read.pipelines[after], read.dtype)
-        if was != now:
-            names = name_pipelines([was, now])
+        # fill values are compared below, as values of missing chunks
+        expected_pipeline = _normalise_pipeline(array.pipelines[before], array.dtype)
+        found_pipeline = _normalise_pipeline(read.pipelines[after], read.dtype)
+        if expected_pipeline != found_pipeline:
+            names = name_pipelines([expected_pipeline, found_pipeline])
             return f"its chunks would be decoded as {names[1]}, and are {names[0]}"
-    values = [list_missing_values(a) for a in (array, read)]
-    if values[0] or values[1]:
-        same = len(values[0]) == len(values[1]) == 1 and is_same_scalar(*(v[0] for v in values))
-        if not same and one.file.size == 0:
-            same = is_same_constant(array, read)
-        if not same:
-            return f"elements in no chunk would be read as {values[1]}, and are {values[0]}"
+    missing = [list_missing_values(a) for a in (array, read)]
+    if missing[0] or missing[1]:
+        is_same = len(missing[0]) == len(missing[1]) == 1 and is_same_scalar(
+            *(v[0] for v in missing)
+        )
+        if not is_same and expected.file.size == 0:
+            is_same = is_same_constant(array, read)
+        if not is_same:
+            return f"elements in no chunk would be read as {missing[1]}, and are {missing[0]}"
     return ""
 
 
-def _normalise(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
-    """Return a pipeline without what changes no existing chunk: its fill, NaN that become NaN."""
+def _normalise_pipeline(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
+    """Return a pipeline without its fill, and without packing that changes no value."""
     packing = pipeline.packing
     if isinstance(packing, Packing):
         packing = replace(packing, fills=tuple(fill for fill in packing.fills if fill == fill))
         is_plain = packing.is_identity and packing.integer is None
         if is_plain and np.can_cast(pipeline.dtype, dtype, "safe"):
-            # an array casts numbers of its pipelines that way, too
+            # arrays cast the numbers of their pipelines in the same way
             packing = None
     return replace(pipeline, fill=None, packing=packing)
 
@@ -518,11 +532,11 @@ def is_same_constant(one: ManifestArray, other: ManifestArray) -> bool:
     """Return whether arrays without references have the same values."""
     pairs = zip(find_constant_edges(one), find_constant_edges(other), strict=True)
     edges = [np.union1d(*pair) for pair in pairs]
-    a, b = (spread_constants(array, edges) for array in (one, other))
+    a, b = (fill_constants(array, edges) for array in (one, other))
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
-def _sort(rows: ChunkRows) -> ChunkRows:
+def _sort_by_start(rows: ChunkRows) -> ChunkRows:
     return rows.take(np.lexsort(rows.begin[::-1])) if len(rows.begin) else rows
 
 
@@ -552,7 +566,7 @@ def _load_own_values(variable: ManifestVariable, url: str) -> ManifestVariable:
 
 @dataclass(frozen=True)
 class AggregationVersion:
-    """An aggregation file that a writer has read: its url, and the name of its version."""
+    """An aggregation file that a writer has read, and the version that it had."""
 
     url: str
     options: StorageOptions | None
@@ -599,14 +613,14 @@ def _read_base(location: Location, allow: AccessPolicy) -> tuple[ManifestGroup, 
 
 
 def _has_relative_uris(url: str, stored: ManifestGroup) -> bool:
-    """Return whether a file names those of its fragments relative to its folder."""
+    """Return whether an aggregation file has relative uris."""
     found = list[str]()
 
-    def note(uri: str) -> SourceFile:
+    def collect_uri(uri: str) -> SourceFile:
         found.append(uri)
         return SourceFile(resolve_url(uri, url))
 
-    file = AggregationFile(SourceFile(url), note, frozenset(), lambda: stored)
+    file = AggregationFile(SourceFile(url), collect_uri, frozenset(), lambda: stored)
     for path, name in find_aggregations(stored):
         with suppress(VirtualdsError):
             file.plan(path, name)
@@ -636,12 +650,12 @@ def write(
     base : AggregationVersion, optional
         The version to change.
     relative_paths : bool, optional
-        Whether uris begin at the folder of the file; by default as before.
+        Whether uris are relative to the file; by default as in ``base``.
 
     Raises
     ------
     UnsupportedError
-        Variables are not made of whole variables of netCDF files; all of them are named.
+        Variables do not consist of whole variables of netCDF files; the message names all of them.
     ReadError
         A file cannot be read, or has changed since it was scanned.
     FileExistsError
@@ -665,9 +679,9 @@ def write(
 
 
 def _check_replaceable(url: str, options: StorageOptions | None) -> None:
-    """Raise an error for a file that has data of its own, which would be lost.
+    """Raise an error for a file with data of its own, which would be lost.
 
-    The suffix of the format says that a file is a set, which may hold nothing but values.
+    A file with the suffix of the format is taken as a set, even if it has only loaded values.
     """
     if url.endswith(SUFFIX):
         return
@@ -689,11 +703,11 @@ def _check_replaceable(url: str, options: StorageOptions | None) -> None:
 def list_obstacles(variable: ManifestVariable, **choices: Any) -> list[str]:
     """Return the reasons why an aggregation file cannot store a virtual variable."""
     try:
-        _, problems = _encode(ManifestGroup({NAMELESS: variable}), "file:///set.nca", False)
+        _, problems = _encode(ManifestGroup({PLACEHOLDER: variable}), "file:///set.nca", False)
     except UnsupportedError as error:
         problems = [f"{error}"]
-    return [problem.removeprefix(f"{NAMELESS}: ") for problem in problems]
+    return [problem.removeprefix(f"{PLACEHOLDER}: ") for problem in problems]
 
 
-NAMELESS = "variable"
-"""The name of a variable of which only the values are known."""
+PLACEHOLDER = "variable"
+"""The name of a variable that is checked by itself."""

@@ -21,7 +21,7 @@ Span = tuple[float, float]
 Kind = Literal["positions", "numbers", "hours", "dates"]
 EPOCH = "days since 1970-01-01"
 """The unit of date axes (CF conventions, section 4.4), in the calendar of the dates."""
-OF_NUMPY = "proleptic_gregorian"
+NUMPY_CALENDAR = "proleptic_gregorian"
 
 
 class NumericCoordinate(NamedTuple):
@@ -29,7 +29,7 @@ class NumericCoordinate(NamedTuple):
 
     kind: Kind
     numbers: Floats
-    calendar: str = OF_NUMPY
+    calendar: str = NUMPY_CALENDAR
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class AxisCells:
     high: Floats
     missing: tuple[Span, ...] = ()
     doubled: tuple[Span, ...] = ()
-    calendar: str = OF_NUMPY
+    calendar: str = NUMPY_CALENDAR
 
     def __post_init__(self) -> None:
         if not (self.low <= self.high).all():
@@ -65,8 +65,8 @@ class AxisCells:
         If the coordinate is not loaded, is not monotonic, or reverses anywhere other than at
         ``borders``, the cells are the positions themselves.
         """
-        found = _find_coordinate(dataset, dim)
-        if found is not None and (cells := _make_cells(cls, found, borders)) is not None:
+        coordinate = _find_coordinate(dataset, dim)
+        if coordinate is not None and (cells := _make_cells(cls, coordinate, borders)) is not None:
             return cells
         return cls.of_positions(dataset.sizes[dim])
 
@@ -94,21 +94,21 @@ class AxisCells:
 
         >>> dates = np.array([0, 1, 2, 9, 10]) * np.timedelta64(1, "D") + np.datetime64("1970")
         >>> cells = AxisCells.of(xr.Dataset(coords={"time": dates.astype("M8[ns]")}), "time")
-        >>> [found.tolist() for found in cells.pieces(np.array([0]), np.array([5]))]
+        >>> [column.tolist() for column in cells.pieces(np.array([0]), np.array([5]))]
         [[0, 0], [0.0, 9.0], [3.0, 11.0]]
         """
         breaks = self._breaks
         first = np.searchsorted(breaks, start, side="right")
         count = np.searchsorted(breaks, stop) - first
-        own = np.repeat(np.arange(start.size), count + 1)
-        piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        range_index = np.repeat(np.arange(start.size), count + 1)
+        piece = np.arange(range_index.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
         # the cut at the end of each piece, and the one before it
-        cut, ends = first[own] + piece, np.append(breaks, self.low.size)
+        cut, ends = first[range_index] + piece, np.append(breaks, self.low.size)
         return (
-            own,
+            range_index,
             *self.spans(
-                np.where(piece == 0, start[own], ends[cut - 1]),
-                np.where(piece == count[own], stop[own], ends[cut]),
+                np.where(piece == 0, start[range_index], ends[cut - 1]),
+                np.where(piece == count[range_index], stop[range_index], ends[cut]),
             ),
         )
 
@@ -138,7 +138,7 @@ class AxisCells:
         """
         if self.kind != "dates":
             return f"{number + 0.0:,.6g}"
-        if self.calendar == OF_NUMPY:
+        if self.calendar == NUMPY_CALENDAR:
             minutes = np.datetime64(round(number * 24 * 60), "m")
             return text_of(minutes.astype("M8[s]")).removesuffix(":00")
         import cftime
@@ -155,8 +155,8 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> NumericCoordinate | 
     if get_virtual_array(variable) is not None or is_lazy(variable) or variable.chunks:
         return None
     values: Any = variable.values
-    found = to_numbers(values)
-    return found if found is not None and np.isfinite(found.numbers).all() else None
+    coordinate = to_numbers(values)
+    return coordinate if coordinate is not None and np.isfinite(coordinate.numbers).all() else None
 
 
 def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
@@ -179,38 +179,38 @@ def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
 
 
 def _make_cells(
-    cls: type[AxisCells], found: NumericCoordinate, borders: Ints | None
+    cls: type[AxisCells], coordinate: NumericCoordinate, borders: Ints | None
 ) -> AxisCells | None:
     """Return the cells of a coordinate, or None if it reverses within a part."""
-    steps = np.diff(found.numbers)
+    steps = np.diff(coordinate.numbers)
     sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0
-    rising = sign * found.numbers
+    rising = sign * coordinate.numbers
     breaks = np.flatnonzero(np.diff(rising) <= 0) + 1
     if borders is not None and not np.isin(breaks, borders).all():
         return None
     if borders is None and breaks.size:
         return None
     steps = np.diff(rising)
-    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+    usual_step = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
     # the steps across missing dates, if all others are regular
-    has_gaps = found.kind == "dates" and bool(find_gaps_among(steps[steps > 0]))
-    ends_early = (steps <= 0) | (has_gaps & (steps >= GAP_FACTOR * usual))
-    width = np.append(np.where(ends_early, usual, steps), usual)
+    has_gaps = coordinate.kind == "dates" and bool(find_gaps_among(steps[steps > 0]))
+    ends_early = (steps <= 0) | (has_gaps & (steps >= GAP_FACTOR * usual_step))
+    width = np.append(np.where(ends_early, usual_step, steps), usual_step)
     low, high = rising, rising + width
-    missing = tuple(_find_missing(rising, usual)) if found.kind == "dates" else ()
+    missing = tuple(_find_missing(rising, usual_step)) if coordinate.kind == "dates" else ()
     doubled = tuple(_find_repeated(low, high, breaks))
     if sign > 0:
-        return cls(found.kind, low, high, missing, doubled, found.calendar)
+        return cls(coordinate.kind, low, high, missing, doubled, coordinate.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
-    return cls(found.kind, -high, -low, missing, doubled, found.calendar)
+    return cls(coordinate.kind, -high, -low, missing, doubled, coordinate.calendar)
 
 
-def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
+def _find_missing(rising: Floats, usual_step: float) -> Iterator[Span]:
     """Yield the intervals without times, as `find_gaps` finds them."""
     values = np.unique(rising)
     if values.size > 2:
         for index in find_gaps_among(np.diff(values)):
-            yield float(values[index]) + usual, float(values[index + 1])
+            yield float(values[index]) + usual_step, float(values[index + 1])
 
 
 def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
@@ -221,5 +221,5 @@ def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], ends[order]
     furthest = np.maximum.accumulate(ends)[:-1]
-    both = np.stack([starts[1:], np.minimum(ends[1:], furthest)], axis=1)
-    yield from map(tuple, both[both[:, 0] < both[:, 1]].tolist())
+    overlaps = np.stack([starts[1:], np.minimum(ends[1:], furthest)], axis=1)
+    yield from map(tuple, overlaps[overlaps[:, 0] < overlaps[:, 1]].tolist())

@@ -1,4 +1,4 @@
-"""Decoding stored variables as xarray decoded others like them.
+"""Decode stored variables as xarray decoded other variables of the same structure.
 
 The stored dimensions, dtype, attributes and encoding determine the decoded ones, except for dates
 and durations, where xarray also looks at values. Variables that depend on values are decoded by
@@ -36,7 +36,7 @@ CHARACTER = np.dtype("S1")
 CHARACTER_AXIS = "char_dim_name"
 """The encoding entry that names the axis of characters; None for data that were not decoded."""
 PER_FILE_ENCODING = ("source", "preferred_chunks")
-"""Encoding entries that differ between files: the names of the entries."""
+"""Names of encoding entries that differ between files."""
 CHECKED_AT_ONCE = 2**20
 """Number of dates that are checked at a time, to save memory."""
 SHARED_INDEX_BYTES = 2**16
@@ -48,12 +48,11 @@ UNNAMED = "__values__"
 DEFAULT_DATES = np.dtype("M8[ns]")
 """The dtype that xarray gives to dates unless they need another."""
 SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
-"""Units of dates, in seconds. For any other unit, only whole numbers are sure to be whole seconds.
-"""
+"""Units of dates, in seconds. In other units, only whole numbers are known to be whole seconds."""
 
 
 class MisfitError(Exception):
-    """Values do not decode as the plan says; every method that decodes by a plan raises it."""
+    """Raised by methods that decode by a plan, if values do not decode as planned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,38 +82,39 @@ class VariableDecoding:
 
     @classmethod
     def of(
-        cls, name: Any, group: ManifestGroup, shown: xr.Variable, loaded: bool, decodes: bool
+        cls, name: Any, group: ManifestGroup, decoded: xr.Variable, loaded: bool, decodes: bool
     ) -> VariableDecoding:
         """Derive the decoding of a variable from its stored and decoded forms."""
-        known = UNNAMED if name is None else str(name)
-        stored = group.variables[known]
+        stored_name = UNNAMED if name is None else str(name)
+        stored = group.variables[stored_name]
         data = stored.data
         inherited = {
-            key: shown.encoding[key]
+            key: decoded.encoding[key]
             for key in ("units", "calendar")
-            if key in shown.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
+            if key in decoded.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
         }
-        virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
-        is_date = shown.dtype.kind in "MO" and data.dtype.kind not in "MO"
+        pipelines = () if loaded or not isinstance(data, ManifestArray) else decoded.data.pipelines
+        is_date = decoded.dtype.kind in "MO" and data.dtype.kind not in "MO"
         dated = None
-        if is_date and are_date_units(shown.encoding.get("units")):
-            # bounds have the units of their variable (CF, 7.1)
+        if is_date and are_date_units(decoded.encoding.get("units")):
+            # bounds take their units from their coordinate (CF 7.1)
             lenders = (
                 lender
                 for lender, v in group.variables.items()
-                if v.attributes.get("bounds") == known and are_date_units(v.attributes.get("units"))
+                if v.attributes.get("bounds") == stored_name
+                and are_date_units(v.attributes.get("units"))
             )
-            dated = known if "units" in stored.attributes else next(lenders, None)
+            dated = stored_name if "units" in stored.attributes else next(lenders, None)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
-            decoded=(shown.dims, shown.dtype),
-            attributes=dict(shown.attrs),
-            encoding=dict(shown.encoding),
+            decoded=(decoded.dims, decoded.dtype),
+            attributes=dict(decoded.attrs),
+            encoding=dict(decoded.encoding),
             declared=dict(stored.attributes),
             inherited=inherited,
             is_loaded=loaded,
-            packing=virtual[0].packing if virtual else None,
+            packing=pipelines[0].packing if pipelines else None,
             decodes=decodes,
             dated=dated,
         )
@@ -123,14 +123,16 @@ class VariableDecoding:
         """Return the decoding of the same variable in a file with another reference date."""
         if not are_date_units(units):
             raise MisfitError
-        own, packing = {"units": units}, self.packing
+        new_units, packing = {"units": units}, self.packing
         if isinstance(packing, TimePacking):
-            packing = TimePacking.from_attributes({**packing.attributes, **own}, packing.dtype)
+            packing = TimePacking.from_attributes(
+                {**packing.attributes, **new_units}, packing.dtype
+            )
         return replace(
             self,
-            declared={**self.declared, **(own if "units" in self.declared else {})},
-            inherited={**self.inherited, **(own if "units" in self.inherited else {})},
-            encoding={**self.encoding, **own},
+            declared={**self.declared, **(new_units if "units" in self.declared else {})},
+            inherited={**self.inherited, **(new_units if "units" in self.inherited else {})},
+            encoding={**self.encoding, **new_units},
             packing=packing,
         )
 
@@ -142,7 +144,7 @@ class VariableDecoding:
     @property
     def units(self) -> Any:
         """The units of dates, including the reference date."""
-        return self._declared.get("units")
+        return self._decoding_attributes.get("units")
 
     @property
     def depends_on_values(self) -> bool:
@@ -152,7 +154,7 @@ class VariableDecoding:
     def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
         """Return a decoded variable."""
         if self.is_loaded:
-            read = replace(stored, data=self._read(stored))
+            read = replace(stored, data=self._read_stored(stored))
             return self._unshare(self._decode_by_xarray(read).compute(), stored)
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
@@ -169,24 +171,24 @@ class VariableDecoding:
         return self.unpack(stored)
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the decoded array of a virtual variable, whose values are known to fit."""
+        """Return the decoded array of a virtual variable, without a check of its values."""
         array: Any = stored.data
         return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
     def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate and its index, which files may share."""
-        values = self._read(stored)
+        values = self._read_stored(stored)
         if values.dtype.hasobject or values.nbytes > SHARED_INDEX_BYTES:
-            found, index = build_index(self.name, self.decode_as_variable(values))
+            variable, index = build_index(self.name, self.decode_as_variable(values))
         else:
-            found, index = _get_shared_index(self, values.tobytes())
-        return self._unshare(found.copy(deep=False), stored), index
+            variable, index = _get_shared_index(self, values.tobytes())
+        return self._unshare(variable.copy(deep=False), stored), index
 
     def load_values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
         """Return the stored values of a variable."""
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
-            # named in errors
+            # errors name the variable
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
@@ -197,10 +199,11 @@ class VariableDecoding:
             return stored
         return replace(stored, data=values, encoding=encoding_of(stored))
 
-    def _read(self, stored: ManifestVariable) -> npt.NDArray[Any]:
+    def _read_stored(self, stored: ManifestVariable) -> npt.NDArray[Any]:
+        """Return the stored values of a variable, in the byte order of the plan."""
         values = self.load_values(stored)
         if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
-            # values that were concatenated have native byte order
+            # concatenated values have native byte order
             values = values.astype(self.stored[1])
         return values
 
@@ -209,24 +212,26 @@ class VariableDecoding:
         return self is other or (
             (self.stored, self.decoded, self.decodes)
             == (other.stored, other.decoded, other.decodes)
-            and has_same_attributes(self._declared, other._declared)
+            and has_same_attributes(self._decoding_attributes, other._decoding_attributes)
         )
 
     @property
-    def _declared(self) -> dict[str, Any]:
-        """The attributes that decoding uses, inherited ones included."""
+    def _decoding_attributes(self) -> dict[str, Any]:
+        """The attributes that decoding uses, including inherited ones."""
         return {**self.declared, **self.inherited}
 
     @property
-    def undated(self) -> dict[str, Any]:
+    def attributes_without_date_units(self) -> dict[str, Any]:
         """The attributes that decoding uses, without the units of dates."""
-        return {n: v for n, v in self._declared.items() if n != "units" or self.dated is None}
+        return {
+            n: v for n, v in self._decoding_attributes.items() if n != "units" or self.dated is None
+        }
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Decode stored values, and check that the result fits the plan."""
         if self.decoded[1] == DEFAULT_DATES and self.stored[0] == self.decoded[0]:
             # reference dates often differ between files, and xarray is slow to decode each
-            used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
+            used = {n: v for n, v in self._decoding_attributes.items() if n in TIME_ATTRIBUTES}
             packing = TimePacking.from_attributes(used, DEFAULT_DATES)
             if (dates := packing.decode_linearly(values)) is not None:
                 return dates
@@ -237,10 +242,10 @@ class VariableDecoding:
 
         These are the values from which xarray infers the dtype.
         """
-        one = replace(
+        ends_decoding = replace(
             self, stored=(("ends",), self.stored[1]), decoded=(("ends",), self.decoded[1])
         )
-        one.decode_values(ends)
+        ends_decoding.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
         """Return stored values as a variable decoded by xarray."""
@@ -250,8 +255,8 @@ class VariableDecoding:
         """Return whether each value decodes independently of the others.
 
         xarray chooses the finest unit that any of the dates needs. For integers and whole seconds,
-        that unit never depends on the values. Dates of calendars that numpy has not are objects,
-        each of its own number.
+        that unit never depends on the values. Dates in calendars that numpy lacks are objects,
+        which xarray decodes one by one.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -260,11 +265,13 @@ class VariableDecoding:
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
         if self.decoded[1].kind == "O" and values.dtype.kind in "iuf":
-            is_of_numpy = str(self._declared.get("calendar", "")).lower() in CALENDARS
-            return not is_of_numpy and bool(np.isfinite(values).all())
+            is_numpy_calendar = (
+                str(self._decoding_attributes.get("calendar", "")).lower() in CALENDARS
+            )
+            return not is_numpy_calendar and bool(np.isfinite(values).all())
         if self.decoded[1].kind not in "mM" or values.dtype.kind in "iu":
             return self.decoded[1].kind in "mM"
-        unit, *_ = str(self._declared.get("units", "")).split() or [""]
+        unit, *_ = str(self._decoding_attributes.get("units", "")).split() or [""]
         scale = SECONDS.get(unit.lower(), 1.0)
         blocks = np.array_split(values, -(-values.size // CHECKED_AT_ONCE) or 1)
         return all((np.rint(seconds) == seconds).all() for seconds in (b * scale for b in blocks))
@@ -273,7 +280,7 @@ class VariableDecoding:
         """Return a variable that xarray decodes on its own, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
-        found = xr.conventions.decode_cf_variable(
+        decoded = xr.conventions.decode_cf_variable(
             self.name,
             raw,
             mask_and_scale=self.decodes,
@@ -281,19 +288,22 @@ class VariableDecoding:
             concat_characters=self.decodes,
             stack_char_dim=self.decoded[0] != self.stored[0],
         )
-        if (found.dims, found.dtype) != self.decoded:
+        if (decoded.dims, decoded.dtype) != self.decoded:
             raise MisfitError
-        return found
+        return decoded
 
-    def _unshare(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
+    def _unshare(self, variable: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable copies of the attributes and encoding that it shares with other files."""
-        own = {n: v for n, v in encoding_of(stored).items() if n in PER_FILE_ENCODING}
-        found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        # in the order of the first file, so that the result does not depend on which was opened
-        # first
-        alike = {n: v for n, v in self.encoding.items() if n in own or n not in PER_FILE_ENCODING}
-        found.encoding = {**alike, **own}
-        return found
+        file_encoding = {n: v for n, v in encoding_of(stored).items() if n in PER_FILE_ENCODING}
+        variable.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
+        # the order of entries is that of the first file, whichever file was opened first
+        shared_encoding = {
+            n: v
+            for n, v in self.encoding.items()
+            if n in file_encoding or n not in PER_FILE_ENCODING
+        }
+        variable.encoding = {**shared_encoding, **file_encoding}
+        return variable
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
@@ -306,13 +316,15 @@ def decode_together(
     parts: Sequence[VariableDecoding], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
     """Decode the stored values of one variable of several groups, and concatenate them."""
-    one = parts[0]
+    first = parts[0]
     if all_decode_alike(parts):
-        whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
-        if one.is_elementwise(whole):
-            return one.decode_values(whole)
-    decoded = [part.decode_values(some) for part, some in zip(parts, values, strict=True)]
-    return np.concatenate(decoded, axis=one.decoded[0].index(dim))
+        stored = np.concatenate(values, axis=first.stored[0].index(str(dim)))
+        if first.is_elementwise(stored):
+            return first.decode_values(stored)
+    decoded = [
+        part.decode_values(part_values) for part, part_values in zip(parts, values, strict=True)
+    ]
+    return np.concatenate(decoded, axis=first.decoded[0].index(dim))
 
 
 def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -323,20 +335,20 @@ def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
 
 @lru_cache(256)
 def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, xr.Index]:
-    """Return the coordinate that stored bytes decode to, and its index."""
+    """Return the coordinate decoded from stored bytes, and its index."""
     return build_index(part.name, part.decode_as_variable(np.frombuffer(raw, part.stored[1])))
 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
     """Return a variable as the index variable of its dimension, and its index."""
-    found = xr.Coordinates({name: variable})
-    return found.variables[name], found.xindexes[name]
+    coordinates = xr.Coordinates({name: variable})
+    return coordinates.variables[name], coordinates.xindexes[name]
 
 
 def find_joined_characters(variables: Mapping[str, ManifestVariable]) -> list[str]:
     """Return the names of variables whose characters xarray joins when it decodes the group.
 
-    It joins along an axis that only characters have, so this depends on all variables.
+    xarray joins along an axis that only characters have, so this depends on all variables.
     """
     if not any(v.data.dtype == CHARACTER and v.dims for v in variables.values()):
         return []
@@ -352,21 +364,21 @@ def add_character_axis(
 ) -> dict[str, ManifestVariable]:
     """Add a character axis of length 1 to single characters that xarray would otherwise join.
 
-    netCDF stores them so. ``joined`` are the names of the variables whose characters are to be
-    joined.
+    netCDF stores them in this way. ``joined`` are the names of variables whose characters xarray
+    should join.
     """
-    found = dict(variables)
-    taken = {*variables}.union(*(v.dims for v in variables.values()))
+    result = dict(variables)
+    used_names = {*variables}.union(*(v.dims for v in variables.values()))
     for name in find_joined_characters(variables):
         if name in joined:
             continue
         variable = variables[name]
-        wanted = str(variable.encoding.get(CHARACTER_AXIS, "string1"))
-        names = chain([wanted, "string1"], (f"string1_{n}" for n in count(2)))
-        dim = next(name for name in names if name not in taken)
+        preferred = str(variable.encoding.get(CHARACTER_AXIS, "string1"))
+        names = chain([preferred, "string1"], (f"string1_{n}" for n in count(2)))
+        dim = next(name for name in names if name not in used_names)
         data = np.expand_dims(variable.data, -1)  # type: ignore[arg-type]
-        found[name] = replace(variable, dims=(*variable.dims, dim), data=data)
-    return found
+        result[name] = replace(variable, dims=(*variable.dims, dim), data=data)
+    return result
 
 
 def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
@@ -377,9 +389,11 @@ def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
     for lender in group.left_out.values():
         units, name = (lender.attributes.get(key) for key in ("units", "bounds"))
         if name in variables and isinstance(units, str) and "since" in units:
-            lent = {k: v for k, v in lender.attributes.items() if k in ("units", "calendar")}
+            lender_attributes = {
+                k: v for k, v in lender.attributes.items() if k in ("units", "calendar")
+            }
             bounds = variables[name]
-            variables[name] = replace(bounds, attributes={**lent, **bounds.attributes})
+            variables[name] = replace(bounds, attributes={**lender_attributes, **bounds.attributes})
     below = {name: make_independent_of_left_out(child) for name, child in group.groups.items()}
     return replace(group, variables=variables, groups=below, left_out={})
 
@@ -389,8 +403,8 @@ def append_unpacking(
 ) -> ManifestArray:
     """Return an array whose chunks are unpacked after their codecs are decoded."""
     fill = default_fill(dtype)
-    alike = array.dtype == dtype and array.fill_value is fill
-    if packing is None and alike and not array.has_gaps:
+    is_unchanged = array.dtype == dtype and array.fill_value is fill
+    if packing is None and is_unchanged and not array.has_gaps:
         return array if array.name == name else replace(array, name=name)
     pipelines = tuple(
         [p if p.packing is packing else replace(p, packing=packing) for p in array.pipelines]
@@ -405,7 +419,7 @@ def append_unpacking(
 def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
     """Return the encoding of a variable, with chunk lengths for dask if they vary.
 
-    The encoding of the source already has regular chunks, and a single chunk may be cut anywhere.
+    The encoding of the source already has regular chunks, and a single chunk needs no entry.
     """
     data = variable.data
     if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):
@@ -420,9 +434,9 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
 class DecodingPlan:
     """The decoding of all variables of a group.
 
-    ``parts`` maps the names of stored variables to their decoding. ``coordinates`` are names, and
-    ``used`` the attributes of the group that decoding consumes. ``known`` is the plan from which
-    this one was derived, if the two differ only in units of dates.
+    ``parts`` maps the names of stored variables to their decoding. ``coordinates`` are the names of
+    coordinates, and ``used`` the group attributes that decoding consumes. ``known`` is the plan
+    from which this one was derived, if both differ only in units of dates.
     """
 
     parts: Mapping[str, VariableDecoding]
@@ -432,7 +446,7 @@ class DecodingPlan:
 
     @property
     def schema(self) -> DecodingPlan:
-        """The plan that represents all plans that differ from it only in units of dates."""
+        """The plan that stands for all plans that differ from it only in units of dates."""
         return self.known or self
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
@@ -443,7 +457,7 @@ class DecodingPlan:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
     def with_units_of(self, group: ManifestGroup) -> DecodingPlan:
-        """Derive the plan of a group of the same structure, whose reference dates may differ."""
+        """Return the plan of a group with the same structure and other reference dates."""
         parts = {
             name: part.with_units(units)
             for name, part in self.parts.items()
@@ -468,11 +482,11 @@ class DecodingPlan:
         units = None if part.dated is None else attributes.get((part.dated, "units"))
         if units is None:
             return [part] * count
-        known = {part.units: part}
-        for one in units:
-            if one not in known:
-                known[one] = part.with_units(one)
-        return [known[one] for one in units]
+        part_of_units = {part.units: part}
+        for unit in units:
+            if unit not in part_of_units:
+                part_of_units[unit] = part.with_units(unit)
+        return [part_of_units[unit] for unit in units]
 
     def decode_variables(
         self, group: ManifestGroup
@@ -510,7 +524,7 @@ ANY_DATES = ("units of dates",)
 
 
 def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes | None:
-    """Return a key of all that a plan of a group depends on, or None if it cannot be pickled.
+    """Return a key of everything on which the plan of a group depends, or None if it has no key.
 
     The key is a pickle. Groups with equal keys have the same structure, except for the reference
     dates.
@@ -530,10 +544,10 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
         encoding = {n: v for n, v in encoding_of(variable).items() if n != "source"}
         shape = (variable.dims, is_virtual, special, data.dtype, data.shape)
         variables.append((name, *shape, attributes, encoding))
-    gone = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
+    left_out = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
     coordinates = group.attributes.get("coordinates")
     try:
-        return pickle.dumps((variables, gone, coordinates, decodes, options), 5)
+        return pickle.dumps((variables, left_out, coordinates, decodes, options), 5)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
 

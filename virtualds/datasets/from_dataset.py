@@ -1,4 +1,4 @@
-"""Conversion of xarray datasets and trees to groups of stored variables."""
+"""Convert xarray datasets and trees to groups of stored variables."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     for file in chain.from_iterable(tables):
         check_valid_url(file.url)
     # variables that were not decoded are stored unchanged
-    raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
-    variables = add_character_axis(variables, raw)
+    not_decoded = [
+        name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None
+    ]
+    variables = add_character_axis(variables, not_decoded)
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 
@@ -74,15 +76,20 @@ def as_read(group: ManifestGroup) -> ManifestGroup:
 
 
 def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
+    """Return a variable in the form in which it is stored."""
     dims = tuple(str(dim) for dim in variable.dims)
     if (data := get_virtual_array(variable)) is not None:
         array, packed = unpack(data)
         # a packing that changes no value appears only in the encoding
-        same = all(p.packing is None for p in array.pipelines)
-        kept = {
-            n: variable.encoding[n] for n in IDENTITY_ATTRIBUTES if same and n in variable.encoding
+        is_unpacked = all(p.packing is None for p in array.pipelines)
+        identity = {
+            n: variable.encoding[n]
+            for n in IDENTITY_ATTRIBUTES
+            if is_unpacked and n in variable.encoding
         }
-        return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
+        return ManifestVariable(
+            dims, array, variable.attrs | (packed or identity), variable.encoding
+        )
     if not isinstance(variable.dtype, np.dtype):
         raise UnsupportedError(
             f"its type {variable.dtype} is one of pandas, which files do not have; assign its "
@@ -95,7 +102,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
 
 
 def check_loading(name: str, variable: xr.Variable) -> None:
-    """Warn if many values must be read or computed first; raise an error if they are too many."""
+    """Warn if writing must load many values, and raise an error if they exceed the limit."""
     if not (is_lazy(variable) or variable.chunks is not None):
         return
     limit = get_options().load_limit
@@ -109,10 +116,10 @@ def check_loading(name: str, variable: xr.Variable) -> None:
     if variable.dtype.hasobject:
         # variable-length strings have no references
         return
-    warn_of_values(name, variable.nbytes, "it is not virtual, but read when it is needed")
+    warn_of_copy(name, variable.nbytes, "it is not virtual, but read when it is needed")
 
 
-def warn_of_values(name: str, nbytes: int, why: str) -> None:
+def warn_of_copy(name: str, nbytes: int, why: str) -> None:
     """Warn that writing loads values that a user may expect to be references."""
     if nbytes > COPY_WARNING_BYTES:
         warn_user(
@@ -142,7 +149,7 @@ def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") 
 
 
 # ---------------------------------------------------------------------- values in memory
-# Encodings of loaded variables, with which they decode to the same values.
+# Encoding of loaded variables, such that they decode to the same values.
 
 
 TIMES = ("m", "M")
@@ -179,12 +186,15 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             plain = stored.copy(data=_to_plain(stored.data))
-            for spelt in _iterate_unit_variants(plain, encoding):
+            for variant in _iterate_unit_variants(plain, encoding):
                 if all(
-                    any(_is_same(again, part) for again in _iterate_decodings(name, coded, part))
-                    for coded, part in _iterate_parts(spelt, variable)
+                    any(
+                        _survived_encoding(again, part)
+                        for again in _iterate_decodings(name, stored_part, part)
+                    )
+                    for stored_part, part in _iterate_parts(variant, variable)
                 ):
-                    return spelt
+                    return variant
         except ENCODE_ERRORS:
             continue
     if variable.dtype.kind in TIMES:
@@ -199,10 +209,10 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
 def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     """Yield the encodings to try, the encoding of the source first."""
     # encoding of values only: without chunks and compression
-    found = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
-    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
-        found.pop("dtype", None)
-    yield found
+    encoding = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
+    if encoding.get("dtype") is str or getattr(encoding.get("dtype"), "kind", "") in "SOU":
+        encoding.pop("dtype", None)
+    yield encoding
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
     yield {}
@@ -213,12 +223,12 @@ def _iterate_unit_variants(
 ) -> Iterator[xr.Variable]:
     """Yield a variable with units and calendar written as in the source, then as by xarray."""
     if "units" in stored.attrs and "units" in encoding:
-        again = stored.copy(deep=False)
-        again.attrs["units"] = encoding["units"]
+        variant = stored.copy(deep=False)
+        variant.attrs["units"] = encoding["units"]
         if "calendar" not in encoding:
             # xarray adds a calendar to dates that have none
-            again.attrs.pop("calendar", None)
-        yield again
+            variant.attrs.pop("calendar", None)
+        yield variant
     yield stored
 
 
@@ -251,29 +261,29 @@ def _iterate_decodings(
 
 
 def _to_plain(values: Any) -> Any:
-    """Convert text to objects, which every format can store, and other objects to numbers.
+    """Convert strings to objects, which every format can store, and other objects to numbers.
 
     xarray decodes bytes and booleans to objects where some may be missing.
     """
-    found = np.asarray(values)
-    if found.dtype.kind in "UT":
-        return found.astype(object)
-    kinds = {type(value) for value in found.flat} if found.dtype.kind == "O" else set()
+    array = np.asarray(values)
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    kinds = {type(value) for value in array.flat} if array.dtype.kind == "O" else set()
     for kind in (bytes, bool):
         if kinds and kinds <= {kind, np.dtype(kind).type}:
-            return found.astype(kind)
-    return found
+            return array.astype(kind)
+    return array
 
 
-def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
+def _survived_encoding(decoded: xr.Variable, variable: xr.Variable) -> bool:
     """Return whether a variable survived encoding; the dtype of strings and times may change."""
-    if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
+    if decoded.dtype == variable.dtype and xr.Variable.equals(decoded, variable):  # type: ignore[no-untyped-call]
         return True
-    if again.dtype.kind == variable.dtype.kind and again.dtype.kind in TIMES:
+    if decoded.dtype.kind == variable.dtype.kind and decoded.dtype.kind in TIMES:
         # numpy's comparison of times in different units may overflow
-        converted = again.values.astype(variable.dtype)
-        back = converted.astype(again.dtype)
-        pairs = ((converted, variable.values), (back, again.values))
+        converted = decoded.values.astype(variable.dtype)
+        back = converted.astype(decoded.dtype)
+        pairs = ((converted, variable.values), (back, decoded.values))
         return all(np.array_equal(a.view(np.int64), b.view(np.int64)) for a, b in pairs)
-    textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
-    return textual and bool(np.array_equal(again.values, variable.values))
+    are_strings = decoded.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
+    return are_strings and bool(np.array_equal(decoded.values, variable.values))

@@ -1,4 +1,4 @@
-"""Checks of the names, types and values of arguments; errors suggest the likely intention."""
+"""Check the names, types and values of arguments, and suggest corrections in errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Options = TypeVar("Options")
 
 SIMILARITY = 0.7
 """The similarity, from 0 to 1, above which one name counts as a misspelling of another."""
-ELSEWHERE = {
+FOREIGN_ARGUMENTS = {
     "backend": "the bytes of a file show its format; to name it, pass parser=",
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
     "decode_times": "pass decode_cf=False to decode nothing at all",
@@ -38,7 +38,7 @@ TEXT = ((str, type(None)), "a string, or None")
 NAMES = ((str, Iterable), "a word, or a list of names")
 OPTIONS = ((Mapping, type(None)), "a dict of access options for fsspec, or None")
 PATH = ((str, PathLike, type(None)), "a path or url, or None")
-KINDS: dict[str, tuple[Any, str]] = {
+ARGUMENT_TYPES: dict[str, tuple[Any, str]] = {
     "cache": PATH,
     "checksums": FLAG,
     "coords": NAMES,
@@ -68,8 +68,8 @@ def guess_name(name: object, known: Iterable[object]) -> str | None:
     >>> guess_name("concat_dm", ["concat_dim", "combine"])
     'concat_dim'
     """
-    found = get_close_matches(str(name), list(map(str, known)), 1, SIMILARITY)
-    return found[0] if found else None
+    matches = get_close_matches(str(name), list(map(str, known)), 1, SIMILARITY)
+    return matches[0] if matches else None
 
 
 def format_suggestion(name: object, known: Iterable[object]) -> str:
@@ -83,8 +83,8 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
     known = sorted(known)
     for name in given:
         if name not in known:
-            other = guess_name(name, [*known, *ELSEWHERE])
-            remedy = f"it has {', '.join(known)}" if other is None else ELSEWHERE.get(other)
+            other = guess_name(name, [*known, *FOREIGN_ARGUMENTS])
+            remedy = f"it has {', '.join(known)}" if other is None else FOREIGN_ARGUMENTS.get(other)
             if other in known:
                 remedy = f"did you mean {other!r}?"
             raise TypeError(f"{call} has no argument {name!r}; {remedy}")
@@ -99,9 +99,9 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     choices = list(choices)
     if value not in choices:
-        known = ", ".join(map(repr, choices))
-        meant = format_suggestion(value, choices)
-        raise ValueError(f"{name}={value!r}: give one of {known}{meant}")
+        listed = ", ".join(map(repr, choices))
+        suggestion = format_suggestion(value, choices)
+        raise ValueError(f"{name}={value!r}: give one of {listed}{suggestion}")
 
 
 def to_names(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -118,22 +118,24 @@ def to_names(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
 
 
 def check_types(given: Mapping[str, Any]) -> None:
-    """Raise an error for arguments whose types differ from `KINDS`.
+    """Raise an error for arguments whose types differ from `ARGUMENT_TYPES`.
 
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
     TypeError: decode_cf='no': give True or False
     """
-    for name in given.keys() & KINDS.keys():
-        types, wanted = KINDS[name]
+    for name in given.keys() & ARGUMENT_TYPES.keys():
+        types, expected = ARGUMENT_TYPES[name]
         if not isinstance(given[name], types):
-            raise TypeError(f"{name}={given[name]!r}: give {wanted}")
+            raise TypeError(f"{name}={given[name]!r}: give {expected}")
 
 
 def select_fields(kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """Create a dataclass of options from those given arguments that are its fields."""
-    known: Any = kind
-    chosen = {one.name: given[one.name] for one in fields(known) if one.name in given}
+    """Create a dataclass of options from the given arguments that are among its fields."""
+    dataclass: Any = kind
+    chosen = {
+        option.name: given[option.name] for option in fields(dataclass) if option.name in given
+    }
     return kind(**chosen)
 
 
@@ -154,18 +156,18 @@ def check_arguments(
     first argument. ``more`` are keywords that it accepts besides those of its signature.
     """
 
-    def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    def decorator(function: Callable[Given, Result]) -> Callable[Given, Result]:
         known = {*find_arguments(function), *more}
         name = call or f"{function.__name__}()"
 
         @wraps(function)
-        def checked(*given: Given.args, **named: Given.kwargs) -> Result:
+        def wrapper(*given: Given.args, **named: Given.kwargs) -> Result:
             if not named.keys() <= known:
-                shown = name.format(*given) if given else f"{function.__name__}()"
-                check_keywords(shown, named, known)
+                call_text = name.format(*given) if given else f"{function.__name__}()"
+                check_keywords(call_text, named, known)
             check_types(named)
             return function(*given, **named)
 
-        return checked
+        return wrapper
 
-    return decorated
+    return decorator

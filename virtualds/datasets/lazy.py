@@ -1,4 +1,4 @@
-"""Virtual arrays behind xarray's lazy indexing, and inside variables.
+"""Connect virtual arrays with xarray's lazy indexing and with the variables that hold them.
 
 This is the only module that uses `xarray.core.indexing`, which xarray's guide "How to add a new
 backend" documents: `LazilyIndexedArray` and the explicit indexers exist only there. It is also the
@@ -64,8 +64,8 @@ class VirtualBackendArray(BackendArray):
         with locating(f"variable {self.name!r}"):
             if not isinstance(self.data, ManifestArray):
                 outer = indexing.IndexingSupport.OUTER
-                found = indexing.explicit_indexing_adapter(key, self.shape, outer, self.data.read)
-                return np.asarray(found)
+                values = indexing.explicit_indexing_adapter(key, self.shape, outer, self.data.read)
+                return np.asarray(values)
             if isinstance(key, indexing.VectorizedIndexer):
                 return self.data.read_points(key.tuple)
             return self.data.read(key.tuple)
@@ -109,7 +109,7 @@ class Layers(NamedTuple):
     """A virtual array, and the selections that xarray's lazy arrays apply to it.
 
     ``keys`` are the selections, innermost first. Each has one entry per axis, and whether these are
-    broadcast against each other. ``is_computed`` is true if xarray computes values from the array.
+    broadcast against each other. ``is_computed`` says whether xarray computes with the array.
     """
 
     array: ManifestArray
@@ -122,14 +122,14 @@ def layers_of(data: Any) -> Layers | None:
     if isinstance(data, ManifestArray):
         return Layers(data, (), False)
     if isinstance(data, VirtualBackendArray):
-        is_ours = data.is_decoded and isinstance(data.data, ManifestArray)
-        return layers_of(data.data) if is_ours else None
+        is_virtual = data.is_decoded and isinstance(data.data, ManifestArray)
+        return layers_of(data.data) if is_virtual else None
     below = layers_of(getattr(data, "array", None)) if is_wrapper(data) else None
     if below is None or isinstance(data, WRAPPING_TYPES):
         return below
     if isinstance(data, SELECTING_TYPES):
-        together = isinstance(data.key, indexing.VectorizedIndexer)
-        return below._replace(keys=(*below.keys, (data.key.tuple, together)))
+        is_vectorized = isinstance(data.key, indexing.VectorizedIndexer)
+        return below._replace(keys=(*below.keys, (data.key.tuple, is_vectorized)))
     return below._replace(is_computed=True)
 
 
@@ -143,7 +143,7 @@ def find_layers(variable: xr.Variable) -> Layers | None:
     return layers_of(variable._data)
 
 
-# ---------------------------------------------------------------------- far blocks
+# ---------------------------------------------------------------------- dask blocks
 
 REMOTE_BLOCK_BYTES = 32 * MIB
 """Maximum decoded size in bytes of a block into which chunks are joined."""
@@ -184,13 +184,13 @@ class ChunkGrid(NamedTuple):
         dimensions, at worst for the whole length. So that no block then exceeds `LARGE_BLOCK`,
         every dimension is split into at least as many blocks as `LARGE_BLOCK` fits into the array.
         """
-        found = {}
-        least = max(1, -(-self.array.nbytes // LARGE_BLOCK))
-        room = REMOTE_BLOCK_BYTES // max(self.chunk_nbytes, 1)
+        counts = {}
+        min_blocks = max(1, -(-self.array.nbytes // LARGE_BLOCK))
+        chunks_left = REMOTE_BLOCK_BYTES // max(self.chunk_nbytes, 1)
         for dim, count in reversed(self.counts.items()):
-            found[dim] = max(1, min(room, count // least))
-            room //= found[dim]
-        return found
+            counts[dim] = max(1, min(chunks_left, count // min_blocks))
+            chunks_left //= counts[dim]
+        return counts
 
 
 ChunksPerBlock = Mapping[tuple[Hashable, Lengths], int]
@@ -245,7 +245,7 @@ def enlarge_remote_blocks(
     Nothing is computed until xarray asks for the size of a block.
     """
     stored = {name: variables[name].encoding.get("preferred_chunks") for name in arrays}
-    known = {
+    grids = {
         name: ChunkGrid({dim: lengths[dim] for dim in variables[name].dims}, arrays[name])
         for name, lengths in stored.items()
         if isinstance(lengths, Mapping) and lengths.keys() == set(variables[name].dims)
@@ -253,17 +253,17 @@ def enlarge_remote_blocks(
 
     @cache
     def count_chunks_per_block() -> ChunksPerBlock:
-        found: dict[tuple[Hashable, Lengths], int] = {}
+        counts: dict[tuple[Hashable, Lengths], int] = {}
         # the array with most chunks represents all, so that references are read once per dataset
-        largest = max(known.values(), key=lambda grid: grid.array.nchunks).array
+        largest = max(grids.values(), key=lambda grid: grid.array.nchunks).array
         if largest.nchunks > MAX_TASKS or is_remote_array(largest):
-            for grid in known.values():
+            for grid in grids.values():
                 for dim, count in grid.count_chunks_per_block().items():
                     key = dim, grid.lengths[dim]
-                    found[key] = min(count, found.get(key, count))
-        return found
+                    counts[key] = min(count, counts.get(key, count))
+        return counts
 
-    for name, grid in known.items():
+    for name, grid in grids.items():
         variables[name].encoding["preferred_chunks"] = PreferredChunks(
             grid.lengths, count_chunks_per_block
         )
@@ -289,7 +289,7 @@ def is_remote_array(array: ManifestArray) -> bool:
     return file is not None and find_store(file.url).request_limits.max_requests > 0
 
 
-# ---------------------------------------------------------------------- references behind them
+# ---------------------------------------------------------------------- lazy variables
 # A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. As long as its
 # variables were only sliced, transposed or concatenated, they are still chunks of files, and can be
 # written as references.
@@ -326,13 +326,13 @@ def replace_variables(
     """Return a dataset with some variables replaced, and their ``indexes``."""
     variables = {**dataset.variables, **changed}
     coords = {name: variables[name] for name in dataset.coords}
-    found = xr.Dataset(
+    result = xr.Dataset(
         {name: variables[name] for name in dataset.data_vars},
         xr.Coordinates(coords, indexes={**dataset.xindexes, **(indexes or {})}),
         dataset.attrs,
     )
-    found.encoding = dataset.encoding
-    return found
+    result.encoding = dataset.encoding
+    return result
 
 
 def find_references(variable: xr.Variable) -> ManifestArray | None:
@@ -351,15 +351,16 @@ def _apply_selection(layers: Layers) -> ManifestArray:
     """Apply the selections of xarray's lazy arrays to the virtual array below them."""
     array = None
     if not layers.is_computed:
-        array = load_deferred(_cast_class(ManifestArray, layers.array))
-    for key, together in layers.keys:
-        array = None if array is None else select_virtually(array, key, together)
+        array = load_deferred(_to_class(ManifestArray, layers.array))
+    for key, is_vectorized in layers.keys:
+        array = None if array is None else select_virtually(array, key, is_vectorized)
     if array is None:
         raise _unsupported_error("xarray computes with them, or selects many single elements")
     return array
 
 
 def _unsupported_error(why: str) -> UnsupportedError:
+    """Return the error for values that references cannot express."""
     return UnsupportedError(
         f"references cannot express its values, which lie in source files: {why}; open the source "
         f"with virtualds.open_virtual_dataset, which shows what stays virtual, or call ds.load() "
@@ -367,7 +368,8 @@ def _unsupported_error(why: str) -> UnsupportedError:
     )
 
 
-def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
+def _to_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
+    """Return an array as an instance of another class with the same fields."""
     return kind(*(getattr(array, field.name) for field in fields(array)))
 
 
@@ -407,11 +409,11 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
         array = _apply_selection(layers)
         # lazy arrays cannot be concatenated by reference
         loaded = tuple(replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
-        arrays[key] = _cast_class(UnreadableArray, replace(array, fragments=loaded))
+        arrays[key] = _to_class(UnreadableArray, replace(array, fragments=loaded))
     array = _run_graph(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _unsupported_error("dask changes their shape or data type")
-    return _cast_class(ManifestArray, array)
+    return _to_class(ManifestArray, array)
 
 
 def _find_layers(task: Any) -> Layers | None:
@@ -440,9 +442,9 @@ def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
     first = reduce(lambda blocks, _: blocks[0], range(max(ndim, 1)), keys)
     try:
         # one block is enough to see whether anything is computed
-        for wanted in (first, keys):
-            found = get_sync(graph, wanted)
-        return _join_blocks(found, ndim)
+        for requested in (first, keys):
+            joinable = get_sync(graph, requested)
+        return _join_blocks(joinable, ndim)
     except (UnsupportedError, *GRAPH_ERRORS) as error:
         raise _unsupported_error("dask computes with them") from error
 
@@ -508,21 +510,23 @@ def _choose_blocks(
     """Return the requested blocks; those that dask may choose consist of whole chunks."""
     from dask.array.core import normalize_chunks
 
-    whole, preferred = array.blocks, variable.encoding["preferred_chunks"]
-    named = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
-    asked = [named.get(dim) or preferred.get(dim, size) for dim, size in variable.sizes.items()]
-    found = normalize_chunks(  # type: ignore[no-untyped-call]
-        tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
+    stored_blocks, preferred = array.blocks, variable.encoding["preferred_chunks"]
+    requested = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
+    sizes = [requested.get(dim) or preferred.get(dim, size) for dim, size in variable.sizes.items()]
+    normalized = normalize_chunks(  # type: ignore[no-untyped-call]
+        tuple(sizes), shape=array.shape, dtype=array.dtype, previous_chunks=stored_blocks
     )
     return {
-        dim: snap_blocks(blocks, stored) if isinstance(how, str) else blocks
-        for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
+        dim: snap_blocks(blocks, stored_sizes) if isinstance(request, str) else blocks
+        for dim, request, blocks, stored_sizes in zip(
+            variable.dims, sizes, normalized, stored_blocks, strict=True
+        )
     }
 
 
 def expand_variable(dataset: xr.Dataset, name: Hashable, dims: Sequence[Hashable]) -> xr.Variable:
-    """Return a variable in memory along ``dims``, equal along those that it lacks."""
+    """Return a variable in memory with exactly ``dims``, repeated along those that it lacks."""
     variable = dataset.variables[name]
     sizes = {dim: dataset.sizes[dim] for dim in dims}
-    found = variable.set_dims(sizes).transpose(*sizes)  # type: ignore[no-untyped-call]
-    return xr.Variable(found.dims, np.array(found.values), variable.attrs, variable.encoding)
+    expanded = variable.set_dims(sizes).transpose(*sizes)  # type: ignore[no-untyped-call]
+    return xr.Variable(expanded.dims, np.array(expanded.values), variable.attrs, variable.encoding)

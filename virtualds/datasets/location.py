@@ -49,7 +49,7 @@ from virtualds.stores.scan_cache import cache_scan
 from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of
 
-# ---------------------------------------------------------------------- objects in place of paths
+# ---------------------------------------------------------------------- objects instead of paths
 # Objects that users pass instead of paths, and the file or set that each refers to.
 #
 # An open file with a path or url stands for the file of that name, so that references to it can be
@@ -83,8 +83,9 @@ IGNORED_OPTIONS = {
 def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
     """Return the location of an object, or None for a path and for objects that are not files.
 
-    It may be a ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of
-    fsspec, or a dict of kerchunk references, of which the options are those of their files.
+    The object may be a ``reference://`` url, bytes, an open binary file, a file, mapper or
+    filesystem of fsspec, or a dict of kerchunk references. In that case ``options`` are for the
+    files that the dict refers to.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def _find_path(file: Any) -> str | None:
 
 def _filesystem_of(given: Any) -> Any:
     """Return the filesystem of an fsspec object, or None for other objects."""
-    # if fsspec was never imported, no object can come from it
+    # without an import of fsspec, no object is from fsspec
     spec: Any = sys.modules.get("fsspec.spec")
     if spec is None:
         return None
@@ -160,7 +161,7 @@ def _resolve_fsspec_object(
 ) -> Location | None:
     """Return the location of a file, mapper or filesystem of fsspec, or None for other objects."""
     path = getattr(given, "root", None) if hasattr(given, "root") else getattr(given, "path", None)
-    if _is_references(filesystem) and not (path or "").strip("/"):
+    if _is_reference_filesystem(filesystem) and not (path or "").strip("/"):
         positional = dict(zip(("fo",), filesystem.storage_args, strict=False))
         return _open_references({**positional, **filesystem.storage_options}, options)
     if given is filesystem:
@@ -168,31 +169,31 @@ def _resolve_fsspec_object(
             f"{type(given).__name__}: a filesystem is not a file; give its url, or a mapper of it "
             f"(fs.get_mapper(path)); only a ReferenceFileSystem is a set by itself"
         )
-    if (meant := _find_url(given, filesystem, path)) is not None:
-        return meant
+    if (location := _find_url(given, filesystem, path)) is not None:
+        return location
     return _resolve_open_file(given)
 
 
-def _is_references(filesystem: Any) -> bool:
-    spoken = filesystem.protocol
-    return "reference" in ((spoken,) if isinstance(spoken, str) else spoken)
+def _is_reference_filesystem(filesystem: Any) -> bool:
+    protocol = filesystem.protocol
+    return "reference" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
 def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
-    """Return a path as url and options, or None if fsspec would not find the file again by them."""
+    """Return the location of a path, or None if fsspec would open another file by its url."""
     import fsspec
 
-    if not isinstance(path, str) or _is_references(filesystem):
+    if not isinstance(path, str) or _is_reference_filesystem(filesystem):
         return None
     if getattr(given, "compression", None):
         # the object returns different bytes from the file of this name
         return None
     url, options = filesystem.unstrip_protocol(path), dict(filesystem.storage_options)
     try:
-        again = fsspec.core.url_to_fs(url, **options)[0]
+        found_again = fsspec.core.url_to_fs(url, **options)[0]
     except (ImportError, TypeError, ValueError):
         return None
-    if again != filesystem:
+    if found_again != filesystem:
         return None
     return Location(normalise_url(url), find_options(filesystem, url))
 
@@ -234,8 +235,8 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
         )
     access = given.get("target_options") or given.get("ref_storage_args")
     fo, protocol = given["fo"], given.get("target_protocol")
-    bare = isinstance(fo, str) and protocol not in LOCAL and scheme_of(fo) == "file"
-    url = normalise_url(f"{protocol}://{fo}" if bare else fo)
+    needs_protocol = isinstance(fo, str) and protocol not in LOCAL and scheme_of(fo) == "file"
+    url = normalise_url(f"{protocol}://{fo}" if needs_protocol else fo)
     return Location(url, StorageOptions.of(access), policy=policy)
 
 
@@ -248,11 +249,11 @@ def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) ->
                 "reference://: virtualds takes one filesystem for the files of a set, and fs= has "
                 "several; open the set by its url or as a dict, with storage_options="
             )
-        spoken = filesystem.protocol
-        protocol = spoken if isinstance(spoken, str) else spoken[0]
+        protocols = filesystem.protocol
+        protocol = protocols if isinstance(protocols, str) else protocols[0]
         access = filesystem.storage_options
-    found = StorageOptions.of(options if options is not None else access)
-    return AccessPolicy(options=found, protocol=None if protocol in LOCAL else protocol)
+    file_options = StorageOptions.of(options if options is not None else access)
+    return AccessPolicy(options=file_options, protocol=None if protocol in LOCAL else protocol)
 
 
 def _register_references(
@@ -268,7 +269,7 @@ def _register_references(
 
 
 def _to_json(value: Any) -> Any:
-    """Convert what dicts of references contain besides JSON: bytes and numpy numbers."""
+    """Convert values of reference dicts that JSON lacks: bytes and numpy numbers."""
     if isinstance(value, bytes):
         # as in fsspec, the text of an inline value may be given as bytes
         is_encoded = value.startswith(b"base64:")
@@ -286,8 +287,9 @@ def _to_json(value: Any) -> Any:
 # ---------------------------------------------------------------------- detection
 # Detecting the parser or format of a file or folder: by the suffix of a set, or by its content.
 #
-# For remote files, what is certainly needed is requested first, then everything that may be needed
-# at once: a request takes as long as transferring hundreds of kilobytes.
+# For remote files, the bytes that are always needed are requested first, then all others that may
+# be
+# needed in one round: a request takes as long as the transfer of hundreds of kilobytes.
 
 
 DetectedReader = tuple[Parser | Format, SourceFile]
@@ -307,7 +309,7 @@ SET_SUFFIXES = tuple(suffix for format_ in FORMATS for suffix in format_.suffixe
 """Suffixes of the names of reference sets."""
 
 HEAD_BYTES = 4096
-"""First bytes of a remote file, enough to identify most; more of a local file costs nothing."""
+"""How many first bytes of a file are read to detect its format: enough for most."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +330,7 @@ class _Candidate:
         denied: PermissionError | None = None
         for list_readers in (own, load_plugins):
             try:
-                if (found := self.find_marked_by(list_readers(), tried)) is not None:
+                if (found := self.find_by_markers_of(list_readers(), tried)) is not None:
                     return found
             except PermissionError as error:
                 denied = denied or error
@@ -336,20 +338,20 @@ class _Candidate:
             raise denied
         return None
 
-    def find_marked_by(
+    def find_by_markers_of(
         self, readers: Sequence[Parser | Format], tried: Sequence[str] = ()
     ) -> DetectedReader | None:
         """Return the first of some readers that recognises a folder, or None if none does."""
         names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
         if names and (listed := find_names(self.url, self.options)) is not None:
             names = [name for name in names if name.partition("/")[0] in listed]
-        return self.find_among(readers, [name for name in names if name not in tried])
+        return self.find_by_files(readers, [name for name in names if name not in tried])
 
-    def find_among(
+    def find_by_files(
         self, readers: Sequence[Parser | Format], names: Sequence[str]
     ) -> DetectedReader | None:
         """Return the first reader that recognises a folder by one of some files in it, or None."""
-        # local ones are read one by one, remote ones concurrently
+        # local files are read one by one, remote files concurrently
         read: Iterable[bytes | PermissionError | None] = map(self._read_marker, names)
         if self.store.request_limits.max_requests:
             read = fetch_many(names, lambda name: self.url, self._read_marker)
@@ -379,14 +381,18 @@ class _Candidate:
 
     def check_not_unfinished(self) -> None:
         """Raise an error for a folder with an unfinished set, which does not exist yet."""
-        begun = False
+        is_unfinished = False
         for name in (name for format_ in FORMATS for name in format_.first_written):
             with suppress(OSError):
-                begun |= bool(self.store.list_files(join_path(self.url, name), self.options))
+                is_unfinished |= bool(
+                    self.store.list_files(join_path(self.url, name), self.options)
+                )
         for name in (name for format_ in FORMATS for name in format_.markers):
             with suppress(OSError):
-                begun |= is_claim(self.store.read_all(join_path(self.url, name), self.options))
-        if begun:
+                is_unfinished |= is_claim(
+                    self.store.read_all(join_path(self.url, name), self.options)
+                )
+        if is_unfinished:
             raise FileNotFoundError(
                 f"{self.url}: this folder is not a complete reference set; if a writer is creating "
                 f"the set, open it later; if that writer has failed, create the set again; else "
@@ -396,19 +402,19 @@ class _Candidate:
 
 def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
     """Return the reader of a file, a folder, or the only content of an archive."""
-    store, ends = find_store(url), url.rstrip("/")
+    store, path = find_store(url), url.rstrip("/")
     markers: tuple[str, ...] = ()
     if scheme_of(url) != "file":
         # the file that marks a remote folder as a set of the format of its suffix, if it has one;
         # checking a local folder takes no time
-        named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
+        named = (f.markers[:1] for f in FORMATS if f.markers and path.endswith(f.suffixes))
         markers = next(named, ())
     candidate = _Candidate(url, options, store)
     try:
-        if markers and (found := candidate.find_among(FOLDER_READERS, markers)) is not None:
+        if markers and (found := candidate.find_by_files(FOLDER_READERS, markers)) is not None:
             return found
     except PermissionError:
-        # it may not exist: servers that cannot list may deny access instead; one more request shows
+        # servers may deny access to files that do not exist; another request shows it below
         markers = ()
     head = b""
     try:
@@ -548,8 +554,8 @@ class Location:
     @classmethod
     def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
         """Return the location of what a user passes: a path, a url, or an object."""
-        if (meant := resolve_object(given, options)) is not None:
-            return replace(meant, given=given if isinstance(given, str) else meant.url)
+        if (location := resolve_object(given, options)) is not None:
+            return replace(location, given=given if isinstance(given, str) else location.url)
         is_path = isinstance(given, str | os.PathLike)
         if is_path or (format_ := format_of_object(given)) is None:
             return cls.of_url(given, options)
@@ -596,8 +602,10 @@ def reader_of(location: Location, name: str | None = None) -> DetectedReader:
         return detect_reader(location.url, location.options)
     url, options = location.url, location.options
     # plugins are imported only if needed, and cannot replace a parser of this package
-    listed = (one for readers in (lambda: READERS, load_plugins) for one in readers())
-    reader = next((one for one in listed if one.name == name), None)
+    readers_by_priority = (
+        reader for readers in (lambda: READERS, load_plugins) for reader in readers()
+    )
+    reader = next((r for r in readers_by_priority if r.name == name), None)
     if reader is None:
         known = sorted(reader.name for reader in (*READERS, *load_plugins()))
         raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, known))}")
@@ -616,8 +624,8 @@ def format_for(location: Location, name: str | None = None) -> Format:
         if name not in known:
             raise ValueError(f"format={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
         return known[name]
-    ends = location.url.rstrip("/")
-    by_suffix = next((format_ for format_ in FORMATS if ends.endswith(format_.suffixes)), None)
+    path = location.url.rstrip("/")
+    by_suffix = next((format_ for format_ in FORMATS if path.endswith(format_.suffixes)), None)
     if (found := location.format or by_suffix or find_existing_format(location)) is not None:
         return found
     suffixes = (f"{format_.name} ({', '.join(format_.suffixes)})" for format_ in FORMATS)
@@ -641,7 +649,7 @@ def find_existing_format(location: Location) -> Format | None:
 
 
 def set_reader_of(location: Location, name: str | None = None) -> DetectedReader:
-    """Return a reader as `reader_of` does, but of a set that is a source file its format.
+    """Return a reader as `reader_of` does, but the format of a set that is also a source file.
 
     The structure of a source file is read for this.
     """
@@ -654,7 +662,7 @@ def set_reader_of(location: Location, name: str | None = None) -> DetectedReader
 
 
 def find_set_above(location: Location) -> tuple[Location, str]:
-    """Return the set that a path leads into, and the path of the group that its rest names.
+    """Return the set that contains a path, and the path of the group in it.
 
     ``refs.zarr/model/daily`` is the group ``model/daily`` of ``refs.zarr``. The name of the set
     must end in the suffix of a format. The group of any other path is ``""``.
@@ -682,4 +690,4 @@ def check_data(location: Location, reader: Parser | Format) -> None:
 
 def is_set_folder(url: str) -> bool:
     """Return whether a folder is a reference set, by its metadata file."""
-    return _Candidate(url, None, find_store(url)).find_marked_by(FORMATS) is not None
+    return _Candidate(url, None, find_store(url)).find_by_markers_of(FORMATS) is not None

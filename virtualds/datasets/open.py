@@ -1,4 +1,4 @@
-"""Opening a file or a reference set as a virtual dataset or tree, or a flat binary file."""
+"""Open a file, a reference set or a flat binary file as a virtual dataset or tree."""
 
 from __future__ import annotations
 
@@ -210,9 +210,9 @@ def open_dataset_or_tree(
     """Open a file as a tree with ``opening.below``, else as a dataset."""
     location = Location.of(file, storage_options)
     with location.cache_scan():
-        found = open_group(location, opening)
-        check_loadable(found, opening, location.url)
-        return make_dataset_or_tree(location, found, opening)
+        group = open_group(location, opening)
+        check_loadable(group, opening, location.url)
+        return make_dataset_or_tree(location, group, opening)
 
 
 def check_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None:
@@ -240,13 +240,13 @@ def make_dataset_or_tree(
     if plan is None:
         groups = [part for _, part in group.walk()] if opening.below else [group]
         fetch_coordinates(location.url, groups, opening)
-    found: Any
+    result: Any
     try:
         if opening.below:
-            found = to_virtual_tree(group, opening)
+            result = to_virtual_tree(group, opening)
         else:
             make = partial(to_virtual_dataset, opening=opening, plan=plan)
-            found = decode_group(group, opening.on_error, make, location.url)
+            result = decode_group(group, opening.on_error, make, location.url)
     except VirtualdsError as error:
         error.locate_file(location.url)
         raise
@@ -255,12 +255,12 @@ def make_dataset_or_tree(
         if url not in str(error):
             error.add_note(f"file {url}")
         raise
-    found.encoding["source"] = location.given
-    return found
+    result.encoding["source"] = location.given
+    return result
 
 
 def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenOptions]:
-    """Return the set and the group in it, if a path leads into a set; else both as they are."""
+    """Return the set and the group in it if a path leads into a set, else the arguments."""
     if opening.parser is not None:
         return location, opening
     location, below = find_set_above(location)
@@ -271,16 +271,16 @@ def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenO
 def open_group(
     location: Location,
     opening: OpenOptions = OPEN_DEFAULTS,
-    found: DetectedReader | None = None,
+    detected: DetectedReader | None = None,
     above: frozenset[str] = frozenset(),
 ) -> ManifestGroup:
     """Read the structure of a group of a file or set in any format.
 
     With ``opening.below``, the groups below it are read as well, and their problems reported.
-    ``found`` is the reader, if the caller has already detected it, and ``above`` are the files of
-    whose variables the file holds parts.
+    ``detected`` is the reader, if the caller has already detected it. ``above`` are the urls of
+    aggregation files of which the file is a fragment.
     """
-    if found is None:
+    if detected is None:
         location, opening = enter_set(location, opening)
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
@@ -288,7 +288,7 @@ def open_group(
     chunk_cache().count_opening()
     try:
         with explain_open_errors(location.url), location.cache_scan():
-            read = read_file(location, how, opening, found, above)
+            read = read_file(location, how, opening, detected, above)
     except FileNotFoundError:
         if not names_files(location.url):
             raise
@@ -299,10 +299,10 @@ def open_group(
         ) from None
     problems = read.all_problems(opening.below)
     if opening.omits_damaged:
-        problems = {name: found for name, found in problems.items() if name not in read.damaged}
+        problems = {name: error for name, error in problems.items() if name not in read.damaged}
     else:
         read = replace(read, damaged={})
-    # a part of a variable that cannot be read raises an error if it is needed
+    # a fragment with problems raises an error only if it is needed
     if problems and not above:
         read = apply_on_error(read, problems, opening.on_error, location.url)
     return read
@@ -312,17 +312,17 @@ def read_file(
     location: Location,
     how: ReadOptions,
     opening: OpenOptions,
-    found: DetectedReader | None,
+    detected: DetectedReader | None,
     above: frozenset[str] = frozenset(),
 ) -> ManifestGroup:
-    """Detect the reader of a file, set or object unless it is given, and read with it."""
-    begun = time.perf_counter()
+    """Read a file, set or object with its reader, which is detected unless it is given."""
+    started = time.perf_counter()
     reader: Parser | Format
     if (format_ := location.format) is not None and format_.read_object is not None:
         reader = format_
         read = format_.read_object(location.opened, how, location.options)
     else:
-        reader, source = found or reader_of(location, opening.parser)
+        reader, source = detected or reader_of(location, opening.parser)
         try:
             read = read_source(reader, source, how, opening)
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
@@ -341,13 +341,13 @@ def read_file(
                 opener = make_fragment_opener(how.allow, opening.allow)
                 read = build_aggregations(read, file, how.group or "", opener)
     if is_logged(INFO):
-        way, seconds = read.way or "read", time.perf_counter() - begun
-        log(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
+        path_taken, seconds = read.way or "read", time.perf_counter() - started
+        log(INFO, f"{location.url}: {reader.name}, {path_taken}, {seconds:.3f} s")
     return read
 
 
 NETCDF = ("hdf5", "netcdf3")
-"""The parsers of netCDF files, which may be aggregation files, or have fragments."""
+"""The parsers of netCDF files, which may be aggregation files or fragment files."""
 
 
 def is_aggregation_file(reader: Parser | Format, source: SourceFile) -> bool:
@@ -356,7 +356,7 @@ def is_aggregation_file(reader: Parser | Format, source: SourceFile) -> bool:
 
 
 def read_aggregation_file(reader: Parser | Format, source: SourceFile) -> ManifestGroup | None:
-    """Return an aggregation file with all its groups as it is stored, or None for other files."""
+    """Return the stored groups of an aggregation file, or None for other files."""
     if not isinstance(reader, Parser) or reader.name not in NETCDF:
         return None
     stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
@@ -366,9 +366,9 @@ def read_aggregation_file(reader: Parser | Format, source: SourceFile) -> Manife
 def make_fragment_opener(
     policy: AccessPolicy = ANYWHERE, allow: Allow = None, parsers: Collection[str] = ()
 ) -> FragmentOpener:
-    """Return what opens the files that hold parts of the variables of another file.
+    """Return an opener of fragment files.
 
-    If ``parsers`` are given, only the files that one of these reads are opened.
+    If ``parsers`` are given, only files that one of them reads are opened.
     """
     open_fragment = partial(_open_fragment, policy=policy, allow=allow, parsers=parsers)
     return FragmentOpener(open_fragment, _find_reader_together)
@@ -382,7 +382,7 @@ def _open_fragment(
     allow: Allow,
     parsers: Collection[str],
 ) -> ManifestGroup:
-    """Open a file that holds a part of a variable of another file."""
+    """Open a file that holds a fragment of a variable of another file."""
     location = Location(file.url, file.options, policy=policy)
     with location.cache_scan():
         opening = OpenOptions(allow=allow, below=below, on_error="keep")
@@ -392,7 +392,7 @@ def _open_fragment(
 
 
 def _find_reader_together(file: SourceFile) -> ReadTogether | None:
-    """Return how files like one are read together, or None if they are not."""
+    """Return the function that reads files like this one together, or None if there is none."""
     reader, _ = reader_of(Location(file.url, file.options))
     return reader.read_together if isinstance(reader, Parser) else None
 
@@ -407,14 +407,14 @@ def read_source(
             f"zarr-v3 does"
         )
     options = opening.parser_options or {}
-    known = reader.options if isinstance(reader, Parser) else ()
-    if unknown := sorted(map(str, options.keys() - set(known))):
-        listed = f"; it has {', '.join(known)}" if known else "; leave it out"
-        remedy = format_suggestion(unknown[0], known) or listed
+    known_options = reader.options if isinstance(reader, Parser) else ()
+    if unknown := sorted(map(str, options.keys() - set(known_options))):
+        alternatives = f"; it has {', '.join(known_options)}" if known_options else "; leave it out"
+        remedy = format_suggestion(unknown[0], known_options) or alternatives
         raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")
     if isinstance(reader, Parser):
-        taken = {name: getattr(opening, name) for name in reader.takes}
-        return reader.read(source, how.group, how.skip, **taken, **options)
+        passed_options = {name: getattr(opening, name) for name in reader.takes}
+        return reader.read(source, how.group, how.skip, **passed_options, **options)
     return reader.read(source, how)
 
 
@@ -483,18 +483,29 @@ def open_flat(
     >>> ds.level.sel(y=2).values.tolist()
     [8, 9, 10, 11]
     """
-    kind, wanted = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-    axes = (
-        number_axes("", len(wanted)) if dims is None else (dims,) if isinstance(dims, str) else dims
+    value_type, given_shape = (
+        np.dtype(dtype),
+        (shape,) if isinstance(shape, int) else tuple(map(int, shape)),
     )
-    _check_axes(wanted, tuple(axes), offset, order)
+    axes = (
+        number_axes("", len(given_shape))
+        if dims is None
+        else (dims,)
+        if isinstance(dims, str)
+        else dims
+    )
+    _check_axes(given_shape, tuple(axes), offset, order)
     absolute = normalise_url(url)
     with explain_open_errors(absolute):
         options = StorageOptions.of(storage_options)
         source = find_store(absolute).describe(absolute, options)
         try:
             data = build_flat_array(
-                source, offset, kind, _infer_shape(wanted, kind, offset, source), order=order
+                source,
+                offset,
+                value_type,
+                _infer_shape(given_shape, value_type, offset, source),
+                order=order,
             )
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
@@ -526,11 +537,11 @@ def _infer_shape(
     """Return a shape in which -1 is replaced by the size inferred from the file size."""
     if -1 not in shape:
         return shape
-    row = dtype.itemsize * prod(n for n in shape if n != -1)
+    unit_nbytes = dtype.itemsize * prod(n for n in shape if n != -1)
     left = (source.size or 0) - offset
-    if source.size is None or not row or left < 0 or left % row:
+    if source.size is None or not unit_nbytes or left < 0 or left % unit_nbytes:
         raise FormatError(
             f"the file has {source.size} bytes, {left} behind byte {offset}, which is not a whole "
-            f"number of {row} for the -1 of {shape}; check dtype, shape and offset"
+            f"number of {unit_nbytes} for the -1 of {shape}; check dtype, shape and offset"
         )
-    return tuple(left // row if n == -1 else n for n in shape)
+    return tuple(left // unit_nbytes if n == -1 else n for n in shape)

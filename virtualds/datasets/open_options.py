@@ -29,10 +29,10 @@ from virtualds.stores.scan_cache import are_cached, cache_ranges_of, fetch_ahead
 from virtualds.stores.store import Range, explain_open_errors
 from virtualds.urls import scheme_of
 
-# ---------------------------------------------------------------------- what is loaded
+# ---------------------------------------------------------------------- loaded variables
 
 
-PATTERN = frozenset("*?[")
+PATTERN_CHARACTERS = frozenset("*?[")
 """Characters that make a name a pattern."""
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
@@ -53,9 +53,9 @@ def count_bytes_in_files(array: ManifestArray) -> int:
         manifest = fragment.manifest.loaded()
         total += sum(map(len, manifest.inline))
         for number in np.unique(manifest.file[manifest.file >= 0]):
-            wanted = int(manifest.length[manifest.file == number].sum())
+            referenced = int(manifest.length[manifest.file == number].sum())
             size = manifest.files[number].size
-            total += wanted if size is None else min(wanted, size)
+            total += referenced if size is None else min(referenced, size)
     return total
 
 
@@ -76,7 +76,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def find_default_loaded(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever their type and size."""
+    """Return the arrays that are loaded by default, independent of their type and size."""
     return {
         name: v.data
         for name, v in group.variables.items()
@@ -114,17 +114,17 @@ def check_variables(
     """
     if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return
-    there = sorted(map(str, known))
+    existing = sorted(map(str, known))
     for name in to_names("loadable_variables", loadable):
-        if name not in (*there, *dropped) and PATTERN.isdisjoint(name):
+        if name not in (*existing, *dropped) and PATTERN_CHARACTERS.isdisjoint(name):
             raise ValueError(
                 f"loadable_variables {name!r}: there is no such variable in {where}, but "
-                f"{', '.join(there) or 'none'}{format_suggestion(name, there)}"
+                f"{', '.join(existing) or 'none'}{format_suggestion(name, existing)}"
             )
 
 
 def make_optional(loadable: Loadable) -> Loadable:
-    """Return the variables to load, as names that files need not have.
+    """Return the variables to load as optional names, which files need not have.
 
     Examples
     --------
@@ -197,7 +197,7 @@ class OpenOptions:
 
 
 OPEN_DEFAULTS = OpenOptions()
-"""The options with which a file is opened by default."""
+"""The default options."""
 
 
 # ---------------------------------------------------------------------- coordinates
@@ -220,43 +220,53 @@ class Prefetch(NamedTuple):
 
 
 def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
-    """Fetch all that opening will read from groups of a remote file or set, in few rounds.
+    """Fetch everything that opening will read from groups of a remote file or set, in few rounds.
 
     Errors are raised later, when the values are read.
     """
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
-    wanted = [one for group in groups for one in _iterate_prefetches(group, opening)]
+    prefetches = [prefetch for group in groups for prefetch in _iterate_prefetches(group, opening)]
     ranges: dict[SourceFile, list[Range]] = {}
     others: list[Prefetch] = []
-    for one in wanted:
-        manifests = [fragment.manifest for fragment in one.array.fragments]
+    for prefetch in prefetches:
+        manifests = [fragment.manifest for fragment in prefetch.array.fragments]
         # all chunks may be in the one file that is being opened
         if all(
             not m.is_in_set and [file.url for file in m.listed_files] == [url] for m in manifests
         ):
-            for manifest in manifests if one.key is None else ():
-                _, found = gather_references(manifest)
-                there = found.file >= 0
-                rows = zip(found.offset[there].tolist(), found.length[there].tolist(), strict=True)
+            for manifest in manifests if prefetch.key is None else ():
+                _, references = gather_references(manifest)
+                in_files = references.file >= 0
+                rows = zip(
+                    references.offset[in_files].tolist(),
+                    references.length[in_files].tolist(),
+                    strict=True,
+                )
                 ranges.setdefault(manifest.listed_files[0], []).extend(rows)
         elif any(
             manifest.is_in_set or not are_cached(manifest.listed_files) for manifest in manifests
         ):
-            others.append(one)
+            others.append(prefetch)
     with explain_open_errors(url):
         fetch_ahead(ranges)
     # the values of parts of arrays are read here, so that the fetched bytes are cached
-    sizes = accumulate(one.nbytes for one in others)
-    few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MAX_PREFETCH_BYTES]
-    if few:
-        with ThreadPoolExecutor(min(len(few), get_options().max_requests)) as pool:
-            for done in [pool.submit(copy_context().run, _read, one) for one in few]:
+    sizes = accumulate(prefetch.nbytes for prefetch in others)
+    affordable = [
+        prefetch
+        for prefetch, so_far in zip(others, sizes, strict=True)
+        if so_far <= MAX_PREFETCH_BYTES
+    ]
+    if affordable:
+        with ThreadPoolExecutor(min(len(affordable), get_options().max_requests)) as pool:
+            for done in [
+                pool.submit(copy_context().run, _read_prefetch, prefetch) for prefetch in affordable
+            ]:
                 done.result()
 
 
 def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
-    """Yield the parts that opening will read: dimension coordinates, both ends of other times."""
+    """Yield the parts that opening reads: dimension coordinates, and both ends of other times."""
     loaded = find_default_loaded(group)
     for name, variable in group.variables.items():
         array = variable.data
@@ -271,10 +281,10 @@ def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[
                 yield Prefetch(array, array.dtype.itemsize, (end,) * array.ndim)
 
 
-def _read(one: Prefetch) -> None:
+def _read_prefetch(prefetch: Prefetch) -> None:
     # reading it again raises the error with its context
     with suppress(VirtualdsError):
-        for fragment in one.array.fragments if one.key is None else ():
-            _, found = gather_references(fragment.manifest)
-            cache_ranges_of(found.files)
-        one.array.read(one.key)
+        for fragment in prefetch.array.fragments if prefetch.key is None else ():
+            _, references = gather_references(fragment.manifest)
+            cache_ranges_of(references.files)
+        prefetch.array.read(prefetch.key)

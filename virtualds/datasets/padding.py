@@ -1,4 +1,4 @@
-"""Padding: datasets of different lengths along a dimension become equally long.
+"""Pad datasets of different lengths along a dimension to equal length.
 
 Granules of a satellite have as many scanlines as the orbit was recorded for. The shorter ones are
 surrounded by gaps: their chunks stay where they are, and no value is copied or read.
@@ -19,8 +19,8 @@ from virtualds.datasets.keywords import guess_name
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.errors import CombineError
 
-TEXT_KINDS = "SUT"
-"""Dtype kinds of text. netCDF reads text that was never written as an empty string."""
+STRING_KINDS = "SUT"
+"""Dtype kinds of strings. netCDF reads strings that were never written as empty strings."""
 
 
 @dataclass(frozen=True)
@@ -60,60 +60,68 @@ class Padding:
         shared: Collection[Hashable] = (),
         *,
         compares: bool = True,
-        least: Mapping[Any, int] | None = None,
+        min_sizes: Mapping[Any, int] | None = None,
     ) -> list[xr.Dataset]:
-        """Return the datasets of files as long as the longest, and at least as long as ``least``.
+        """Return the datasets of files padded to the longest, and at least to ``min_sizes``.
 
-        The shorter ones are missing behind their end. Of ``shared`` variables, and of coordinates
-        of dimensions, the longest is taken, if the others are its beginning; with ``compares``
-        false, only coordinates of dimensions are compared. Raises `CombineError` if they differ, or
-        if no value of a variable means that it is missing.
+        Elements after the end of shorter datasets are missing. Of ``shared`` variables and of
+        dimension coordinates, all datasets get the longest, which must begin with the others;
+        without ``compares``, only dimension coordinates are compared. Raises `CombineError` if they
+        differ, or if a variable has no value that means "missing".
         """
-        sizes = [least or {}, *(part.sizes for part in parts)]
-        lengths = {dim: max(some.get(dim, 0) for some in sizes) for dim in self.dims}
+        sizes = [min_sizes or {}, *(part.sizes for part in parts)]
+        lengths = {
+            dim: max(sizes_of_part.get(dim, 0) for sizes_of_part in sizes) for dim in self.dims
+        }
         changed: list[dict[Hashable, xr.Variable]] = [{} for _ in parts]
         indexes: list[dict[Hashable, xr.Index]] = [{} for _ in parts]
         for name in dict.fromkeys(name for part in parts for name in part.variables):
-            having = {
+            variable_of_file = {
                 n: part.variables[name] for n, part in enumerate(parts) if name in part.variables
             }
-            if not any(_lacks(variable, lengths) for variable in having.values()):
+            if not any(_is_shorter(variable, lengths) for variable in variable_of_file.values()):
                 continue
-            longest = max(having, key=lambda n: _count_elements(having[n], lengths))
+            longest = max(
+                variable_of_file, key=lambda n: _count_elements(variable_of_file[n], lengths)
+            )
             is_index = any(name in part.xindexes for part in parts)
             if not is_index and name not in shared:
-                for number, variable in having.items():
-                    padded = self._pad(name, files[number], variable, having[longest], lengths)
+                for number, variable in variable_of_file.items():
+                    padded = self._pad(
+                        name, files[number], variable, variable_of_file[longest], lengths
+                    )
                     changed[number][name] = padded
                 continue
             if compares or is_index:
-                self._check_beginnings(name, files, having, longest, is_index)
-            if is_index and _lacks(having[longest], lengths):
+                self._check_beginnings(name, files, variable_of_file, longest, is_index)
+            if is_index and _is_shorter(variable_of_file[longest], lengths):
                 raise _make_coordinate_error(name, files, parts, longest)
-            whole = self._pad(name, files[longest], having[longest], having[longest], lengths)
-            for number, variable in having.items():
-                changed[number][name] = whole.copy(deep=False)
+            padded_longest = self._pad(
+                name, files[longest], variable_of_file[longest], variable_of_file[longest], lengths
+            )
+            for number, variable in variable_of_file.items():
+                changed[number][name] = padded_longest.copy(deep=False)
                 changed[number][name].attrs = dict(variable.attrs)
                 if is_index:
                     indexes[number][name] = parts[longest].xindexes[name]
         return [
-            replace_variables(part, *new) if new[0] else part
-            for part, new in zip(parts, zip(changed, indexes, strict=True), strict=True)
+            replace_variables(part, *changes) if changes[0] else part
+            for part, changes in zip(parts, zip(changed, indexes, strict=True), strict=True)
         ]
 
     def _check_beginnings(
         self,
         name: Hashable,
         files: Sequence[str],
-        having: Mapping[int, xr.Variable],
+        variable_of_file: Mapping[int, xr.Variable],
         longest: int,
         is_index: bool,
     ) -> None:
         """Raise an error for variables that are not the beginning of the longest one."""
-        whole = having[longest]
-        along = [dim for dim in self.dims if dim in whole.dims]
-        for number, variable in having.items():
-            beginning = whole.isel({dim: slice(variable.sizes.get(dim)) for dim in along})
+        longest_variable = variable_of_file[longest]
+        dims = [dim for dim in self.dims if dim in longest_variable.dims]
+        for number, variable in variable_of_file.items():
+            beginning = longest_variable.isel({dim: slice(variable.sizes.get(dim)) for dim in dims})
             if number == longest or beginning.equals(variable):  # type: ignore[no-untyped-call]
                 continue
             remedy = "coords='different' or data_vars='different' keeps those of every file"
@@ -124,7 +132,7 @@ class Padding:
                 )
             raise CombineError(
                 f"{name}: the values in {files[number]} are not the first of those in "
-                f"{files[longest]}, the longest along {' and '.join(map(repr, along))}; {remedy}"
+                f"{files[longest]}, the longest along {' and '.join(map(repr, dims))}; {remedy}"
             )
 
     def _pad(
@@ -136,7 +144,7 @@ class Padding:
         lengths: Mapping[Any, int],
     ) -> xr.Variable:
         """Return a variable with missing values after its end."""
-        if not _lacks(variable, lengths):
+        if not _is_shorter(variable, lengths):
             return variable
         fill = self._choose_fill(name, variable, longest)
         if fill is None:
@@ -148,7 +156,7 @@ class Padding:
             )
         array = get_virtual_array(variable)
         data: Any = variable.data if array is None else array
-        if data.dtype.kind in TEXT_KINDS:
+        if data.dtype.kind in STRING_KINDS:
             data = data.astype(np.result_type(data.dtype, np.asarray(fill).dtype))
         widths = [(0, max(lengths.get(d, 0) - n, 0)) for d, n in variable.sizes.items()]
         padded = np.pad(data, widths, constant_values=fill)
@@ -164,9 +172,9 @@ class Padding:
         if given is None:
             if dtype.kind == "O":
                 return _find_missing_object(longest)
-            is_known = has_missing_value(dtype) or dtype.kind in TEXT_KINDS
+            is_known = has_missing_value(dtype) or dtype.kind in STRING_KINDS
             return default_fill(dtype) if is_known else None
-        if dtype.kind in TEXT_KINDS or dtype.kind == "O":
+        if dtype.kind in STRING_KINDS or dtype.kind == "O":
             return given
         try:
             fill = np.ravel(given).astype(dtype)[0]
@@ -187,7 +195,7 @@ def _suggest_fill(dtype: np.dtype[Any]) -> Any:
 
 
 NO_PADDING = Padding()
-"""Nothing is padded."""
+"""Pads no dimension."""
 
 
 def _count_elements(variable: xr.Variable, dims: Container[Any]) -> int:
@@ -195,13 +203,13 @@ def _count_elements(variable: xr.Variable, dims: Container[Any]) -> int:
     return prod(size for dim, size in variable.sizes.items() if dim in dims)
 
 
-def _lacks(variable: xr.Variable, lengths: Mapping[Any, int]) -> bool:
-    """Return whether a variable is shorter than the longest along a dimension."""
+def _is_shorter(variable: xr.Variable, lengths: Mapping[Any, int]) -> bool:
+    """Return whether a variable is shorter than the target length along some dimension."""
     return any(size < lengths.get(dim, size) for dim, size in variable.sizes.items())
 
 
 def _find_missing_object(variable: xr.Variable) -> Any:
-    """Return the missing value of a variable of objects: of text, an empty string."""
+    """Return the missing value of a variable of objects: an empty string, or NaN."""
     first = next(iter(variable.values.flat), None)
     return type(first)() if isinstance(first, str | bytes) else np.nan
 

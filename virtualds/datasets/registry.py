@@ -38,7 +38,7 @@ PLAIN_ZARR = Parser(
     markers=STORE_MARKERS,
     natives=(NativeReader("zarr", engine="zarr", remote=True),),
 )
-"""Plain Zarr, which modules of the formats read."""
+"""Plain Zarr stores, which modules of `virtualds.formats` read."""
 
 PARSERS = LazyTable[Parser](
     "virtualds.parsers.hdf5:PARSER",
@@ -69,18 +69,18 @@ PARSER_ERRORS = (*LIBRARY_ERRORS, RuntimeError, SyntaxError, ValueError)
 def load_plugins() -> tuple[Parser, ...]:
     """Import and return the parsers of other packages; warn about those that fail."""
     points = entry_points(group=PLUGIN_GROUP)
-    # a plugin with a name of our own is found only by importing all of ours
-    known = {parser.name for parser in PARSERS} if points else set()
-    found: dict[str, Parser] = {}
+    # only an import of all our parsers shows whether a plugin takes one of their names
+    used_names = {parser.name for parser in PARSERS} if points else set()
+    parser_of_name: dict[str, Parser] = {}
     for point in points:
         try:
             parser = point.load()
         except PARSER_ERRORS as error:
             why = f"it cannot be imported ({type(error).__name__}: {error})"
         else:
-            if isinstance(parser, Parser) and parser.name not in known:
-                found[parser.name] = parser
-                known.add(parser.name)
+            if isinstance(parser, Parser) and parser.name not in used_names:
+                parser_of_name[parser.name] = parser
+                used_names.add(parser.name)
                 continue
             why = f"it is {parser!r:.80} and no virtualds.Parser"
             if isinstance(parser, Parser):
@@ -91,7 +91,7 @@ def load_plugins() -> tuple[Parser, ...]:
             f"remove that package",
             stacklevel=3,
         )
-    return tuple(found.values())
+    return tuple(parser_of_name.values())
 
 
 def is_recognised(parser: Parser, head: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Which positions along a dimension come from which sources, and where new data are inserted.
+"""Find the positions along a dimension that come from a source, or at which to insert new data.
 
-The file table of a set may list files that an array does not use. Where that matters, the
-references are read in pieces.
+The file table of a set may list files that an array does not use. Functions that must not count
+these read the references in parts.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ Range = tuple[int, int]
 
 def list_arrays_along(dataset: xr.Dataset, dim: str) -> list[tuple[ManifestArray, int]]:
     """Return the virtual arrays with a given dimension, each with its axis."""
-    found = ((v, get_virtual_array(v)) for v in dataset.variables.values() if dim in v.dims)
-    return [(array, v.dims.index(dim)) for v, array in found if array is not None]
+    arrays = ((v, get_virtual_array(v)) for v in dataset.variables.values() if dim in v.dims)
+    return [(array, v.dims.index(dim)) for v, array in arrays if array is not None]
 
 
 def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
-    """Return the urls of sources, or of those along a dimension; tables may list unused ones."""
+    """Return the urls in the file tables of all arrays, or of arrays along a dimension."""
     return {file.url for file in list_sources(dataset, dim)}
 
 
 def list_sources(dataset: xr.Dataset, dim: str | None = None) -> Iterator[SourceFile]:
-    """Yield the files in the tables of arrays; the arrays of a dataset mostly share one table."""
+    """Yield the files in the tables of arrays, each shared table once."""
     if dim is None:
-        found = (get_virtual_array(variable) for variable in dataset.variables.values())
+        arrays = (get_virtual_array(variable) for variable in dataset.variables.values())
     else:
-        found = (array for array, _ in list_arrays_along(dataset, dim))
+        arrays = (array for array, _ in list_arrays_along(dataset, dim))
     listed = (
-        f.manifest.listed_files for array in found if array is not None for f in array.fragments
+        f.manifest.listed_files for array in arrays if array is not None for f in array.fragments
     )
     return (file for table in drop_repeated_tables(listed) for file in table)
 
 
 def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
-    """Return which of some urls the tables of arrays list, without iterating over the tables."""
+    """Return those of ``urls`` that tables of arrays list, without iteration over the tables."""
     manifests = (f.manifest for array in arrays for f in array.fragments)
     return {file.url for manifest in manifests for file in manifest.find_listed_files(urls)}
 
 
 def has_chunks_in(array: ManifestArray, urls: set[str]) -> bool:
-    """Return whether any chunk of an array is in some files; tables may list unused ones."""
+    """Return whether any chunk of an array is in one of the files."""
     listed = _find_listed([array], urls)
     return bool(listed) and not listed.isdisjoint(file.url for file in array.sources)
 
@@ -71,124 +71,127 @@ def has_chunks_in(array: ManifestArray, urls: set[str]) -> bool:
 def find_coverage_along(
     dataset: xr.Dataset, dim: str, urls: Collection[str] | None = None
 ) -> Coverage:
-    """Return which files cover which part of a dimension: all files, or those of some urls."""
-    return find_coverage(dataset.sizes[dim], _list_arrays(dataset, dim), urls)
+    """Return the parts of a dimension that files cover: all files, or those of ``urls``."""
+    return find_coverage(dataset.sizes[dim], _list_checked_arrays_along(dataset, dim), urls)
 
 
-def _list_arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[ManifestArray, int]]:
-    """Return the arrays along a dimension; raise an error if its positions do not fit in memory."""
+def _list_checked_arrays_along(
+    dataset: xr.Dataset, dim: str
+) -> Iterable[tuple[ManifestArray, int]]:
+    """Return `list_arrays_along`, or raise an error if masks of the dimension exceed memory."""
     size = dataset.sizes[dim]
     check_joinable(size, f"dimension {dim!r} of {size:,} elements")
     return list_arrays_along(dataset, dim)
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return the urls that chunks along a dimension really use; tables may list unused ones."""
+    """Return those of ``urls`` in which there are chunks of arrays along a dimension."""
     return {*find_coverage_along(dataset, dim, urls).urls}
 
 
 def find_positions(
     dataset: xr.Dataset, dim: str, urls: set[str], where: Mask | None = None
 ) -> Mask:
-    """Return the mask of positions along a dimension whose data come from some sources.
+    """Return the mask of positions along a dimension whose data come from ``urls``.
 
     Other positions than those of the mask ``where`` may be missing in the result.
     """
-    [found] = mask_covered(
+    [mask] = mask_covered(
         dataset.sizes[dim],
-        _list_arrays(dataset, dim),
+        _list_checked_arrays_along(dataset, dim),
         urls.__contains__,
         where=where,
         may_cover=lambda manifest: bool(manifest.find_listed_files(urls)),
     )
-    return found
+    return mask
 
 
 def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Range]]:
-    """Return the ranges along a dimension that come from each of some sources, if there are any."""
+    """Return the ranges along a dimension that come from each of ``urls``, if there are any."""
     return find_coverage_along(dataset, dim, urls).collect_ranges()
 
 
 def find_values(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> dict[str, pd.Index[Any]]:
-    """Return the coordinate values along a dimension that come from each of some sources."""
-    index, found = dataset.indexes[dim], find_ranges(dataset, dim, set(urls))
-    return {url: index[_list_positions(found.get(url, []))] for url in urls}
+    """Return the coordinate values along a dimension that come from each of ``urls``."""
+    index, ranges = dataset.indexes[dim], find_ranges(dataset, dim, set(urls))
+    return {url: index[_list_positions(ranges.get(url, []))] for url in urls}
 
 
 def _list_positions(ranges: Iterable[Range]) -> Ints:
-    return np.concatenate([np.arange(0), *(np.arange(*one) for one in ranges)])
+    """Return the positions in ranges."""
+    return np.concatenate([np.arange(0), *(np.arange(*ends) for ends in ranges)])
 
 
-def find_used_at(dataset: xr.Dataset, dim: str, where: Mask) -> set[str]:
-    """Return the urls of sources with chunks at some positions along a dimension."""
+def find_used_at(dataset: xr.Dataset, dim: str, mask: Mask) -> set[str]:
+    """Return the urls of sources with chunks at the positions of a mask."""
     urls = urls_of(dataset)
-    parts = (cut_along(dataset, dim, run) for run in find_runs(np.flatnonzero(where)))
+    parts = (cut_along(dataset, dim, run) for run in find_runs(np.flatnonzero(mask)))
     return {url for part in parts for url in find_used_along(part, dim, urls)}
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     """Return the one dimension along which sources follow each other."""
-    found = list_partly_covered_dims(present, urls)
-    if len(found) != 1:
+    dims = list_partly_covered_dims(present, urls)
+    if len(dims) != 1:
         raise ValueError(
-            f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
+            f"append_dim: sources follow each other along {dims or 'no dimension'}; name the "
             f"dimension"
         )
-    return found[0]
+    return dims[0]
 
 
 def list_partly_covered_dims(present: xr.Dataset, urls: set[str]) -> list[str]:
     """Return the dimensions along which some sources cover only part of the positions."""
-    met = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
-    return [dim for dim, there in met.items() if there.any() and not there.all()]
+    masks = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
+    return [dim for dim, mask in masks.items() if mask.any() and not mask.all()]
 
 
-# ---------------------------------------------------------------------- which source counts
+# ---------------------------------------------------------------------- overlaps
 
 
 def list_owners(dataset: xr.Dataset, dim: str, root: str) -> npt.NDArray[np.object_]:
-    """Return the url of the source of every position along a dimension, "" without one.
+    """Return the url of the source of each position along a dimension, or "" if it has none.
 
-    Files that the set at the url ``root`` has written itself do not count.
+    Files that belong to the set at the url ``root`` are not sources.
     """
-    found = np.full(dataset.sizes[dim], "", object)
+    owners = np.full(dataset.sizes[dim], "", object)
     urls = {url for url in urls_of(dataset) if not is_stored_in_set(url, root)}
     for url, runs in sorted(find_ranges(dataset, dim, urls).items()):
         for run in runs:
-            found[slice(*run)] = url
-    return found
+            owners[slice(*run)] = url
+    return owners
 
 
 def choose_positions(
     present: xr.Dataset | None, new: xr.Dataset, dim: str, root: str, overlap: str
 ) -> tuple[Ints, Mask]:
-    """Return the positions of new data to use, and a mask of those of the set they replace.
+    """Return the positions of new data to use, and a mask of the positions of the set to replace.
 
-    A value that several sources have comes from the first or the last of them, by their urls, if
-    ``overlap`` says so. What a source has several times stays, and so does, with another
-    ``overlap``, what different sources have.
+    If several sources have a coordinate value, ``overlap="first"`` or ``"last"`` keeps that of the
+    first or last url. Values that one source repeats are all kept. With another ``overlap``, values
+    of different sources are kept as well.
     """
     datasets = [new] if present is None else [present, new]
     indexes = [dataset.indexes[dim] for dataset in datasets]
     owners = np.concatenate([list_owners(dataset, dim, root) for dataset in datasets])
     names, ranks = np.unique(owners.astype(str), return_inverse=True)
     ranks = -ranks if overlap == "first" else ranks
-    # positions without a chunk yield to all others
+    # positions without a chunk have the lowest priority
     ranks = np.where(owners == "", -names.size, ranks)
     codes = pd.factorize(indexes[0].append(indexes[1:]))[0]
     rows = np.arange(codes.size)
-    # positions without a chunk are in the order in which files were opened
+    # positions without a chunk have no url, so they follow the order in which files were opened
     backward = (owners == "") & (overlap == "last")
     order = np.lexsort((np.where(backward, -rows, rows), -ranks, codes))
-    begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
+    group_starts = np.flatnonzero(np.diff(codes[order], prepend=-2))
     best = rows.copy()
-    best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
+    best[order] = np.repeat(order[group_starts], np.diff([*group_starts, rows.size]))
     # a file may have a value several times
     split = codes.size - indexes[-1].size
     is_new = rows >= split
     is_same = (owners[best] == owners) & (owners != "") & (is_new[best] == is_new)
     best[is_same] = rows[is_same]
-    # missing values are equal to no others
+    # missing values equal no other value
     best[codes < 0] = rows[codes < 0]
     if overlap not in ("first", "last"):
         best = np.where((owners[best] == owners) & (owners != ""), best, rows)
@@ -197,15 +200,15 @@ def choose_positions(
 
 
 # ---------------------------------------------------------------------- copies
-# Chunks of a set that refer to no source: rewritten chunks in files of the set, and inline bytes. A
-# set does not record from which source such a chunk was made.
+# Chunks that a set has written itself: rewritten chunks in files of the set, and inline bytes. The
+# set does not record the sources of these copies.
 
 
 SUFFIX = ".chunks"
 """The suffix of the folder of rewritten chunks, after the name of the set."""
-_NATIVE = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
+_ICECHUNK_CHUNK = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
 """Native chunks of an Icechunk repository: https://icechunk.io/en/latest/reference/spec/."""
-_FILE = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
+_REWRITTEN_CHUNK = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
 
 
 def find_copy_folder(url: str) -> str | None:
@@ -217,26 +220,26 @@ def find_copy_folder(url: str) -> str | None:
     'file:///refs.json.chunks/t/96aab4ec04814378'
     >>> find_copy_folder("file:///2001.nc")
     """
-    found = _FILE.fullmatch(url)
-    return None if found is None else found["folder"]
+    match = _REWRITTEN_CHUNK.fullmatch(url)
+    return None if match is None else match["folder"]
 
 
 def is_copy(url: str) -> bool:
-    """Return whether a file contains chunks that a set wrote itself."""
-    return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
+    """Return whether a file contains chunks that a set has written."""
+    return find_copy_folder(url) is not None or _ICECHUNK_CHUNK.fullmatch(url) is not None
 
 
 def is_stored_in_set(url: str, root: str) -> bool:
     """Return whether a file was written by the set at the url ``root``."""
-    # a quick test first, since most urls are neither
+    # quick tests first, since most urls are of sources
     is_inside = bool(root) and url.startswith(root) and is_in_folder(url, root)
     return is_inside or ("chunks/" in url and is_copy(url))
 
 
 def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
-    """Return the mask of positions that have copies, and no chunk in a source."""
+    """Return the mask of positions that have copies, but no chunk in a source."""
 
-    def is_own(url: str) -> bool:
+    def is_copied(url: str) -> bool:
         return url == INLINE_URL or is_copy(url)
 
     has_copies: dict[Hashable, bool] = {}
@@ -250,28 +253,28 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
             has_copies[stored.name] = any(map(is_copy, stored.read_files().urls))
         return has_copies[stored.name]
 
-    size, arrays = dataset.sizes[dim], list(_list_arrays(dataset, dim))
-    [copied] = mask_covered(size, arrays, is_own, may_cover=may_have_copies)
-    [referred] = mask_covered(size, arrays, lambda url: not is_own(url), where=copied)
-    return copied & ~referred
+    size, arrays = dataset.sizes[dim], list(_list_checked_arrays_along(dataset, dim))
+    [copied] = mask_covered(size, arrays, is_copied, may_cover=may_have_copies)
+    [referenced] = mask_covered(size, arrays, lambda url: not is_copied(url), where=copied)
+    return copied & ~referenced
 
 
-def borders(marked: Mask, stretch: Range) -> bool:
-    """Return whether a position adjacent to a range is marked.
+def is_adjacent_to(mask: Mask, span: Range) -> bool:
+    """Return whether a position adjacent to a range is in a mask.
 
-    Copies adjacent to a range may be of the same source, which then covers more than its references
-    show.
+    Copies adjacent to the range of a source may come from the same source, which then covers more
+    than its references show.
     """
-    begin, stop = stretch
-    return bool(marked[max(begin - 1, 0) : begin].any() or marked[stop : stop + 1].any())
+    begin, stop = span
+    return bool(mask[max(begin - 1, 0) : begin].any() or mask[stop : stop + 1].any())
 
 
 # ---------------------------------------------------------------------- duplicates
 
 
-STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
-"""A range of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along
-the dimension, and the ``place`` in the dimension at which they appear."""
+CHUNK_SPAN_COLUMNS = ("url", "offset", "begin", "stop", "place")
+"""The columns of a table of parts of chunks: the location of the chunk, the ``begin`` and ``stop``
+of its elements along a dimension, and the position in the dimension at which they appear."""
 
 
 def find_present_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
@@ -279,67 +282,69 @@ def find_present_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Ma
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
     index = new.indexes[dim]
-    known = np.asarray(index.isin(present.indexes[dim]) & index.notna())
-    # two missing values are not the same position
+    is_present = np.asarray(index.isin(present.indexes[dim]) & index.notna())
+    # missing coordinate values do not identify a position
     return (
-        known
+        is_present
         if index.notna().all()
-        else known | index.isna() & _find_same_elements(present, new, dim)
+        else is_present | index.isna() & _find_same_elements(present, new, dim)
     )
 
 
 def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Return the mask of positions at which the set refers to the same elements."""
-    found = np.zeros(new.sizes[dim], bool)
-    there = [array for array, _ in list_arrays_along(present, dim)]
-    urls = _find_listed(there, urls_of(new, dim))
+    mask = np.zeros(new.sizes[dim], bool)
+    present_arrays = [array for array, _ in list_arrays_along(present, dim)]
+    urls = _find_listed(present_arrays, urls_of(new, dim))
     if not urls:
-        return found
+        return mask
     for name, variable in new.variables.items():
         array = get_virtual_array(variable)
-        known = get_virtual_array(present.variables[name])
-        if array is None or known is None or dim not in variable.dims:
+        present_array = get_virtual_array(present.variables[name])
+        if array is None or present_array is None or dim not in variable.dims:
             continue
         axis = variable.dims.index(dim)
-        both = _list_stretches(array, axis, urls).merge(
-            _list_stretches(known, axis, urls), on=["url", "offset"], suffixes=("", "_known")
+        matches = _tabulate_chunk_spans(array, axis, urls).merge(
+            _tabulate_chunk_spans(present_array, axis, urls),
+            on=["url", "offset"],
+            suffixes=("", "_known"),
         )
-        begin = np.maximum(both["begin"], both["begin_known"])
-        stop = np.minimum(both["stop"], both["stop_known"])
-        shift = both["place"] - both["begin"]
+        begin = np.maximum(matches["begin"], matches["begin_known"])
+        stop = np.minimum(matches["stop"], matches["stop_known"])
+        shift = matches["place"] - matches["begin"]
         for first, last in zip(begin + shift, stop + shift, strict=True):
-            found[first : max(first, last)] = True
-    return found
+            mask[first : max(first, last)] = True
+    return mask
 
 
-def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
-    """Return the ranges of chunks in some files that an array shows along an axis, as a table."""
-    found = [pd.DataFrame(columns=list(STRETCH_COLUMNS))]
+def _tabulate_chunk_spans(array: ManifestArray, axis: int, urls: set[str]) -> Any:
+    """Return a table of the parts of chunks in ``urls`` that an array has along an axis."""
+    tables = [pd.DataFrame(columns=list(CHUNK_SPAN_COLUMNS))]
     for fragment in array.fragments:
         slabs = fragment.axes[axis].slabs()
         for ids, part in iterate_references(fragment.manifest):
             file = part.file.ravel()
             names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
-            met = np.flatnonzero((file >= 0) & (names[file] != ""))
-            slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
+            rows = np.flatnonzero((file >= 0) & (names[file] != ""))
+            slab = np.unravel_index(ids.ravel()[rows], fragment.manifest.shape)[axis]
             begin, place = slabs.inset[slab], slabs.edges[slab]
             columns = {
-                "url": names[file[met]].astype(object),
-                "offset": part.offset.ravel()[met],
+                "url": names[file[rows]].astype(object),
+                "offset": part.offset.ravel()[rows],
                 "begin": begin,
                 "stop": begin + slabs.edges[slab + 1] - place,
                 "place": place + fragment.start[axis],
             }
-            found.append(pd.DataFrame(columns).drop_duplicates())
-    return pd.concat(found).drop_duplicates()
+            tables.append(pd.DataFrame(columns).drop_duplicates())
+    return pd.concat(tables).drop_duplicates()
 
 
-def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
-    """Return a sentence that the set has copies at the positions of a coordinate, or "" if not."""
-    if dim not in present.indexes or dim not in there.indexes:
+def _describe_copy(present: xr.Dataset, duplicates: xr.Dataset, dim: str) -> str:
+    """Return a clause on copies that the set has at the positions of duplicates, or ""."""
+    if dim not in present.indexes or dim not in duplicates.indexes:
         return ""
-    place = np.flatnonzero(present.indexes[dim].isin(there.indexes[dim]))
-    if not find_copies(present.isel({dim: place[:1]}), dim).any():
+    positions = np.flatnonzero(present.indexes[dim].isin(duplicates.indexes[dim]))
+    if not find_copies(present.isel({dim: positions[:1]}), dim).any():
         return ""
     return (
         ", in chunks that were rewritten or are held in the set: it does not note their sources, "
@@ -349,13 +354,13 @@ def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     """Raise an error for sources whose size, time or etag has changed since the set was written."""
-    now = {file.url: file for file in list_sources(new, dim)}
+    current = {file.url: file for file in list_sources(new, dim)}
     changed = {
         file.url
         for array, _ in list_arrays_along(present, dim)
         for fragment in array.fragments
-        for file in fragment.manifest.find_listed_files(now.keys())
-        if now[file.url].merge(file) is None
+        for file in fragment.manifest.find_listed_files(current.keys())
+        if current[file.url].merge(file) is None
     }
     for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
@@ -365,7 +370,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
         )
 
 
-REMEDY = (
+DUPLICATES_REMEDY = (
     "pass on_duplicate='skip' to leave them out, or mode='replace-source' if a source was "
     "processed again"
 )
@@ -376,18 +381,18 @@ def duplicates_error(
     present: xr.Dataset,
     new: xr.Dataset,
     dim: str,
-    known: Mask,
-    remedy: str = REMEDY,
+    present_mask: Mask,
+    remedy: str = DUPLICATES_REMEDY,
 ) -> CombineError:
     """Return the error that lists positions that the set already has."""
-    first = int(np.flatnonzero(known)[0])
+    first = int(np.flatnonzero(present_mask)[0])
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
-    there = new.isel({dim: slice(first, first + 1)})
-    urls = sorted(find_used_along(present, dim, urls_of(there, dim)))
-    source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
+    duplicate = new.isel({dim: slice(first, first + 1)})
+    urls = sorted(find_used_along(present, dim, urls_of(duplicate, dim)))
+    source = f", of the source {urls[0]}" if urls else _describe_copy(present, duplicate, dim)
     return CombineError(
-        f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
-        f"set already, the first is number {first}{at}{source}; {remedy}"
+        f"append along {dim!r}: {np.count_nonzero(present_mask)} of {present_mask.size} positions "
+        f"are in the set already, the first is number {first}{at}{source}; {remedy}"
     )
 
 
@@ -395,7 +400,7 @@ def duplicates_error(
 
 
 POSITIONS = ("end", "start", "coordinate")
-"""Where new data can be inserted."""
+"""Where new data can be inserted: the values of ``position``."""
 
 
 class Piece(NamedTuple):
@@ -406,50 +411,53 @@ class Piece(NamedTuple):
     stop: int
 
 
-NOTHING = Piece(True, 0, 0)
-Places = Sequence[tuple[Range, Piece]]
-"""Pieces of new data, each with the range of the set that it replaces, in rising order.
+EMPTY_PIECE = Piece(True, 0, 0)
+Insertions = Sequence[tuple[Range, Piece]]
+"""Pieces of new data, each with the range of the set that it replaces, in ascending order.
 
-Either may be empty: the piece if the range is deleted, the range if the piece is inserted.
+A range is empty where its piece is only inserted, and a piece is empty where its range is deleted.
 """
 
 
-def cut_along(dataset: xr.Dataset, dim: str, stretch: Range) -> xr.Dataset:
+def cut_along(dataset: xr.Dataset, dim: str, span: Range) -> xr.Dataset:
     """Return the part of a dataset in a range along a dimension."""
-    return dataset.isel({dim: slice(*stretch)})
+    return dataset.isel({dim: slice(*span)})
 
 
-def insert_pieces(size: int, places: Places) -> list[Piece]:
-    """Return the pieces of a set of ``size`` positions, with some ranges replaced by new pieces."""
+def replace_ranges(size: int, insertions: Insertions) -> list[Piece]:
+    """Return the pieces of a set of ``size`` positions after ranges are replaced by new pieces."""
     pieces, last = [], 0
-    for (begin, stop), piece in places:
+    for (begin, stop), piece in insertions:
         pieces += [Piece(False, last, begin), piece]
         last = stop
     pieces.append(Piece(False, last, size))
     return [piece for piece in pieces if piece.stop > piece.begin]
 
 
-def find_places(
-    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str, position: str
-) -> Places:
-    """Return where wanted positions of new data go: to an end, or by their coordinate."""
+def find_insertions(
+    present: xr.Dataset, new: xr.Dataset, positions: Ints, dim: str, position: str
+) -> Insertions:
+    """Return where to insert positions of new data: at an end, or by their coordinate."""
     size = present.sizes[dim]
     if position != "coordinate":
-        where = np.full(wanted.size, size if position == "end" else 0)
+        targets = np.full(positions.size, size if position == "end" else 0)
     else:
-        wanted, where = _sort_into(present, new, wanted, dim)
-    cuts = np.flatnonzero((np.diff(where) != 0) | (np.diff(wanted) != 1)) + 1
-    runs = pairwise([0, *cuts.tolist(), wanted.size])
+        positions, targets = _sort_into(present, new, positions, dim)
+    cuts = np.flatnonzero((np.diff(targets) != 0) | (np.diff(positions) != 1)) + 1
+    runs = pairwise([0, *cuts.tolist(), positions.size])
     return [
-        ((int(where[a]), int(where[a])), Piece(True, int(wanted[a]), int(wanted[b - 1]) + 1))
+        (
+            (int(targets[a]), int(targets[a])),
+            Piece(True, int(positions[a]), int(positions[b - 1]) + 1),
+        )
         for a, b in runs
     ]
 
 
 def _sort_into(
-    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str
+    present: xr.Dataset, new: xr.Dataset, positions: Ints, dim: str
 ) -> tuple[Ints, npt.NDArray[np.intp]]:
-    """Return positions of new data in the order of the set, and before which positions they go.
+    """Return positions of new data in the order of the set, and the position to insert each at.
 
     Raises `CombineError` if the set has no order, or the new data repeat a value.
     """
@@ -457,76 +465,77 @@ def _sort_into(
     if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
         why = "has no index along" if index is None else "is not monotonic along"
         raise CombineError(f"position='coordinate': the set {why} {dim!r}; append at an end")
-    falls = not index.is_monotonic_increasing
-    values = new.indexes[dim][wanted]
-    order = values.argsort()[:: -1 if falls else 1]
+    is_descending = not index.is_monotonic_increasing
+    values = new.indexes[dim][positions]
+    order = values.argsort()[:: -1 if is_descending else 1]
     ordered = values[order]
     if ordered.hasnans or not ordered.is_unique:
         raise CombineError(
             f"position='coordinate': the new dataset repeats or lacks values of {dim!r}, so that "
             f"nothing says where they belong; leave them out"
         )
-    where = np.asarray(index[:: -1 if falls else 1].searchsorted(ordered))
-    return wanted[order], index.size - where if falls else where
+    targets = np.asarray(index[:: -1 if is_descending else 1].searchsorted(ordered))
+    return positions[order], index.size - targets if is_descending else targets
 
 
 # ---------------------------------------------------------------------- replacing data
 
 
-def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
-    """Return the ranges of the set to replace, in rising order, with their replacements."""
-    known = urls_of(present)
-    shared = urls_of(new) & known
+def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Insertions:
+    """Return the pieces of new data and the ranges of the set that they replace."""
+    present_urls = urls_of(present)
+    shared = urls_of(new) & present_urls
     if not shared:
         whole = Piece(True, 0, new.sizes[dim])
-        return [(_find_stretch_of_values(present, new, dim), whole)]
-    if unknown := sorted(urls_of(new) - known):
+        return [(_find_range_of_values(present, new, dim), whole)]
+    if unknown := sorted(urls_of(new) - present_urls):
         raise CombineError(
             f"replace-source: {unknown[0]} is not a source of the set; append it "
             f"(append_dim={dim!r})"
         )
-    now, before = (find_ranges(dataset, dim, shared) for dataset in (new, present))
+    new_ranges, present_ranges = (find_ranges(dataset, dim, shared) for dataset in (new, present))
     copies = find_copies(present, dim)
-    found = []
+    replacements = []
     for url in sorted(shared):
-        run = _check_one_run(now.get(url, []), url, "the new dataset")
-        there = _check_one_run(before.get(url, []), url, "the set")
-        if borders(copies, there):
-            there = _find_stretch_with_copies(present, new, dim, url, run, there)
-        found.append((there, Piece(True, *run)))
-    return sorted(found)
+        run = _check_one_run(new_ranges.get(url, []), url, "the new dataset")
+        present_run = _check_one_run(present_ranges.get(url, []), url, "the set")
+        if is_adjacent_to(copies, present_run):
+            present_run = _find_range_with_copies(present, new, dim, url, run, present_run)
+        replacements.append((present_run, Piece(True, *run)))
+    return sorted(replacements)
 
 
-def _find_stretch_with_copies(
-    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Range, there: Range
+def _find_range_with_copies(
+    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Range, known: Range
 ) -> Range:
-    """Return where the set has the values of a source, including possible copies of them."""
-    found = _find_stretch_of_values(present, cut_along(new, dim, run), dim)
-    if found[0] > there[0] or found[1] < there[1]:
+    """Return the range of the values of a source in the set, including copies of its chunks."""
+    span = _find_range_of_values(present, cut_along(new, dim, run), dim)
+    if span[0] > known[0] or span[1] < known[1]:
         raise CombineError(
-            f"replace-source: positions {there[0]} to {there[1]} along {dim!r} of the set come "
+            f"replace-source: positions {known[0]} to {known[1]} along {dim!r} of the set come "
             f"from {url}, and chunks beside them were rewritten or are held in the set, but the "
             f"new dataset has other values of {dim!r}, so that nothing says what it replaces; "
             f"write the set anew (mode='w')"
         )
-    return found
+    return span
 
 
-def _check_one_run(runs: Sequence[Range], url: str, where: str) -> Range:
+def _check_one_run(runs: Sequence[Range], url: str, owner: str) -> Range:
+    """Return the only range of a source, or raise an error if it has several."""
     if len(runs) != 1:
         raise CombineError(
-            f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
+            f"replace-source: {url} has {len(runs)} stretches of {owner}; it can be replaced where "
             f"it has one"
         )
     return runs[0]
 
 
-def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Range:
+def _find_range_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Range:
     """Return the range in which the set has the values of the new coordinate."""
     if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
-        found = present.indexes[dim].get_indexer(new.indexes[dim])
-        if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
-            return int(found[0]), int(found[-1]) + 1
+        positions = present.indexes[dim].get_indexer(new.indexes[dim])
+        if positions.size and positions[0] >= 0 and (np.diff(positions) == 1).all():
+            return int(positions[0]), int(positions[-1]) + 1
     raise CombineError(
         f"replace-source: the set has neither the sources of the new dataset nor its values "
         f"along {dim!r} as one stretch; append it (append_dim={dim!r})"
@@ -536,7 +545,7 @@ def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> R
 def find_replaced_static(
     present: xr.Dataset, new: xr.Dataset, dim: str | None
 ) -> dict[Hashable, Any]:
-    """Return the variables without the dimension whose source in the set is being replaced."""
+    """Return the new variables without the dimension that replace those of the same sources."""
     urls = urls_of(new)
     static = {
         name: variable
@@ -561,7 +570,7 @@ def find_replaced_static(
 # ---------------------------------------------------------------------- boxes
 
 CellPlaces = Mapping[str, npt.NDArray[np.intp]]
-"""Where the positions of new files are in an array, along each dimension of a grid."""
+"""The positions in an array of the positions of new files, by dimension of a grid."""
 OTHER_VALUES = (
     "it has other values in the set at the same coordinates; leave it out (drop_variables=), or "
     "give it all dimensions of the grid (preprocess=)"
@@ -569,35 +578,35 @@ OTHER_VALUES = (
 
 
 def put_boxes(
-    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str] | None
+    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str] | None
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable along several, but not all, dimensions of the grid, with new files.
+    """Return a variable along some dimensions of the grid with new files, or None if unchanged.
 
-    Where the set has it from files that are not in ``replaced``, new files must have the same
-    values; if ``replaced`` is None, new files replace all. Boxes that are only partly there are
-    split along chunks.
+    New files must have the same values as existing files that are not in ``replaced``; if
+    ``replaced`` is None, new files replace all. Boxes that exist only in part are split along
+    chunks.
     """
-    array, added = get_virtual_array(there), get_virtual_array(new)
-    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    array, added = get_virtual_array(existing), get_virtual_array(new)
+    positions = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
-        return put_values(there, new, at, replaces=replaced is None)
-    before, left = array, list(list_boxes(added, at))
-    while left:
-        start, box = left.pop()
+        return put_values(existing, new, positions, replaces=replaced is None)
+    original, boxes = array, list(list_boxes(added, positions))
+    while boxes:
+        start, box = boxes.pop()
         lengths = [stop - begin for begin, stop in box]
         part = crop_box(added, box)
-        known = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
-        met = {file.url for file in known.sources} if count_references(known) else set()
-        if replaced is None or met <= set(replaced):
-            array = write_region(array, start, part, overwrite=True)
+        present = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
+        urls = {file.url for file in present.sources} if count_references(present) else set()
+        if replaced is None or urls <= set(replaced):
+            array = write_region(array, start, part, replaces=True)
             continue
-        both = (xr.Variable(new.dims, data) for data in (known, part))
-        if met.isdisjoint(replaced) and next(both).equals(next(both)):  # type: ignore[no-untyped-call]
+        pair = (xr.Variable(new.dims, data) for data in (present, part))
+        if urls.isdisjoint(replaced) and next(pair).equals(next(pair)):  # type: ignore[no-untyped-call]
             continue
         if (halves := _split_box(part, start, box)) is None:
             raise CombineError(OTHER_VALUES)
-        left += halves
-    return None if array is before else array
+        boxes += halves
+    return None if array is original else array
 
 
 def _split_box(
@@ -619,41 +628,47 @@ def _split_box(
 
 
 def list_boxes(
-    array: ManifestArray, at: Sequence[npt.NDArray[np.intp]]
+    array: ManifestArray, positions: Sequence[npt.NDArray[np.intp]]
 ) -> Iterator[tuple[list[int], Box]]:
-    """Yield boxes of an array that has gaps, each with its start in another one.
+    """Yield boxes of an array that has gaps, each with its start in another array.
 
-    Adjacent positions of a box are adjacent in the other array, too.
+    Adjacent positions of a box are also adjacent in the other array.
     """
     for fragment in array.fragments:
         runs: list[list[tuple[int, int]]] = []
-        for axis, places in enumerate(at):
+        for axis, axis_positions in enumerate(positions):
             edges = fragment.edges(axis)
             begin, stop = int(edges[0]), int(edges[-1])
-            cuts = np.flatnonzero(np.diff(places[begin:stop]) != 1) + begin + 1
+            cuts = np.flatnonzero(np.diff(axis_positions[begin:stop]) != 1) + begin + 1
             bounds = [begin, *cuts.tolist(), stop]
             runs.append(list(pairwise(bounds)))
         for box in product(*runs):
-            yield [int(places[a]) for places, (a, _) in zip(at, box, strict=True)], tuple(box)
+            yield (
+                [
+                    int(axis_positions[a])
+                    for axis_positions, (a, _) in zip(positions, box, strict=True)
+                ],
+                tuple(box),
+            )
 
 
 def put_values(
-    there: xr.Variable,
+    existing: xr.Variable,
     new: xr.Variable,
-    at: Sequence[npt.NDArray[np.intp]],
+    positions: Sequence[npt.NDArray[np.intp]],
     *,
     replaces: bool = False,
 ) -> npt.NDArray[Any] | None:
-    """Return values in memory with those of new files; missing ones change nothing."""
-    values, added = np.array(there.values), np.asarray(new.values).astype(there.dtype)
-    where = np.ix_(*at)
-    known = values[where]
-    has = ~np.asarray(xr.Variable(new.dims, known).isnull())
-    brings = ~np.asarray(xr.Variable(new.dims, added).isnull())
-    differs = has & brings & np.asarray(known != added)
-    if differs.any() and not replaces:
+    """Return values in memory with those of new files put in, or None if nothing changes."""
+    values, added = np.array(existing.values), np.asarray(new.values).astype(existing.dtype)
+    region = np.ix_(*positions)
+    current = values[region]
+    is_present = ~np.asarray(xr.Variable(new.dims, current).isnull())
+    is_added = ~np.asarray(xr.Variable(new.dims, added).isnull())
+    is_different = is_present & is_added & np.asarray(current != added)
+    if is_different.any() and not replaces:
         raise CombineError(OTHER_VALUES)
-    if not (differs | (brings & ~has)).any():
+    if not (is_different | (is_added & ~is_present)).any():
         return None
-    values[where] = np.where(brings, added, known)
+    values[region] = np.where(is_added, added, current)
     return values

@@ -1,4 +1,4 @@
-"""The structure of a dataset as a list of facts, by which files of an archive are compared.
+"""Describe the structure of a dataset as facts, by which files of an archive are compared.
 
 A fact describes one aspect of one variable or dimension in words. Files with equal facts have the
 same structure. Listing them reads no value of a virtual array.
@@ -57,13 +57,13 @@ def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[in
     []
     """
     steps = np.asarray(steps, np.float64)
-    usual = float(np.median(steps)) if steps.size else 0.0
-    if not usual > 0:
+    usual_step = float(np.median(steps)) if steps.size else 0.0
+    if not usual_step > 0:
         return []
-    wide = steps >= GAP_FACTOR * usual
-    regular = np.abs(steps - usual) <= REGULAR_TOLERANCE * usual
-    known = (wide | regular).all() and regular.sum() >= max(MIN_STEPS, wide.sum())
-    return np.flatnonzero(wide).tolist() if known else []
+    is_gap = steps >= GAP_FACTOR * usual_step
+    is_regular = np.abs(steps - usual_step) <= REGULAR_TOLERANCE * usual_step
+    is_determined = (is_gap | is_regular).all() and is_regular.sum() >= max(MIN_STEPS, is_gap.sum())
+    return np.flatnonzero(is_gap).tolist() if is_determined else []
 
 
 def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
@@ -83,16 +83,16 @@ def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     ]
 
 
-# ---------------------------------------------------------------------- dimensions of other names
+# ---------------------------------------------------------------------- renamed dimensions
 
 
 def find_renamed(
-    usual: Sequence[str], other: Sequence[str], taken: Collection[str] = ()
+    usual: Sequence[str], other: Sequence[str], used_names: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the usual names of the renamed dimensions of a variable, by their present names.
+    """Return the usual names of the renamed dimensions of a variable, by their current names.
 
-    The result is empty if they differ in more than names, or if a usual name is ``taken`` by a
-    variable.
+    The result is empty if the dimensions differ in more than names, or if a usual name is among
+    ``used_names``.
 
     >>> find_renamed(("time", "lat", "lon"), ("time", "latitude", "lon"))
     {'latitude': 'lat'}
@@ -101,9 +101,11 @@ def find_renamed(
     """
     if len(usual) != len(other):
         return {}
-    found = {new: old for old, new in zip(usual, other, strict=True) if old != new}
-    free = found.keys().isdisjoint(usual) and set(found.values()).isdisjoint({*other, *taken})
-    return found if free else {}
+    renamed = {new: old for old, new in zip(usual, other, strict=True) if old != new}
+    is_possible = renamed.keys().isdisjoint(usual) and set(renamed.values()).isdisjoint(
+        {*other, *used_names}
+    )
+    return renamed if is_possible else {}
 
 
 def format_rename(names: Mapping[str, str]) -> str:
@@ -113,10 +115,10 @@ def format_rename(names: Mapping[str, str]) -> str:
     'lambda ds: ds.rename({"latitude": "lat"} if "latitude" in ds.dims else {})'
     """
     text = {json.dumps(new): json.dumps(old) for new, old in names.items()}
-    found = "{" + ", ".join(f"{new}: {old}" for new, old in text.items()) + "}"
+    mapping = "{" + ", ".join(f"{new}: {old}" for new, old in text.items()) + "}"
     if len(text) == 1:
-        return f"lambda ds: ds.rename({found} if {next(iter(text))} in ds.dims else {{}})"
-    return f"lambda ds: ds.rename({{n: m for n, m in {found}.items() if n in ds.dims}})"
+        return f"lambda ds: ds.rename({mapping} if {next(iter(text))} in ds.dims else {{}})"
+    return f"lambda ds: ds.rename({{n: m for n, m in {mapping}.items() if n in ds.dims}})"
 
 
 # ---------------------------------------------------------------------- facts
@@ -142,7 +144,7 @@ CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
 """Prefixes of aspects; the name of a dimension or an attribute follows."""
 THERE = "there"
 MAX_TEXT = 160
-"""Longest text of a fact; longer texts are cut and end in a digest."""
+"""The longest text of a fact; longer texts are cut and end in a digest."""
 
 Opened = xr.Dataset | xr.DataTree
 
@@ -150,7 +152,7 @@ Opened = xr.Dataset | xr.DataTree
 class Fact(NamedTuple):
     """An aspect of a variable or dimension: ``("t", "data type")``.
 
-    The dataset itself has the subject ``""``.
+    Facts of the dataset itself have the subject ``""``.
     """
 
     subject: str
@@ -169,32 +171,32 @@ def find_dataset_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]
     >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
     ('3', 'float32', 'K')
     """
-    found = find_shape_facts(dataset, within)
+    facts = find_shape_facts(dataset, within)
     for name, variable in dataset.variables.items():
-        found |= {Fact(f"{within}{name}", a): text for a, text in describe_storage(variable)}
-        found |= _find_attribute_facts(f"{within}{name}", variable.attrs)
-    return found | _find_attribute_facts(within, dataset.attrs)
+        facts |= {Fact(f"{within}{name}", a): text for a, text in describe_storage(variable)}
+        facts |= _find_attribute_facts(f"{within}{name}", variable.attrs)
+    return facts | _find_attribute_facts(within, dataset.attrs)
 
 
 def find_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
-    """Return the facts that may keep datasets from combining."""
-    found = {Fact(f"{within}{d}", SIZE): str(n) for d, n in dataset.sizes.items()}
+    """Return the facts that may prevent datasets from being combined."""
+    facts = {Fact(f"{within}{d}", SIZE): str(n) for d, n in dataset.sizes.items()}
     for name, variable in dataset.variables.items():
         subject = f"{within}{name}"
         role = "coordinate" if name in dataset.coords else "data variable"
-        found |= {
+        facts |= {
             Fact(subject, PRESENCE): THERE,
             Fact(subject, ROLE): role,
             Fact(subject, DIMENSIONS): ", ".join(map(str, variable.dims)) or "none",
             Fact(subject, DTYPE): str(variable.dtype),
         }
         if calendar := variable.encoding.get("calendar"):
-            found[Fact(subject, CALENDAR)] = str(calendar)
+            facts[Fact(subject, CALENDAR)] = str(calendar)
         if get_virtual_array(variable) is None and not is_lazy(variable):
-            found[Fact(subject, VALUES)] = digest_values(variable.values)
+            facts[Fact(subject, VALUES)] = digest_values(variable.values)
     for name, crs in iterate_crs_names(dataset):
-        found[Fact(f"{within}{name}", SYSTEM)] = shorten(crs)
-    return found
+        facts[Fact(f"{within}{name}", SYSTEM)] = shorten(crs)
+    return facts
 
 
 def digest_values(values: Any) -> str:
@@ -270,9 +272,9 @@ def format_lengths(lengths: Iterable[int]) -> str:
     >>> format_lengths([2, 2, 1]), format_lengths(range(5)), format_lengths([])
     ('2, 1', '0, 1, 2 and 2 others', 'none')
     """
-    found = list(dict.fromkeys(lengths))
-    shown = ", ".join(map(str, found[:3]))
-    return f"{shown} and {len(found) - 3} others" if len(found) > 3 else shown or "none"
+    distinct = list(dict.fromkeys(lengths))
+    shown = ", ".join(map(str, distinct[:3]))
+    return f"{shown} and {len(distinct) - 3} others" if len(distinct) > 3 else shown or "none"
 
 
 def _find_attribute_facts(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
@@ -280,7 +282,7 @@ def _find_attribute_facts(subject: str, attributes: Mapping[Any, Any]) -> dict[F
 
 
 def name_attribute(subject: str, name: Any) -> Fact:
-    """Return the fact for an attribute; units of a variable have an aspect of their own."""
+    """Return the fact for an attribute; ``units`` of a variable have their own aspect."""
     return Fact(subject, UNITS if name == UNITS and subject else f"{ATTRIBUTE}{name}")
 
 
@@ -296,7 +298,7 @@ def shorten(value: Any) -> str:
 # ---------------------------------------------------------------------- combine errors
 
 SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
-"""Aspects that prevent files from combining, the most likely first."""
+"""Aspects in which files must agree to be combined, the most likely cause of an error first."""
 ABSENT = "not there"
 
 
@@ -305,30 +307,33 @@ def find_first_difference(
 ) -> str | None:
     """Describe the first file that differs from the first one; None if no difference matters.
 
-    Dimensions to join along may differ: the ``joined`` ones, by default all with a coordinate.
+    Dimensions along which files are joined may differ: those in ``joined``, by default all that
+    have a coordinate.
 
     >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
     >>> find_first_difference(["a.nc", "b.nc", "c.nc"], parts)
     "c.nc is the first file that differs from a.nc: size of 'x' is 4, not 3"
     """
-    free = None if joined is None else frozenset(map(str, joined))
+    joined_dims = None if joined is None else frozenset(map(str, joined))
     first: dict[Fact, str] | None = None
-    found: tuple[int, Any, list[str]] | None = None
-    for file, one in zip(files, opened, strict=True):
-        nodes: dict[str, Any] = {"": one}
-        if isinstance(one, xr.DataTree):
-            trees = ((n.path.strip("/"), n.to_dataset(inherit=False)) for n in one.subtree)
+    worst: tuple[int, Any, list[str]] | None = None
+    for file, dataset in zip(files, opened, strict=True):
+        nodes: dict[str, Any] = {"": dataset}
+        if isinstance(dataset, xr.DataTree):
+            trees = ((n.path.strip("/"), n.to_dataset(inherit=False)) for n in dataset.subtree)
             nodes = {f"{path}/".lstrip("/"): part for path, part in trees}
         shapes = (find_shape_facts(part, path) for path, part in nodes.items())
-        parts = {fact: text for some in shapes for fact, text in some.items()}
-        facts = {f: text for f, text in parts.items() if not _may_differ(f, parts, free)}
+        all_facts = {fact: text for shape_facts in shapes for fact, text in shape_facts.items()}
+        facts = {
+            f: text for f, text in all_facts.items() if not _may_differ(f, all_facts, joined_dims)
+        }
         first = facts if first is None else first
         severity, texts = _find_worst_differences(first, facts)
-        if texts and (found is None or severity < found[0]):
-            found = severity, file, texts
-    if found is None:
+        if texts and (worst is None or severity < worst[0]):
+            worst = severity, file, texts
+    if worst is None:
         return None
-    _, file, texts = found
+    _, file, texts = worst
     return f"{file} is the first file that differs from {files[0]}: {'; '.join(texts[:3])}"
 
 
@@ -414,26 +419,26 @@ def find_crs_by_variable(dataset: xr.Dataset) -> dict[tuple[str, int], CRS]:
     Examples
     --------
     >>> attributes = {"grid_mapping_name": "latitude_longitude"}
-    >>> found = xr.Dataset({"t": ("x", [1.0], {"grid_mapping": "crs"}), "crs": ((), 0, attributes)})
-    >>> sorted(find_crs_by_variable(found))
+    >>> ds = xr.Dataset({"t": ("x", [1.0], {"grid_mapping": "crs"}), "crs": ((), 0, attributes)})
+    >>> sorted(find_crs_by_variable(ds))
     [('crs', 0), ('t', 0)]
     """
-    naming = "grid_mapping"
+    attribute = "grid_mapping"
     return find_crs(
-        {n: {naming: v.encoding.get(naming), **v.attrs} for n, v in dataset.variables.items()}
+        {n: {attribute: v.encoding.get(attribute), **v.attrs} for n, v in dataset.variables.items()}
     )
 
 
 def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], CRS]:
-    """Return the CRSs of variables, given the attributes of all."""
-    found: dict[tuple[str, int], CRS] = {}
-    for name, given in attributes.items():
-        if not given.keys().isdisjoint(CRS_ATTRIBUTES):
-            found[str(name), 0] = given
-        for number, mapping in enumerate(_list_mappings(given.get("grid_mapping"))):
+    """Return the CRSs of variables from the attributes of all variables."""
+    crs_by_variable: dict[tuple[str, int], CRS] = {}
+    for name, variable_attributes in attributes.items():
+        if not variable_attributes.keys().isdisjoint(CRS_ATTRIBUTES):
+            crs_by_variable[str(name), 0] = variable_attributes
+        for number, mapping in enumerate(_list_mappings(variable_attributes.get("grid_mapping"))):
             if mapping in attributes:
-                found[str(name), number] = attributes[mapping]
-    return found
+                crs_by_variable[str(name), number] = attributes[mapping]
+    return crs_by_variable
 
 
 def select_crs_attributes(attributes: CRS) -> CRS:
@@ -448,8 +453,8 @@ def _list_mappings(text: Any) -> list[str]:
     (['crs'], ['crs', 'geographic'])
     """
     words = text.split() if isinstance(text, str) else []
-    named = [word[:-1] for word in words if word.endswith(":")]
-    return named or words[:1]
+    names = [word[:-1] for word in words if word.endswith(":")]
+    return names or words[:1]
 
 
 def check_one_crs(files: Mapping[str, CRSByVariable]) -> None:
@@ -457,34 +462,34 @@ def check_one_crs(files: Mapping[str, CRSByVariable]) -> None:
     first: dict[tuple[str, int], tuple[str, CRS]] = {}
     for file, crs_by_variable in files.items():
         for key, crs in crs_by_variable.items():
-            known, before = first.setdefault(key, (file, crs))
-            if before is not crs and (difference := describe_difference(before, crs)):
-                one, other = difference
+            first_file, first_crs = first.setdefault(key, (file, crs))
+            if first_crs is not crs and (difference := describe_difference(first_crs, crs)):
+                usual, text = difference
                 raise CombineError(
-                    f"{file}: the coordinate reference system of {key[0]!r} is {other}, and "
-                    f"{one} in {known}; open the files of each system apart, or reproject the "
-                    f"files to one system first"
+                    f"{file}: the coordinate reference system of {key[0]!r} is {text}, and "
+                    f"{usual} in {first_file}; open the files of each system apart, or reproject "
+                    f"the files to one system first"
                 )
 
 
 def check_crs_of_set(
-    known: CRSByVariable, new: xr.Dataset, crs_by_variable: CRSByVariable | None = None
+    existing: CRSByVariable, new: xr.Dataset, crs_by_variable: CRSByVariable | None = None
 ) -> None:
-    """Raise an error if the CRS of a dataset differs from the ``known`` ones of a set.
+    """Raise an error if the CRS of a dataset differs from the CRS of a set.
 
-    ``crs_by_variable`` are the CRSs that the set would have once the dataset is added; by default
-    they are those of the dataset.
+    ``existing`` are the CRSs of the set. ``crs_by_variable`` are the CRSs that the set would have
+    with the dataset added, by default those of the dataset.
     """
     for key, crs in (
         find_crs_by_variable(new) if crs_by_variable is None else crs_by_variable
     ).items():
-        difference = describe_difference(known.get(key, {}), crs)
+        difference = describe_difference(existing.get(key, {}), crs)
         if difference is not None:
-            one, other = difference
+            usual, text = difference
             file = next(iter(sorted(urls_of(new))), "the new dataset")
             too = "" if crs_by_variable is None else f"replace {key[0]!r} too, "
             raise CombineError(
-                f"{file}: the coordinate reference system of {key[0]!r} is {other}, and {one} in "
+                f"{file}: the coordinate reference system of {key[0]!r} is {text}, and {usual} in "
                 f"the set; {too}write the file to a set or a group of its own, or reproject it "
                 f"to the system of the set first; nothing has been written"
             )
@@ -497,11 +502,15 @@ def describe_difference(one: CRS, other: CRS) -> tuple[str, str] | None:
     differ between versions of the programs that write them.
     """
     names = list_differing(one, other)
-    return (_describe(one, other, names), _describe(other, one, names)) if names else None
+    return (
+        (_describe_distinctly(one, other, names), _describe_distinctly(other, one, names))
+        if names
+        else None
+    )
 
 
 def list_differing(one: CRS, other: CRS) -> list[str]:
-    """Return the attributes by which two CRSs differ, numbers and kinds first.
+    """Return the attributes in which two CRSs differ, numbers and kinds first.
 
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
     ['earth_radius']
@@ -549,25 +558,26 @@ def _format_code(crs: CRS, name: str) -> str | None:
 def describe_crs(crs: CRS, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
     """Return the name of a CRS, or else its attributes of the given names."""
     code = find_code(crs)
-    of_texts = (TITLE.match(str(crs.get(name, ""))) for name in TEXTS)
-    titles = [*(match[1] for match in of_texts if match), *(crs.get(n) for n in TITLES[:2])]
+    matches = (TITLE.match(str(crs.get(name, ""))) for name in TEXTS)
+    titles = [*(match[1] for match in matches if match), *(crs.get(n) for n in TITLES[:2])]
     title = next((str(title) for title in titles if title), None)
     if code or title:
         return " ".join(filter(None, (code, f"({title})" if code and title else title)))
-    found = [f"{n}={_shorten(crs[n])}" for n in names if n in crs]
-    return ", ".join(found) or "not described"
+    attributes = [f"{n}={_shorten_value(crs[n])}" for n in names if n in crs]
+    return ", ".join(attributes) or "not described"
 
 
-def _describe(crs: CRS, other: CRS, names: Sequence[str]) -> str:
-    """Return the name of a CRS, or what differs if both have the same name."""
-    shown = describe_crs(crs, names)
-    if shown != describe_crs(other, names):
-        return shown
-    found = [f"{n}={_shorten(crs[n])}" for n in names if n in crs]
-    return f"{shown} with {', '.join(found)}"
+def _describe_distinctly(crs: CRS, other: CRS, names: Sequence[str]) -> str:
+    """Return the name of a CRS, with the differing attributes if both have the same name."""
+    name = describe_crs(crs, names)
+    if name != describe_crs(other, names):
+        return name
+    attributes = [f"{n}={_shorten_value(crs[n])}" for n in names if n in crs]
+    return f"{name} with {', '.join(attributes)}"
 
 
-def _shorten(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
+    """Format the value of an attribute as text of at most 60 characters."""
     text = str(np.asarray(value, object).tolist())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -585,16 +595,17 @@ def _agree(one: Any, other: Any) -> bool:
         words = ("".join(_join_items(value).split()).lower() for value in (one, other))
         return next(words) == next(words)
     is_short = any(getattr(value, "dtype", None) == np.float32 for value in (one, other))
-    within = SHORT_TOLERANCE if is_short else TOLERANCE
+    tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
     return len(first) == len(second) and all(
-        math.isclose(a, b, rel_tol=within, abs_tol=TOLERANCE) or (a != a and b != b)
+        math.isclose(a, b, rel_tol=tolerance, abs_tol=TOLERANCE) or (a != a and b != b)
         for a, b in zip(first, second, strict=True)
     )
 
 
 def _list_items(value: Any) -> list[Any]:
-    found: list[Any] = np.ravel(np.asarray(value, object)).tolist()
-    return found
+    """Return the items of an attribute, which may be a scalar."""
+    items: list[Any] = np.ravel(np.asarray(value, object)).tolist()
+    return items
 
 
 def _join_items(value: Any) -> str:
@@ -602,7 +613,7 @@ def _join_items(value: Any) -> str:
 
 
 def _list_numbers(value: Any) -> list[float] | None:
-    """Return the numbers in an attribute, which may be text, or None if it has anything else."""
+    """Return the numbers in an attribute, which may be a string, or None if it is not numeric."""
     is_text = isinstance(value, str)
     items = re.sub(r"[\[\],]", " ", value).split() if is_text else _list_items(value)
     try:

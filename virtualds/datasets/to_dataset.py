@@ -1,8 +1,7 @@
-"""Conversion of groups to xarray datasets and trees, lazy or virtual.
+"""Convert groups to xarray datasets and trees, lazy or virtual.
 
-xarray decodes: dtype, attributes and encoding of every variable are those that xarray gives the
-stored variable. Variables that stay virtual get the same decoding as the last step of their
-pipelines.
+xarray decodes every stored variable, which determines its dtype, attributes and encoding. Variables
+that stay virtual get the same decoding as the last step of their pipelines.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 """The decoders that ``decode_cf`` turns on and off."""
 
 
-CHANGEABLE = (np.ndarray, list, dict, set)
+MUTABLE_TYPES = (np.ndarray, list, dict, set)
 """Types of mutable attributes."""
 
 
@@ -70,7 +69,7 @@ CHANGEABLE = (np.ndarray, list, dict, set)
 
 
 def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
-    """Return a group as a dataset that reads on access, as native backends do.
+    """Return a group as a dataset that reads values on access, as native backends do.
 
     ``decoders`` are arguments of `xarray.conventions.decode_cf_variables`, such as
     ``decode_times``.
@@ -93,7 +92,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
             if variable.dims == (name,):
                 count = partial(count_bytes_in_files, array)
                 check_size_in_files(array.nbytes, count, f"variable {name!r}")
-            # otherwise xarray decodes the whole selection in one thread, step by step
+            # decoding by chunk runs in threads; xarray would decode the selection in one thread
             with suppress(UnsupportedError):
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)
     for name, data in decoded.items():
@@ -105,7 +104,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
 
 
 def _check_deferred_size(stored: ManifestVariable, name: str) -> None:
-    """Raise an error if too many values would be loaded that are not in chunks, as of strings."""
+    """Raise an error if too many values outside of chunks would be loaded, such as strings."""
     data = stored.data
     if not isinstance(data, ManifestArray | np.ndarray):
         check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
@@ -120,39 +119,42 @@ def to_virtual_dataset(
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
-    ``plan`` is how the group decodes, if that is already known. ``dates`` are parts of variables
-    from which xarray infers how dates decode, if their first or last value cannot be read.
+    ``plan`` is the decoding plan of the group, if it exists already. ``dates`` are readable parts
+    of variables, from which xarray infers how to decode dates if their first or last value cannot
+    be read.
     """
     if dates:
         return _decode_dataset(group, opening, dates)[1]
-    key = _make_key(group, opening)
-    if (outline := plan or _get_plan(key, group)) is not None:
+    key = _make_cache_key(group, opening)
+    if (usable_plan := plan or _get_plan(key, group)) is not None:
         try:
-            variables, indexes = outline.decode_variables(group)
-            attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
-            return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
+            variables, indexes = usable_plan.decode_variables(group)
+            attributes = {n: v for n, v in group.attributes.items() if n not in usable_plan.used}
+            return _assemble_dataset(variables, indexes, attributes, usable_plan.coordinates, group)
         except (MisfitError, *DECODING_ERRORS):
-            # let xarray decode it, whose error explains what is wrong with the values
+            # decode by xarray below, whose error explains the problem
             pass
-    outline, dataset = _decode_dataset(group, opening)
+    usable_plan, dataset = _decode_dataset(group, opening)
     if key is not None:
-        DECODING_PLANS.put(key, outline)
+        DECODING_PLANS.put(key, usable_plan)
     return dataset
 
 
 def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
-    """Return the plan by which a group decodes, or None if none like it has been decoded yet."""
-    return _get_plan(_make_key(group, opening), group)
+    """Return the decoding plan of a group, or None if no such group has been decoded yet."""
+    return _get_plan(_make_cache_key(group, opening), group)
 
 
 def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
-    known = None if key is None else DECODING_PLANS.find(key)
+    """Return the cached plan of a key, with the reference dates of a group."""
+    plan = None if key is None else DECODING_PLANS.find(key)
     with suppress(MisfitError):
-        return None if known is None else known.with_units_of(group)
+        return None if plan is None else plan.with_units_of(group)
     return None
 
 
-def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
+def _make_cache_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
+    """Return the key of the plan of a group, or None if a predicate chooses what is loaded."""
     loadable = opening.loadable_variables
     if callable(loadable):
         return None
@@ -162,57 +164,58 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
 def _decode_dataset(
     group: ManifestGroup, opening: OpenOptions, dates: Mapping[str, ManifestArray] | None = None
 ) -> tuple[DecodingPlan, xr.Dataset]:
-    """Return the decoding plan of a group, and its dataset, all of it decoded by xarray."""
+    """Return the decoding plan of a group, and its dataset as decoded by xarray."""
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _label_arrays(group)
-    ahead = read_ahead(group) if loadable is None else group
-    asked = {
-        name: replace(ahead.variables[name], data=part) for name, part in (dates or {}).items()
+    prepared = read_ahead(group) if loadable is None else group
+    replaced = {
+        name: replace(prepared.variables[name], data=part) for name, part in (dates or {}).items()
     }
-    ahead = replace(ahead, variables={**ahead.variables, **asked})
-    variables, attributes, coordinates = _decode_group(ahead, decoders)
-    wanted, loaded = make_load_predicate(loadable, coordinates), set()
+    prepared = replace(prepared, variables={**prepared.variables, **replaced})
+    variables, attributes, coordinates = _decode_group(prepared, decoders)
+    is_loadable, loaded = make_load_predicate(loadable, coordinates), set()
     for name, variable in variables.items():
         stored = group.variables[UNNAMED if name is None else str(name)]
         if name in group.problems:
             variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
             continue
         with locating(f"variable {name!r}"):
-            is_wanted = wanted(str(name), variable)
+            is_to_load = is_loadable(str(name), variable)
             with name_variable_in_errors(str(name)):
-                if loadable is None and not is_wanted and isinstance(stored.data, ManifestArray):
-                    is_few = variable.nbytes <= get_options().load_limit
-                    is_wanted = is_few and needs_all_values(stored, variable)
-                if is_wanted:
+                if loadable is None and not is_to_load and isinstance(stored.data, ManifestArray):
+                    is_small = variable.nbytes <= get_options().load_limit
+                    is_to_load = is_small and needs_all_values(stored, variable)
+                if is_to_load:
                     if loadable is None:
                         _check_deferred_size(stored, str(name))
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
                     array = _to_virtual_array(str(name), stored, stored.data, variable)
-                    # with fastpath, xarray does not import dask.array to check whether this is one
-                    shown = (variable.dims, array, variable.attrs, variable.encoding)
-                    variables[name] = xr.Variable(*shown, fastpath=True)
+                    # with fastpath, xarray does not import dask.array to check the type of the
+                    # array
+                    fields = (variable.dims, array, variable.attrs, variable.encoding)
+                    variables[name] = xr.Variable(*fields, fastpath=True)
                 elif isinstance(stored.data, np.ndarray):
                     variables[name] = variable.compute()
                     loaded.add(name)
     names = [n for n, v in variables.items() if v.dims == (n,) and get_virtual_array(v) is None]
-    made = {}
+    index_of = {}
     for name in names:
         with name_variable_in_errors(str(name)):
-            made[name] = build_index(name, variables[name])
-    variables |= {name: variable for name, (variable, _) in made.items()}
-    indexes = {name: index for name, (_, index) in made.items()}
+            index_of[name] = build_index(name, variables[name])
+    variables |= {name: variable for name, (variable, _) in index_of.items()}
+    indexes = {name: index for name, (_, index) in index_of.items()}
     parts = {}
     for name, variable in variables.items():
-        known = UNNAMED if name is None else str(name)
-        in_memory = name in loaded or name in made
-        parts[known] = VariableDecoding.of(name, group, variable, in_memory, decode_cf)
+        stored_name = UNNAMED if name is None else str(name)
+        in_memory = name in loaded or name in index_of
+        parts[stored_name] = VariableDecoding.of(name, group, variable, in_memory, decode_cf)
     used = frozenset(group.attributes.keys() - attributes.keys())
-    outline = DecodingPlan(parts, frozenset(coordinates), used)
+    plan = DecodingPlan(parts, frozenset(coordinates), used)
     _check_scalar_names(variables)
-    return outline, _assemble_dataset(variables, indexes, attributes, coordinates, group)
+    return plan, _assemble_dataset(variables, indexes, attributes, coordinates, group)
 
 
 def _assemble_dataset(
@@ -222,30 +225,33 @@ def _assemble_dataset(
     coordinates: Collection[Hashable],
     group: ManifestGroup,
 ) -> xr.Dataset:
-    """Assemble a dataset from variables that are known to fit together, and their indexes.
+    """Return a dataset of aligned variables and their indexes.
 
-    `xarray.Dataset` would align them again, which costs more than all the rest of opening.
+    `xarray.Dataset` would align the variables again, which costs more than all the rest of opening.
     """
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     ordered = {n: v for n, v in variables.items() if n not in coords} | coords
-    # xarray makes a coordinate of every variable named like a dimension
-    named = {*coordinates}.union(*(v.dims for v in variables.values()))
-    data = [name for name in variables if name not in named]
+    # a variable with the name of a dimension is a coordinate
+    coordinate_names = {*coordinates}.union(*(v.dims for v in variables.values()))
+    data = [name for name in variables if name not in coordinate_names]
     for variable in variables.values():
-        variable.attrs, variable.encoding = _unshare(variable.attrs), _unshare(variable.encoding)
+        variable.attrs, variable.encoding = (
+            _copy_attributes(variable.attrs),
+            _copy_attributes(variable.encoding),
+        )
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
-    dataset.attrs = _unshare(attributes)
-    dataset.encoding = _unshare({"unlimited_dims": set(), **group.encoding})
+    dataset.attrs = _copy_attributes(attributes)
+    dataset.encoding = _copy_attributes({"unlimited_dims": set(), **group.encoding})
     return dataset
 
 
-def _unshare(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return attributes that may be modified in place: groups of equal structure share theirs."""
-    return {n: deepcopy(v) if isinstance(v, CHANGEABLE) else v for n, v in attributes.items()}
+def _copy_attributes(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a copy of attributes to modify in place, since groups of one structure share them."""
+    return {n: deepcopy(v) if isinstance(v, MUTABLE_TYPES) else v for n, v in attributes.items()}
 
 
 def _label_arrays(group: ManifestGroup) -> ManifestGroup:
-    """Return a group in which every array is named in errors."""
+    """Return a group in which every array has its name, for errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
         if isinstance(v.data, ManifestArray)
@@ -265,6 +271,7 @@ def _decode_group(
 def _decode_by_xarray(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
+    """Return the variables, attributes and coordinates of a group as xarray decodes them."""
     variables: dict[Any, xr.Variable] = {
         name: xr.Variable(v.dims, to_lazy(v.data, name), dict(v.attributes), encoding_of(v))
         for name, v in group.variables.items()
@@ -273,20 +280,20 @@ def _decode_by_xarray(
         variables[None] = variables.pop(UNNAMED)
     order = list(variables)
     # the decoded dtype of unreadable values cannot be known
-    refused = {name: variables[name] for name in order if name in group.problems}
-    muted = {n: v.copy(deep=False) for n, v in refused.items()}
-    for variable in muted.values():
-        # attributes that are not text may be the problem, and are left out
+    unreadable = {name: variables[name] for name in order if name in group.problems}
+    substitutes = {n: v.copy(deep=False) for n, v in unreadable.items()}
+    for variable in substitutes.values():
+        # attributes that are not strings may be the problem, so they are left out
         texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
         variable.attrs = texts
-    gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
-    found = xr.conventions.decode_cf_variables(
-        {**variables, **muted, **gone},
+    left_out = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
+    results = xr.conventions.decode_cf_variables(
+        {**variables, **substitutes, **left_out},
         dict(group.attributes),
-        drop_variables=[*refused, *gone],
+        drop_variables=[*unreadable, *left_out],
         **decoders,
     )
-    decoded = {**found[0], **refused}
+    decoded = {**results[0], **unreadable}
     for name, variable in decoded.items():
         stored = group.variables[UNNAMED if name is None else name]
         if stored.data.dtype.kind in "mM":
@@ -295,13 +302,13 @@ def _decode_by_xarray(
                 variable.attrs.pop(key, None)
         if stored.data.dtype == CHARACTER and decoders.get("concat_characters") is False:
             variable.encoding[CHARACTER_AXIS] = None
-    return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
+    return {name: decoded[name] for name in order}, dict(results[1]), set(results[2])
 
 
 def _check_scalar_names(variables: Mapping[Any, xr.Variable]) -> None:
     """Raise an error for a scalar named like a dimension, which xarray cannot represent."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
-    if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:
+    if wrong := [name for name, v in variables.items() if name in dims and not v.dims]:
         raise FormatError(
             f"variable {wrong[0]!r} is a scalar with the name of a dimension, which xarray cannot "
             f"hold; leave it out with drop_variables"
@@ -311,7 +318,7 @@ def _check_scalar_names(variables: Mapping[Any, xr.Variable]) -> None:
 def _to_virtual_array(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> ManifestArray:
-    """Return a virtual array that decodes chunk by chunk as xarray decoded the variable."""
+    """Return a virtual array whose chunks decode as xarray decoded the variable."""
     if needs_all_values(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
@@ -320,7 +327,7 @@ def _to_virtual_array(
         )
     dtype = decoded.dtype
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
-        # each pipeline unpacks its own file, since the packing differs between files
+        # pipelines already unpack the chunks of each file by its own packing
         return array
     packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
@@ -361,7 +368,7 @@ MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 def to_lazy_datasets(
     group: ManifestGroup, on_error: str = "raise", **decoders: Any
 ) -> dict[str, xr.Dataset]:
-    """Return a group and all groups below it as lazy datasets, by path.
+    """Return a group and its subgroups as lazy datasets, by path.
 
     The group itself has the path ``""``. ``decoders`` are those of `to_lazy_dataset`, and
     ``on_error`` is what to do with variables that cannot be decoded.
@@ -370,9 +377,9 @@ def to_lazy_datasets(
 
 
 def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.DataTree:
-    """Return a group and all below it as a tree of datasets of virtual arrays.
+    """Return a group and its subgroups as a tree of datasets of virtual arrays.
 
-    Parameters and errors are those of `to_virtual_dataset`; ``opening.on_error`` is what to do with
+    Parameters and errors are as in `to_virtual_dataset`; ``opening.on_error`` says what to do with
     variables that cannot be decoded.
     """
 
@@ -385,6 +392,7 @@ def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) 
 def _make_datasets(
     group: ManifestGroup, make: MakeDataset, on_error: str
 ) -> Iterator[tuple[str, xr.Dataset]]:
+    """Yield the path and the dataset of a group and of each group below it."""
     for path, part in group.walk():
         with locating(f"group /{path}"):
             yield path, decode_group(part, on_error, make, f"group /{path}")
@@ -393,9 +401,9 @@ def _make_datasets(
 def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     """Create a tree from datasets by path; the root has the path ``""``."""
     for path, dataset in datasets.items():
-        if odd := [name for name in dataset.variables if "/" in str(name)]:
+        if invalid := [name for name in dataset.variables if "/" in str(name)]:
             raise UnsupportedError(
-                f"group /{path}: the variable {odd[0]!r} has a slash in its name, which xarray "
+                f"group /{path}: the variable {invalid[0]!r} has a slash in its name, which xarray "
                 f"takes for a path within a tree; leave the variable out with drop_variables, or "
                 f"open the group alone with virtualds.open_virtual_dataset"
             )
@@ -403,11 +411,11 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
         return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
     except ValueError as error:
         what, _, details = f"{error}".partition(":\n")
-        found = CombineError(
+        combine_error = CombineError(
             f"{what}: a tree of xarray has one coordinate and length of a dimension for a group "
             f"and all below it; open one group with "
             f"virtualds.open_virtual_dataset(url, group=...), or all apart with "
             f"xr.open_groups(url, engine='virtual')"
         )
-        found.add_note(details)
-        raise found from error
+        combine_error.add_note(details)
+        raise combine_error from error

@@ -1,10 +1,10 @@
-"""Units of measure that convert into each other by a factor and a summand.
+"""Convert units of measure by a factor and an offset.
 
 CF conventions 1.13, section 3.1, and the UDUNITS-2 database: units are products of powers of named
-units with SI prefixes. Numbers are exact fractions, so that equal units convert by exactly 1.
-Units since a reference date are compared by the calendar (CF, section 4.4). Differences of
-temperatures convert without a summand, if the attribute ``units_metadata`` says that they are such
-(CF, section 3.1.2).
+units with SI prefixes. Factors are exact fractions, so that equal units convert by exactly 1. Units
+of dates also convert their reference dates, by the calendar (CF, section 4.4). Temperature
+differences, which the attribute ``units_metadata`` marks, convert without an offset (CF, section
+3.1.2).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Exponents = tuple[tuple[str, int], ...]
 
 
 class UnitsError(ValueError):
-    """Units that are unknown, or do not convert; the message is the reason."""
+    """Raised for units that are unknown or do not convert; the message is the reason."""
 
 
 class LinearUnit(NamedTuple):
-    """A unit: ``factor * x + offset`` in base units, which ``exponents`` names."""
+    """A unit: ``factor * x + offset`` in the product of base units given by ``exponents``."""
 
     factor: Fraction
     offset: Fraction
@@ -38,14 +38,14 @@ class LinearUnit(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """How numbers in one unit become numbers in another: ``factor * x + offset``."""
+    """The conversion of numbers to another unit: ``factor * x + offset``."""
 
     factor: Fraction
     offset: Fraction
 
     @property
     def is_identity(self) -> bool:
-        """Whether numbers stay as they are."""
+        """Whether numbers stay unchanged."""
         return self == UNCHANGED
 
 
@@ -59,10 +59,10 @@ PREFIXES = {
 }
 """Powers of ten of the SI prefixes."""
 
-_ONE: Exponents = ()
+_DIMENSIONLESS: Exponents = ()
 _PRESSURE, _ENERGY = (("kg", 1), ("m", -1), ("s", -2)), (("kg", 1), ("m", 2), ("s", -2))
 _POWER = (("kg", 1), ("m", 2), ("s", -3))
-_BASE: Mapping[str, tuple[str | int, Exponents]] = {
+_PREFIXABLE_UNITS: Mapping[str, tuple[str | int, Exponents]] = {
     "m metre meter metres meters": (1, (("m", 1),)),
     "g gram grams": ("1/1000", (("kg", 1),)),
     "s sec second seconds secs": (1, (("s", 1),)),
@@ -78,9 +78,9 @@ _BASE: Mapping[str, tuple[str | int, Exponents]] = {
     "Hz hertz": (1, (("s", -1),)),
     "V volt volts": (1, (("A", -1), ("kg", 1), ("m", 2), ("s", -3))),
     "l L litre liter litres liters": ("1/1000", (("m", 3),)),
-    "rad radian radians sr steradian": (1, _ONE),
+    "rad radian radians sr steradian": (1, _DIMENSIONLESS),
 }
-_FIXED: Mapping[str, tuple[str | int, Exponents]] = {
+_OTHER_UNITS: Mapping[str, tuple[str | int, Exponents]] = {
     "min minute minutes": (60, (("s", 1),)),
     "h hr hour hours hrs": (3600, (("s", 1),)),
     "d day days": (86400, (("s", 1),)),
@@ -92,10 +92,13 @@ _FIXED: Mapping[str, tuple[str | int, Exponents]] = {
     "nautical_mile nmile": (1852, (("m", 1),)),
     "kt kts knot knots": ("1852/3600", (("m", 1), ("s", -1))),
     "degree degrees degree_north degrees_north degree_N degrees_N degreeN degreesN degree_east "
-    "degrees_east degree_E degrees_E degreeE degreesE arc_degree": (str(Fraction(pi) / 180), _ONE),
-    "% percent": ("1/100", _ONE),
-    "ppm": ("1/1000000", _ONE),
-    "ppb": ("1/1000000000", _ONE),
+    "degrees_east degree_E degrees_E degreeE degreesE arc_degree": (
+        str(Fraction(pi) / 180),
+        _DIMENSIONLESS,
+    ),
+    "% percent": ("1/100", _DIMENSIONLESS),
+    "ppm": ("1/1000000", _DIMENSIONLESS),
+    "ppb": ("1/1000000000", _DIMENSIONLESS),
 }
 TEMPERATURES: Mapping[str, tuple[str, str]] = {
     "degC deg_C degreeC degreesC degree_C degrees_C celsius Celsius degree_celsius "
@@ -105,27 +108,27 @@ TEMPERATURES: Mapping[str, tuple[str, str]] = {
         "459.67",
     ),
 }
-"""Temperatures that do not begin at absolute zero: the factor, and where they begin, in units."""
+"""Temperature scales with an offset: the factor, and the temperature of their zero in the unit."""
 
-PARTS = re.compile(r"\s*(?:([./*·]|per\b)\s*)?([^\W\d_%][^\W\d]*|%|[\d.]+(?:[eE][+-]?\d{1,2})?)"
+FACTOR = re.compile(r"\s*(?:([./*·]|per\b)\s*)?([^\W\d_%][^\W\d]*|%|[\d.]+(?:[eE][+-]?\d{1,2})?)"
                    r"(?:(?:\^|\*\*)?([+-]?\d+))?")  # fmt: skip
 """A factor of a unit: the operator before it, a name or number, and an exponent."""
-TEMPERATURE = re.compile(r"\btemperature:\s*(\S+)")
-TIME_WORD = re.compile(r"(\w+)\s+since\s")
+TEMPERATURE_METADATA = re.compile(r"\btemperature:\s*(\S+)")
+DATE_UNIT = re.compile(r"(\w+)\s+since\s")
 
 
 def convert_units(
     given: Any,
-    wanted: Any,
+    target: Any,
     calendar: Any = None,
-    other: Any = None,
+    target_calendar: Any = None,
     metadata: tuple[Any, Any] = (None, None),
 ) -> Conversion:
-    """Return how numbers in units ``given`` become numbers in units ``wanted``.
+    """Return the conversion of numbers from units ``given`` to units ``target``.
 
-    ``calendar`` and ``other`` are the calendars of both, and ``metadata`` their attributes
-    ``units_metadata``: without them, temperatures are on a scale. Raises `UnitsError` for units
-    that do not convert, and for those that are unknown and not equal.
+    ``calendar`` and ``target_calendar`` are their calendars, and ``metadata`` their attributes
+    ``units_metadata``; without them, temperatures are on a scale. Raises `UnitsError` for units
+    that do not convert, and for different units that are unknown.
 
     Examples
     --------
@@ -136,125 +139,139 @@ def convert_units(
     >>> convert_units("days since 2001-01-01", "hours since 2000-01-01")
     Conversion(factor=Fraction(24, 1), offset=Fraction(8784, 1))
     """
-    given, wanted = str(given).strip(), str(wanted).strip()
-    if are_date_units(given) and are_date_units(wanted):
-        return _convert_dates(given, wanted, _name_calendar(calendar), _name_calendar(other))
-    if given == wanted:
+    given, target = str(given).strip(), str(target).strip()
+    if are_date_units(given) and are_date_units(target):
+        return _convert_dates(
+            given, target, _normalise_calendar(calendar), _normalise_calendar(target_calendar)
+        )
+    if given == target:
         return UNCHANGED
-    one, two = parse_unit(given), parse_unit(wanted)
-    if one.exponents != two.exponents:
-        raise UnitsError(f"{given!r} does not convert to {wanted!r}")
-    factor, offset = one.factor / two.factor, (one.offset - two.offset) / two.factor
+    source, destination = parse_unit(given), parse_unit(target)
+    if source.exponents != destination.exponents:
+        raise UnitsError(f"{given!r} does not convert to {target!r}")
+    factor, offset = (
+        source.factor / destination.factor,
+        (source.offset - destination.offset) / destination.factor,
+    )
     if not offset:
         return Conversion(factor, offset)
-    kinds = [_name_temperature(text) for text in metadata]
+    kinds = [_parse_temperature_kind(text) for text in metadata]
     if kinds == ["difference", "difference"]:
         return Conversion(factor, Fraction(0))
     if kinds != ["on_scale", "on_scale"]:
         raise UnitsError(
-            f"{given!r} does not convert to {wanted!r}, as their units_metadata are "
+            f"{given!r} does not convert to {target!r}, as their units_metadata are "
             f"{metadata[0]!r} and {metadata[1]!r}"
         )
     return Conversion(factor, offset)
 
 
-def _name_temperature(metadata: Any) -> str:
-    """Return what the attribute ``units_metadata`` says of a temperature."""
-    found = TEMPERATURE.search(str(metadata or ""))
-    return found[1] if found else "on_scale"
+def _parse_temperature_kind(metadata: Any) -> str:
+    """Return the kind of temperature that the attribute ``units_metadata`` names."""
+    match = TEMPERATURE_METADATA.search(str(metadata or ""))
+    return match[1] if match else "on_scale"
 
 
-def _name_calendar(calendar: Any) -> str:
+def _normalise_calendar(calendar: Any) -> str:
+    """Return the CF name of a calendar, one for all its synonyms."""
     name = str(calendar or "standard").lower()
     names = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
     return names.get(name, name)
 
 
 @lru_cache(4096)
-def _convert_dates(given: str, wanted: str, calendar: str, other: str) -> Conversion:
-    if calendar != other and not {calendar, other} <= set(CALENDARS):
-        raise UnitsError(f"dates of the calendar {calendar!r} do not convert to {other!r}")
-    if given == wanted and calendar == other:
+def _convert_dates(given: str, target: str, calendar: str, target_calendar: str) -> Conversion:
+    """Return the conversion of dates between units, reference dates and calendars."""
+    if calendar != target_calendar and not {calendar, target_calendar} <= set(CALENDARS):
+        raise UnitsError(
+            f"dates of the calendar {calendar!r} do not convert to {target_calendar!r}"
+        )
+    if given == target and calendar == target_calendar:
         return UNCHANGED
-    units = [parse_unit(_name_unit(text)) for text in (given, wanted)]
+    units = [parse_unit(_select_date_unit(text)) for text in (given, target)]
     if any(unit.exponents != (("s", 1),) for unit in units):
-        raise UnitsError(f"{given!r} does not convert to {wanted!r}")
-    begin = xr.Variable((), np.float64(0), {"units": given, "calendar": calendar})
-    seconds = f"seconds {wanted[wanted.index('since') :]}"
+        raise UnitsError(f"{given!r} does not convert to {target!r}")
+    reference = xr.Variable((), np.float64(0), {"units": given, "calendar": calendar})
+    seconds = f"seconds {target[target.index('since') :]}"
     try:
-        date = xr.conventions.decode_cf_variable("time", begin).compute()
-        date.encoding = {"units": seconds, "calendar": other, "dtype": np.dtype("f8")}
+        date = xr.conventions.decode_cf_variable("time", reference).compute()
+        date.encoding = {"units": seconds, "calendar": target_calendar, "dtype": np.dtype("f8")}
         count = xr.conventions.encode_cf_variable(date).values.item()
     except (*LIBRARY_ERRORS, ValueError, OverflowError) as error:
-        raise UnitsError(f"{given!r} does not convert to {wanted!r}") from error
-    one, two = (unit.factor for unit in units)
-    return Conversion(one / two, Fraction(count) / two)
+        raise UnitsError(f"{given!r} does not convert to {target!r}") from error
+    factor, target_factor = (unit.factor for unit in units)
+    return Conversion(factor / target_factor, Fraction(count) / target_factor)
 
 
-def _name_unit(units: str) -> str:
-    found = TIME_WORD.match(units)
-    return found[1] if found else units
+def _select_date_unit(units: str) -> str:
+    """Return the unit before the reference date in units of dates."""
+    match = DATE_UNIT.match(units)
+    return match[1] if match else units
 
 
 @lru_cache(4096)
 def parse_unit(text: str) -> LinearUnit:
-    """Return a unit; raises `UnitsError` if it is unknown.
+    """Return the unit of a text; raises `UnitsError` if it is unknown.
 
     Examples
     --------
     >>> parse_unit("kg m-2 s-1").exponents, parse_unit("hPa").factor
     ((('kg', 1), ('m', -2), ('s', -1)), Fraction(100, 1))
     """
-    if text in _find_offsets():
-        factor, begin = _find_offsets()[text]
-        return LinearUnit(factor, factor * begin, (("K", 1),))
-    factor, exponents, at = Fraction(1), dict[str, int](), 0
-    while at < len(text.rstrip()):
-        found = PARTS.match(text, at)
-        if found is None or len(text) > 200:
+    if text in _load_temperatures():
+        factor, zero = _load_temperatures()[text]
+        return LinearUnit(factor, factor * zero, (("K", 1),))
+    factor, exponents, position = Fraction(1), dict[str, int](), 0
+    while position < len(text.rstrip()):
+        match = FACTOR.match(text, position)
+        if match is None or len(text) > 200:
             raise UnitsError(f"the units {text!r:.200} are unknown")
-        at = found.end()
-        power = int(found[3] or 1) * (-1 if found[1] in ("/", "per") else 1)
+        position = match.end()
+        power = int(match[3] or 1) * (-1 if match[1] in ("/", "per") else 1)
         if abs(power) > 99:
             raise UnitsError(f"the units {text!r:.200} are unknown")
-        size, names = _parse_name(found[2], text)
+        size, names = _parse_name(match[2], text)
         factor *= size**power
         for name, count in names:
             exponents[name] = exponents.get(name, 0) + count * power
-    kept = tuple(sorted((name, count) for name, count in exponents.items() if count))
-    return LinearUnit(factor, Fraction(0), kept)
+    nonzero = tuple(sorted((name, count) for name, count in exponents.items() if count))
+    return LinearUnit(factor, Fraction(0), nonzero)
 
 
 def _parse_name(name: str, text: str) -> tuple[Fraction, Exponents]:
-    names = _find_names()
+    """Return the factor and exponents of a number or of a name, which may have a prefix."""
+    names = _load_units()
     if name in names:
         return names[name]
     try:
         if name[0].isdigit() and Fraction(name) > 0:
-            return Fraction(name), _ONE
+            return Fraction(name), _DIMENSIONLESS
     except ValueError:
         pass
     for prefix, power in PREFIXES.items():
         rest = name.removeprefix(prefix)
-        if rest != name and rest in _find_prefixed():
+        if rest != name and rest in _load_prefixable_names():
             size, exponents = names[rest]
             return size * Fraction(10) ** power, exponents
     raise UnitsError(f"the units {text!r} are unknown")
 
 
 @lru_cache(1)
-def _find_names() -> dict[str, tuple[Fraction, Exponents]]:
-    tables = {**_BASE, **_FIXED}
+def _load_units() -> dict[str, tuple[Fraction, Exponents]]:
+    """Return the factor and exponents of units by name."""
+    tables = {**_PREFIXABLE_UNITS, **_OTHER_UNITS}
     return {n: (Fraction(size), e) for names, (size, e) in tables.items() for n in names.split()}
 
 
 @lru_cache(1)
-def _find_prefixed() -> frozenset[str]:
-    return frozenset(name for names in _BASE for name in names.split())
+def _load_prefixable_names() -> frozenset[str]:
+    """Return the names of units that may have a prefix."""
+    return frozenset(name for names in _PREFIXABLE_UNITS for name in names.split())
 
 
 @lru_cache(1)
-def _find_offsets() -> dict[str, tuple[Fraction, Fraction]]:
+def _load_temperatures() -> dict[str, tuple[Fraction, Fraction]]:
+    """Return the factor and zero of temperature scales by name."""
     return {
         name: (Fraction(factor), Fraction(begin))
         for names, (factor, begin) in TEMPERATURES.items()

@@ -1,6 +1,6 @@
-"""A store of zarr-python: the only module that imports zarr.
+"""Adapt virtual arrays to a zarr-python store; the only module here that imports zarr.
 
-zarr-python calls coroutines; they run blocking work in threads.
+The coroutines that zarr-python calls run blocking work in threads.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 KEYS_PER_STEP = 4096
 """The number of keys that one step in a thread lists."""
 READ_ONLY = "does not support writing; write references with ds.virtual.to_manifest"
-REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
+UNSUPPORTED_METADATA_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
 """Errors that zarr-python and its codecs raise for metadata that they do not support."""
 
 
 class StoreOrigin(NamedTuple):
-    """The content that a store shows; stores of the same origin are equal."""
+    """The origin of the content of a store; stores of the same origin are equal."""
 
     url: str
     options: StorageOptions | None = None
@@ -75,15 +75,17 @@ class VirtualStore(Store):
         return ("virtualds", *normalize_token((self._origin, *self._view.token)))
 
     def with_read_only(self, read_only: bool = False) -> VirtualStore:
-        """Return a new store with the same content, which is read-only in any case."""
+        """Return a new store with the same content; raises an error unless ``read_only``."""
         if not read_only:
             raise UnsupportedError(f"{self}: this store {READ_ONLY}")
         return VirtualStore(self._view, self._origin)
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """Paths of the arrays whose chunks are decoded here."""
-        return tuple(p for p, found in self._view.arrays.items() if isinstance(found, DecodedArray))
+        """Paths of the arrays whose chunks the store decodes."""
+        return tuple(
+            path for path, array in self._view.arrays.items() if isinstance(array, DecodedArray)
+        )
 
     @property
     def count(self) -> int:
@@ -94,13 +96,13 @@ class VirtualStore(Store):
     def problems(self) -> dict[str, UnsupportedError]:
         """The errors of arrays that Zarr cannot represent, by path."""
         arrays = self._view.arrays.items()
-        return {path: found for path, found in arrays if isinstance(found, UnsupportedError)}
+        return {path: array for path, array in arrays if isinstance(array, UnsupportedError)}
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return the bytes of a key, or a slice of them, in this thread; as `get`, which awaits."""
-        return self._view.get(key, wanted)
+    def read(self, key: str, byte_slice: slice = WHOLE_CHUNK) -> bytes | None:
+        """Return the bytes of a key, or a slice of them: the synchronous form of `get`."""
+        return self._view.get(key, byte_slice)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -130,10 +132,10 @@ class VirtualStore(Store):
 
         Raises `FileNotFoundError` if there is no such key.
         """
-        found = await asyncio.to_thread(self._view.get_size, key)
-        if found is None:
+        size = await asyncio.to_thread(self._view.get_size, key)
+        if size is None:
             raise FileNotFoundError(key)
-        return found
+        return size
 
     # ------------------------------------------------------------------ listing
 
@@ -157,7 +159,7 @@ class VirtualStore(Store):
         async for name in _iterate_in_threads(self._view.iterate_names(prefix)):
             yield name
 
-    # ------------------------------------------------------------------ writing is refused
+    # ------------------------------------------------------------------ refusal of writes
 
     @property
     def supports_writes(self) -> bool:
@@ -188,7 +190,7 @@ def find_objection(metadata: Mapping[str, Any]) -> str | None:
             # opening the array will raise the same error
             warnings.simplefilter("ignore")
             zarr.AsyncArray.from_dict(StorePath(MemoryStore()), dict(metadata))
-    except REFUSAL_ERRORS as error:
+    except UNSUPPORTED_METADATA_ERRORS as error:
         return f"zarr-python {zarr.__version__} cannot read it ({error}); read it with virtualds"
     return None
 
@@ -210,7 +212,7 @@ def _to_slice(request: ByteRequest | None) -> slice:
 
 
 async def _iterate_in_threads(names: Iterator[str]) -> AsyncIterator[str]:
-    """Iterate in a thread, because an iterator may read references."""
-    while some := await asyncio.to_thread(lambda: list(islice(names, KEYS_PER_STEP))):
-        for name in some:
+    """Yield from an iterator that runs in a thread, since it may read references."""
+    while batch := await asyncio.to_thread(lambda: list(islice(names, KEYS_PER_STEP))):
+        for name in batch:
             yield name

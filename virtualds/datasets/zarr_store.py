@@ -1,4 +1,4 @@
-"""Opening a source file or a reference set as a store of zarr-python, an optional package."""
+"""Open a source file or a reference set as a store of zarr-python, an optional package."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def zarr_store(
     Parameters
     ----------
     url : str or path, or an object
-        What `open_virtual_dataset` can open. Or a dataset or tree, which need not have been
-        written; of the arguments on how to open it takes ``group`` and ``drop_variables`` only.
+        Anything that `open_virtual_dataset` can open. Or a dataset or tree, which need not have
+        been written; it takes only ``group`` and ``drop_variables`` of the arguments on opening.
     storage_options : dict, optional
         Access options, for fsspec.
     allow : str, path, or iterable of them, optional
@@ -68,13 +68,13 @@ def zarr_store(
     on_error : {"raise", "skip", "keep"}
         What to do with variables that cannot be read, as in `open_virtual_dataset`.
     decode : bool, default False
-        Whether to decode all arrays. Their chunks are then on regular grids, so that whoever reads
-        them needs no codec but that of ``readers``.
+        Whether to decode all arrays. Their chunks are then on regular grids, and need no codec
+        except that of ``readers``.
     readers : {"zarr-python", "any"}
-        Who reads the arrays: the installed zarr-python, or any reader of Zarr. For any reader,
-        arrays are decoded if they are not on a regular grid, or if one of their codecs is not among
-        those that GDAL, tensorstore, zarrita and zarr-python know; decoded chunks are compressed by
-        zstd.
+        The readers of the store: the installed zarr-python, or any reader of Zarr. For any reader,
+        arrays are decoded if their chunks are not on a regular grid, or if GDAL, tensorstore,
+        zarrita or zarr-python does not support one of their codecs; decoded chunks are compressed
+        by zstd.
     zarr_format : {3, 2}
         Version of Zarr of the metadata and keys.
 
@@ -119,7 +119,7 @@ def zarr_store(
 
 def _serve_dataset(
     adapter: Any,
-    shown: xr.Dataset | xr.DataTree,
+    dataset: xr.Dataset | xr.DataTree,
     opening: OpenOptions,
     storage_options: Mapping[str, Any] | None,
     form: ZarrForm,
@@ -127,17 +127,17 @@ def _serve_dataset(
     """Return a store of a dataset or tree as it would be written."""
     if opening != OpenOptions(opening.group, opening.drop_variables, below=True) or storage_options:
         raise ValueError(
-            f"zarr_store of a {type(shown).__name__}: it is open already, so of the other "
+            f"zarr_store of a {type(dataset).__name__}: it is open already, so of the other "
             f"arguments only group=, drop_variables=, decode=, readers= and zarr_format= have a "
             f"meaning"
         )
-    if isinstance(shown, xr.Dataset):
-        whole = group_from_dataset(shown.drop_vars(opening.skip, errors="ignore"))
+    if isinstance(dataset, xr.Dataset):
+        group = group_from_dataset(dataset.drop_vars(opening.skip, errors="ignore"))
     else:
         skip = partial(xr.Dataset.drop_vars, names=opening.skip, errors="ignore")
-        whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
+        group = group_from_tree(dataset.map_over_datasets(skip) if opening.skip else dataset)
     # stores of datasets have no url, and are never equal
-    name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
+    name = f"<{type(dataset).__name__} {secrets.token_hex(6)}>"
     origin = adapter.StoreOrigin(name, None, opening, form)
-    store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)
+    store: VirtualStore = adapter.VirtualStore(group.group(opening.group), origin)
     return store

@@ -817,7 +817,9 @@ class Update:
         others: Mapping[str, ManifestVariable] = {}
         if (dataset := self.opener.open(urls)) is not None:
             dataset = dataset.drop_vars([name for name in dataset.variables if name not in moved])
-            [dataset] = self.padding.pad(urls[:1], [dataset], moved, least=find_dim_sizes(group))
+            [dataset] = self.padding.pad(
+                urls[:1], [dataset], moved, min_sizes=find_dim_sizes(group)
+            )
             others = group_from_dataset(dataset).variables
         found_again: dict[str, ManifestVariable] = {}
         for name, variable in moved.items():

@@ -24,33 +24,33 @@ from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import iterate_references
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import are_date_units
-from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
+from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_copy
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
-    NOTHING,
+    DUPLICATES_REMEDY,
+    EMPTY_PIECE,
     POSITIONS,
-    REMEDY,
-    Places,
+    Insertions,
     Range,
-    borders,
     check_unchanged,
     cut_along,
     duplicates_error,
     find_copies,
+    find_insertions,
     find_only_dimension,
-    find_places,
     find_positions,
     find_present_positions,
     find_ranges,
     find_replaced_static,
+    find_replacements,
     has_chunks_in,
-    insert_pieces,
+    is_adjacent_to,
     is_stored_in_set,
     list_arrays_along,
     list_partly_covered_dims,
-    pair_stretches,
+    replace_ranges,
     urls_of,
 )
 from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
@@ -76,7 +76,7 @@ class AppendOptions:
     new_variables: str = "error"
     missing_variables: str = "error"
     root: str = ""
-    if_known: str = REMEDY
+    if_known: str = DUPLICATES_REMEDY
     if_misfit: str = (
         "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
         "if one side lacks them"
@@ -189,7 +189,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) ->
     if is_present.all():
         return old
     check_unchanged(present, new, dim)
-    places = find_places(present, new, np.flatnonzero(~is_present), dim, options.position)
+    places = find_insertions(present, new, np.flatnonzero(~is_present), dim, options.position)
     return to_stored(old, _put(present, new, places, dim, options.root))
 
 
@@ -260,7 +260,7 @@ def replace_sources(
     static = find_replaced_static(present, new, dim)
     new = _load_index_as_in(present, new.drop_vars(list(static)), dim)
     new = _select_comparable(present, new, AppendOptions(dim))
-    places = pair_stretches(present, new, dim)
+    places = find_replacements(present, new, dim)
     return to_stored(old, _put(present, new, places, dim, root).assign(static))
 
 
@@ -308,7 +308,7 @@ def drop_positions(
 ) -> xr.Dataset:
     """Drop the positions of a mask along a dimension."""
     runs = find_runs(np.flatnonzero(mask))
-    return _put(present, present, [(run, NOTHING) for run in runs], dim, root)
+    return _put(present, present, [(run, EMPTY_PIECE) for run in runs], dim, root)
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
@@ -321,7 +321,7 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
                 f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
             )
         for run in stretches[url]:
-            if borders(copies, run):
+            if is_adjacent_to(copies, run):
                 raise CombineError(
                     f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
                     f"this source, and chunks beside them were rewritten or are held in the set, "
@@ -585,7 +585,7 @@ def load_as_in(
             continue
         if not is_own:
             why = "the set has references of it, and what is appended is not virtual"
-            warn_of_values(str(name), array.nbytes, why)
+            warn_of_copy(str(name), array.nbytes, why)
         loaded[name] = existing.copy(data=np.asarray(array))
     return present.assign(loaded)
 
@@ -593,7 +593,9 @@ def load_as_in(
 # ---------------------------------------------------------------------- concatenation
 
 
-def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: str) -> xr.Dataset:
+def _put(
+    present: xr.Dataset, new: xr.Dataset, places: Insertions, dim: str, root: str
+) -> xr.Dataset:
     """Replace ranges of the set by pieces of new data.
 
     Variables without the dimension are those of the set.
@@ -606,7 +608,7 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
     present = load_as_in(present, new, root)
-    pieces = insert_pieces(present.sizes[dim], places)
+    pieces = replace_ranges(present.sizes[dim], places)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     both = {False: present, True: new}
     used = [kind for kind in both if any(piece.is_new == kind for piece in pieces)]
