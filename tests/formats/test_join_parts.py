@@ -15,7 +15,7 @@ from virtualds.formats.zarr_manifests.join_parts import (
     MAX_INLINE,
     MAX_JSON,
     MAX_SMALL,
-    TIER,
+    TABLES_PER_TIER,
     join_small_parts,
 )
 from virtualds.source_file import SourceFile
@@ -89,8 +89,8 @@ def test_many_additions_leave_few_tables_and_write_each_reference_a_few_times(
     for _ in range(2000):
         add(tables, size)
         # of each tier of sizes fewer than make one of the next, and one part in the metadata
-        tiers = math.log(sum(tables.sizes) / min(size, MAX_INLINE) + 1, TIER) + 1
-        assert len(tables.sizes) <= (TIER - 1) * tiers + 1
+        tiers = math.log(sum(tables.sizes) / min(size, MAX_INLINE) + 1, TABLES_PER_TIER) + 1
+        assert len(tables.sizes) <= (TABLES_PER_TIER - 1) * tiers + 1
     # what stands in the metadata is written with each of them
     assert tables.written < 2000 * size * rewritten
 

@@ -228,7 +228,7 @@ def test_the_cache_of_records_is_bounded(
     np.testing.assert_array_equal(np.asarray(found), values)
     np.testing.assert_array_equal(found.read((slice(0, 6), slice(None))), values[:6])
     assert opened.total() == 3 + 7 + 3
-    assert len(found.manifest.table.records._kept) == 3
+    assert len(found.manifest.table.records._cache) == 3
 
 
 def test_a_lazy_array_is_pickled_without_its_references(

@@ -230,7 +230,7 @@ def test_small_chunks_are_copied_up_to_a_limit_and_notes_are_not_empty(tmp_path:
     copies = ChunkCopies(None)
     copies.add("v", "small", bytes(MAX_COPIED_COORDINATE))
     copies.add("v", "large", bytes(MAX_COPIED_COORDINATE + 1))
-    assert copies._found["v"].keys() == {"small"}
+    assert copies._copies["v"].keys() == {"small"}
     xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.zarr")
     assert '"sources"' not in (tmp_path / "refs.zarr" / "zarr.json").read_text()
 

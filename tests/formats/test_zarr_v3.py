@@ -393,7 +393,7 @@ def test_the_cache_of_records_is_bounded(
     ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest="parquet")
     found = read(tmp_path / "refs.zarr").variables["v"].data
     np.testing.assert_array_equal(np.asarray(found), values)
-    assert len(found.fragments[0].manifest.table.store._kept) == 4
+    assert len(found.fragments[0].manifest.table.store._cache) == 4
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])

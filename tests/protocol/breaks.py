@@ -145,7 +145,7 @@ def a_lost_answer_is_taken_for_a_refusal(patch: Patch) -> None:
             raise ChangedError(str(error)) from error
 
     patch.setattr(SimulatedStore, "write_version", write_version)
-    patch.setattr("virtualds.formats.zarr_manifests.snapshots._continues", lambda *some: False)
+    patch.setattr("virtualds.formats.zarr_manifests.snapshots._has_committed", lambda *some: False)
 
 
 @breaks("kerchunk-json", "append", TOLD)
@@ -289,7 +289,7 @@ def a_record_of_another_writing_is_taken_for_one_of_the_set(patch: Patch) -> Non
     def read(self: Any, url: str) -> Any:
         return self.parse(find_store(url).read_all(url, self.source.options), url)
 
-    patch.setattr(RecordFolder, "_read", read)
+    patch.setattr(RecordFolder, "_fetch_record", read)
 
 
 # ---------------------------------------------------------------------- fences

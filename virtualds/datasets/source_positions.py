@@ -598,7 +598,7 @@ def put_boxes(
         present = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
         urls = {file.url for file in present.sources} if count_references(present) else set()
         if replaced is None or urls <= set(replaced):
-            array = write_region(array, start, part, replaces=True)
+            array = write_region(array, start, part, overwrite=True)
             continue
         pair = (xr.Variable(new.dims, data) for data in (present, part))
         if urls.isdisjoint(replaced) and next(pair).equals(next(pair)):  # type: ignore[no-untyped-call]

@@ -48,7 +48,7 @@ from virtualds.errors import CombineError, FormatError, UnsupportedError, locati
 from virtualds.formats.undecodable import (
     DECODING_ERRORS,
     decode_group,
-    decode_naming_variables,
+    decode_or_find_undecodable,
     name_variable_in_errors,
 )
 from virtualds.options import get_options
@@ -265,7 +265,7 @@ def _decode_group(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
     """Return the decoded variables of a group, its attributes, and the names of coordinates."""
-    return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
+    return decode_or_find_undecodable(group, lambda part: _decode_by_xarray(part, decoders))
 
 
 def _decode_by_xarray(

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GRACE = timedelta(days=1)
-"""The age below which files of writers are not removed, since they may still be committed."""
+"""The age up to which files of writers are kept, since a writer may still commit them."""
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """Which snapshots of a set to remove: those that are ``older_than`` an age, except the newest.
+    """The snapshots of a set to remove: those that are ``older_than`` an age, except the newest.
 
     The newest ``keep`` snapshots, at least 1, are never removed. Files that belong to no snapshot
-    are removed from the age ``grace`` on. In a ``dry_run`` nothing is removed, only listed.
+    are removed if they are older than ``grace``. A ``dry_run`` only lists what would be removed.
     """
 
     keep: int
@@ -63,21 +63,21 @@ class Removal:
 
     @classmethod
     def of(cls, snapshots: list[str], listed: Sequence[ListedFile]) -> Removal:
-        """Build the description from files that a store has listed."""
-        urls = [one.file.url for one in listed]
-        return cls(snapshots, urls, sum(one.file.size or 0 for one in listed))
+        """Return the removal of files that a store has listed."""
+        files = [entry.file for entry in listed]
+        return cls(snapshots, [f.url for f in files], sum(f.size or 0 for f in files))
 
     def __repr__(self) -> str:
-        many = "" if len(self.snapshots) == 1 else "s"
+        plural = "" if len(self.snapshots) == 1 else "s"
         return (
-            f"Removal of {len(self.snapshots)} snapshot{many} and {len(self.files)} files of "
+            f"Removal of {len(self.snapshots)} snapshot{plural} and {len(self.files)} files of "
             f"{self.nbytes} bytes"
         )
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options with which a group of a reference set is read.
+    """Options for reading a group of a reference set.
 
     Parameters
     ----------
@@ -86,10 +86,10 @@ class ReadOptions:
     skip : set of str
         Names of variables to leave out.
     allow : AccessPolicy
-        Where the files may be to which the set refers.
+        The policy that says where the files of the set may be.
     snapshot : str, optional
-        An earlier snapshot, for formats that have snapshots; by default the newest. How a snapshot
-        is named depends on the format.
+        An earlier snapshot, for formats that have snapshots; by default the newest. Its name
+        depends on the format.
     """
 
     group: str | None = None
@@ -99,19 +99,19 @@ class ReadOptions:
 
 
 READ_ALL = ReadOptions()
-"""The options to read all of the newest snapshot."""
+"""The options for reading all of the newest snapshot."""
 
 
 class SetVersion(Protocol):
     """A version of a set that a writer has read and wants to change.
 
-    The class of a format also has what the format needs to refer to unchanged parts in the next
-    version: a parsed document, names and tokens of files.
+    Each format has its own class, with the data by which the next version can refer to unchanged
+    parts: a parsed document, names and tokens of files.
     """
 
     @property
     def group(self) -> ManifestGroup:
-        """The whole set; after a change, unchanged parts are the same objects or the same rows."""
+        """The whole set; in a changed group, unchanged parts are the same objects or rows."""
 
     def is_current(self) -> bool:
         """Return whether the set still has this version."""
@@ -121,7 +121,7 @@ class Parts(NamedTuple):
     """The functions with which several processes write one set together.
 
     One process begins, all write, and one commits. ``begin`` takes the url, access options and
-    whether a set may be replaced, and returns the location of the parts, which can be pickled.
+    whether to replace a set, and returns the location of the parts, which can be pickled.
     ``write`` takes arrays and the location, and returns arrays that refer to tables written there.
     ``commit`` takes a group of such arrays and the location, and creates the set; ``abandon`` takes
     the location, and removes its files. ``holds`` takes a table of references and the location, and
@@ -141,26 +141,26 @@ class Format:
 
     Every change of a set is a function from group to group, written once above the formats:
     `change_set` reads a version (``read_version``), calls the function, and commits the new group
-    onto that version (``write`` with ``base``). The format decides how little it has to write, by
-    comparing the group with that version.
+    onto that version (``write`` with ``base``). The format compares the group with that version,
+    and writes only the differences.
 
     Parameters
     ----------
     name : str
     suffixes : tuple of str
-        Suffixes of file names that select it for writing.
+        Suffixes of file names that select the format for writing.
     detect : callable
         Takes the first bytes of a file, and returns whether it is of this format.
     read : callable
-        Takes the file of a set and `ReadOptions`. Returns a group, which is as lazy as possible.
+        Takes the file of a set and `ReadOptions`. Returns a group, as lazy as possible.
     write : callable
         Takes a group, the url of a set and its access options, and by keyword ``replace``, ``base``
         and choices. Commits the group: all of it, or nothing. Without ``base``, it creates a set,
         or replaces an existing set if ``replace`` is true; otherwise it raises `FileExistsError`.
-        With ``base``, which ``read_version`` returned, it creates the next version of that set: it
-        writes what is new in the group, and refers to what is already in the set. If the set no
-        longer has that version, it raises `ConflictError`, and nothing has changed. Choices that
-        are not given are those of ``base``.
+        With ``base``, a result of ``read_version``, it creates the next version of that set: it
+        writes the new parts of the group, and refers to parts that are already in the set. If the
+        set no longer has that version, it raises `ConflictError` and changes nothing. Choices
+        default to those of ``base``.
     read_version : callable
         Takes the url of a set, its access options, and where its files may be. Returns its newest
         `SetVersion`, as the base of a change; raises `FileNotFoundError` if there is no set.
@@ -168,8 +168,8 @@ class Format:
         Takes a version, and returns the choices with which ``write`` stores the same references in
         fewer files, or None if there is nothing to join.
     markers : tuple of str
-        For a format whose sets are folders: a folder with one of these files is a set. ``detect``
-        takes the whole file.
+        For a format whose sets are folders: files that mark a folder as a set. ``detect`` takes the
+        whole file.
     first_written : tuple of str
         For such a format: folders in it that a writer may create before it writes a marker.
     choices : tuple of str
@@ -184,7 +184,7 @@ class Format:
     expire : callable, optional
         For such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
     library : str, optional
-        The library that reads and writes it, if that is an optional dependency of that name.
+        The optional dependency that reads and writes the format, if any.
     read_object : callable, optional
         Takes an object of that library, `ReadOptions`, and the access options of files. Returns a
         group.
@@ -192,16 +192,16 @@ class Format:
         For a format that is one JSON document: takes a group and the choices, and returns the
         document.
     holds : callable, optional
-        Returns whether a new set would overwrite something; by default whether there is a set at
+        Returns whether a new set would overwrite something; by default, whether there is a set at
         the url.
     has_rewritten_chunks : bool
-        Whether a set may refer to chunks that were rewritten, which are in no source file.
+        Whether a set may refer to rewritten chunks, which are in no source file.
     is_set : callable, optional
         For a format whose sets are files that a parser reads: takes the parser that recognises a
         file, and the file, and returns whether it is a set. ``detect`` is false then.
     obstacles : callable, optional
-        For a format that cannot store every array: takes a virtual variable, and the choices, and
-        returns why it cannot store the variable.
+        For a format that cannot store every array: takes a virtual variable and the choices, and
+        returns the reasons why it cannot store the variable.
     """
 
     name: str
@@ -235,13 +235,13 @@ class Format:
         """Return a table with one row per snapshot of a set; empty if the format has none."""
         import pandas as pd
 
-        found = [] if self.history is None else self.history(url, options)
-        table = pd.DataFrame(found, columns=["snapshot", "time"])
+        rows = [] if self.history is None else self.history(url, options)
+        table = pd.DataFrame(rows, columns=["snapshot", "time"])
         return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
-    def expire_snapshots(self, url: str, options: StorageOptions | None, which: Expiry) -> Removal:
-        """Remove snapshots, and files that belong to none, if the format has snapshots."""
-        return Removal([], [], 0) if self.expire is None else self.expire(url, options, which)
+    def expire_snapshots(self, url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
+        """Remove snapshots and files that belong to none, and return what was removed."""
+        return Removal([], [], 0) if self.expire is None else self.expire(url, options, expiry)
 
 
 def change_set(
@@ -260,7 +260,7 @@ def change_set(
     """
     version_choices = {name: choices[name] for name in format_.version_choices if name in choices}
     base = format_.read_version(url, options, allow, **version_choices)
-    # the set is read on demand, and what is read may disappear when another writer replaces it
+    # the set is read on demand, so another writer may remove files that are still needed
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)
     if after is not base.group:
@@ -268,7 +268,7 @@ def change_set(
 
 
 def is_never_recognised(head: bytes) -> bool:
-    """Return False: first bytes do not show the format, and ``is_set`` does."""
+    """Return False, for formats that ``is_set`` recognises instead of first bytes."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Writing groups of values in memory as a netCDF-4 file.
+"""Write groups of values in memory as a netCDF-4 file.
 
 NetCDF User's Guide, appendix "File Format Specifications", section "The NetCDF-4 Format": a
 netCDF-4 file is an HDF5 file, whose dimensions are dimension scales.
@@ -21,32 +21,32 @@ from virtualds.errors import UnsupportedError, locating
 BARE_DIMENSION = "This is a netCDF dimension but not a netCDF variable.%10d"
 """The name of the scale of a dimension that has no coordinate variable."""
 NON_COORDINATE = "_nc4_non_coord_"
-"""What the name of a variable begins with that is named like a dimension, and is no coordinate."""
-CHUNK = 1024
-"""How many elements a chunk has along an unlimited dimension."""
+"""The prefix of the stored name of a variable that has the name of a dimension of others."""
+MAX_CHUNK_LENGTH = 1024
+"""The maximum length of chunks of variables along unlimited dimensions."""
 Sizes = Mapping[str, int]
 
 _INVALID_NAME = re.compile(r"^[^A-Za-z0-9_\u0080-\U0010ffff]|[\x00-\x1f/\x7f]|\s$")
-"""What no name of netCDF has (NetCDF User's Guide, "Permitted Characters in NetCDF Names")."""
+"""Matches invalid names (NetCDF User's Guide, "Permitted Characters in NetCDF Names")."""
 
 
 def encode_netcdf4(group: ManifestGroup, dims: Mapping[str, Sizes]) -> bytes:
-    """Return a netCDF-4 file with a group, and all groups below it, whose values are in memory.
+    """Return the bytes of a netCDF-4 file with a group and its subgroups, all in memory.
 
     Parameters
     ----------
     group : ManifestGroup
     dims : dict
-        By path of a group: the sizes of dimensions besides those of its variables.
+        Sizes of further dimensions, besides those of the variables, by path of the group.
 
     Raises
     ------
     UnsupportedError
-        A name, a type or an attribute is none that netCDF has.
+        netCDF cannot store a name, a type or an attribute.
     """
     import h5py
 
-    # two files that are open at once need two names, also in memory
+    # HDF5 also needs distinct names for files in memory that are open at the same time
     name = f"{secrets.token_hex(8)}.nc"
     with h5py.File(name, "w", driver="core", backing_store=False, track_order=True) as f:
         _write_group(f, group, "", dims, {}, count())
@@ -63,41 +63,48 @@ def _write_group(
     above: Mapping[str, Any],
     numbers: count[int],
 ) -> None:
+    """Write a group and its subgroups; ``above`` are the dimension scales of groups above."""
     unlimited = set(group.encoding.get("unlimited_dims", ()))
     sizes = dict(dims.get(path, {}))
     for variable in group.variables.values():
         sizes |= dict(zip(variable.dims, variable.data.shape, strict=True))
-    # netCDF's own library takes a size of 0 for an unlimited dimension
-    grows = unlimited | {dim for dim, size in sizes.items() if not size}
-    scales, made = dict(above), dict[str, Any]()
+    # netCDF-C takes a dimension of size 0 as unlimited
+    unlimited_dims = unlimited | {dim for dim, size in sizes.items() if not size}
+    scales, datasets = dict(above), dict[str, Any]()
     for dim, size in sizes.items():
         check_name(dim, "dimension")
         if dim in scales and scales[dim].shape[0] == size:
             continue
-        named = group.variables.get(dim)
-        if named is not None and named.dims == (dim,):
+        coordinate = group.variables.get(dim)
+        if coordinate is not None and coordinate.dims == (dim,):
             with locating(f"variable {dim!r}"):
-                scales[dim] = made[dim] = _create(target, dim, named, grows)
+                scales[dim] = datasets[dim] = _create_dataset(
+                    target, dim, coordinate, unlimited_dims
+                )
             scales[dim].make_scale(dim)
         else:
-            growing = {"maxshape": (None,), "chunks": (CHUNK,)} if dim in grows else {}
-            scales[dim] = target.create_dataset(dim, (size,), ">f4", **growing)
+            options = (
+                {"maxshape": (None,), "chunks": (MAX_CHUNK_LENGTH,)}
+                if dim in unlimited_dims
+                else {}
+            )
+            scales[dim] = target.create_dataset(dim, (size,), ">f4", **options)
             scales[dim].make_scale(BARE_DIMENSION % size)
         scales[dim].attrs.create("_Netcdf4Dimid", next(numbers), dtype="i4")
     for name, variable in group.variables.items():
         with locating(f"variable {name!r}"):
             check_name(name, "variable")
-            if name not in made:
+            if name not in datasets:
                 stored = f"{NON_COORDINATE}{name}" if name in scales else name
-                made[name] = _create(target, stored, variable, grows)
+                datasets[name] = _create_dataset(target, stored, variable, unlimited_dims)
                 for axis, dim in enumerate(variable.dims):
-                    made[name].dims[axis].attach_scale(scales[dim])
-            _write_attributes(made[name], variable.attributes, variable.data.dtype)
+                    datasets[name].dims[axis].attach_scale(scales[dim])
+            _write_attributes(datasets[name], variable.attributes, variable.data.dtype)
     _write_attributes(target, group.attributes)
-    for name, below in group.groups.items():
+    for name, subgroup in group.groups.items():
         check_name(name, "group")
         child = target.create_group(name, track_order=True)
-        _write_group(child, below, f"{path}/{name}".strip("/"), dims, scales, numbers)
+        _write_group(child, subgroup, f"{path}/{name}".strip("/"), dims, scales, numbers)
 
 
 def check_name(name: str, kind: str) -> None:
@@ -109,17 +116,19 @@ def check_name(name: str, kind: str) -> None:
         )
 
 
-def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str]) -> Any:
-    """Write the values of a variable as a dataset."""
+def _create_dataset(
+    target: Any, name: str, variable: ManifestVariable, unlimited_dims: set[str]
+) -> Any:
+    """Create an HDF5 dataset with the values of a variable, and return it."""
     from h5py import string_dtype
 
     values: Any = variable.data
     kind = values.dtype
     if kind.kind == "O":
-        if not all(isinstance(one, str) for one in values.ravel()):
-            found = sorted({type(one).__name__ for one in values.ravel()})
+        if not all(isinstance(value, str) for value in values.ravel()):
+            types = sorted({type(value).__name__ for value in values.ravel()})
             raise UnsupportedError(
-                f"its values are objects ({', '.join(found)}), which netCDF does not have; convert "
+                f"its values are objects ({', '.join(types)}), which netCDF does not have; convert "
                 f"them to numbers or texts, or leave it out (ds.drop_vars)"
             )
         kind = string_dtype()
@@ -128,33 +137,33 @@ def _create(target: Any, stored: str, variable: ManifestVariable, grows: set[str
             f"its values are {kind}, which netCDF does not have; convert them, or leave it out "
             f"(ds.drop_vars)"
         )
-    growing = {}
-    if not grows.isdisjoint(variable.dims):
-        shape = tuple(None if dim in grows else n for dim, n in zip(
+    options = {}
+    if not unlimited_dims.isdisjoint(variable.dims):
+        shape = tuple(None if dim in unlimited_dims else n for dim, n in zip(
             variable.dims, values.shape, strict=True))  # fmt: skip
-        chunks = tuple(max(min(n, CHUNK), 1) for n in values.shape)
-        if prod(chunks) * kind.itemsize > CHUNK**2:
+        chunks = tuple(max(min(n, MAX_CHUNK_LENGTH), 1) for n in values.shape)
+        if prod(chunks) * kind.itemsize > MAX_CHUNK_LENGTH**2:
             chunks = (1,) * (len(chunks) - 1) + chunks[-1:]
-        growing = {"maxshape": shape, "chunks": chunks}
-    made = target.create_dataset(stored, values.shape, kind, track_order=True, **growing)
+        options = {"maxshape": shape, "chunks": chunks}
+    dataset = target.create_dataset(name, values.shape, kind, track_order=True, **options)
     if values.size:
-        made[...] = values
-    return made
+        dataset[...] = values
+    return dataset
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Return whether netCDF has a type of numbers: integers, and floats of 4 and 8 bytes."""
+    """Return whether a dtype is a numeric type of netCDF: integers, and floats of 4 or 8 bytes."""
     return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
 
 
 def _write_attributes(
     target: Any, attributes: Mapping[str, Any], dtype: np.dtype[Any] | None = None
 ) -> None:
-    """Write attributes as netCDF does: texts as characters, numbers as vectors."""
+    """Write attributes as netCDF does: strings as characters, numbers as vectors."""
     for name, value in attributes.items():
         try:
             if name == "_FillValue" and dtype is not None and dtype.kind != "O":
-                # it has the type of the variable
+                # the fill value must have the type of the variable
                 value = np.asarray(value).astype(dtype)
             _write_attribute(target, name, value)
         except (TypeError, ValueError, OSError, RuntimeError) as error:
@@ -169,7 +178,7 @@ def _write_attribute(target: Any, name: str, value: Any) -> None:
 
     if isinstance(value, str) and "\0" not in value:
         text = value.encode()
-        # a text of no length has no dataspace
+        # netCDF stores an empty string as an attribute without elements
         data = np.array(text, f"S{len(text)}") if text else Empty("S1")
         kind = string_dtype("ascii" if value.isascii() else "utf-8", len(text)) if text else None
         target.attrs.create(name, data, dtype=kind)

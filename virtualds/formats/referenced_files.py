@@ -1,9 +1,8 @@
-"""The files to which the references of a set refer, and the checks that it may refer to them.
+"""Resolve and check the files to which a reference set refers.
 
-A reference set may come from an untrusted source: this module resolves and checks its urls before
-any file is opened.
-
-It also rejects references that must not be written to a set, before a format writes anything.
+A reference set may come from an untrusted source, so its urls are resolved and checked before any
+file is opened. References that must not be written to a set are rejected before a format writes
+anything.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from virtualds.stores.local import WITHIN
 from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
-"""The choice, in every format, of whether to write urls with secrets."""
+"""The choice of every format that allows urls with secrets to be written."""
 IsKnown = Callable[[ReferenceTable], bool]
-"""A function that returns whether a table is in the target set, and so was checked before."""
+"""A function that returns whether a table is in the target set already, and thus checked."""
 
 
 def knows_no_table(table: ReferenceTable) -> bool:
-    """Return False, since no table is known in a new set."""
+    """Return False, since a new set has no tables."""
     return False
 
 
@@ -52,7 +51,7 @@ def check_admissible(
     keep_query: bool = False,
     is_known: IsKnown = knows_no_table,
 ) -> None:
-    """Raise an error for a group that refers to bytes of this process, or to urls with secrets.
+    """Raise an error for a group that refers to objects of this process, or to urls with secrets.
 
     With ``keep_query``, urls may contain a password, or a signature or token in their query.
     """
@@ -65,13 +64,13 @@ def check_admissible(
 def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = knows_no_table) -> None:
     """Raise an error for urls with a password, or with a signature or token in their query.
 
-    Sets are shared with others, and everybody who reads such a url can use it. For arrays in sets,
-    all files that these sets list are checked, without reading references.
+    Sets are shared with others, and everybody who reads such a url can use it. All files in the
+    tables of arrays are checked, without reading references.
     """
     for file in _iterate_files(arrays, is_known):
-        if (shown := without_secrets(file.url)) != file.url:
+        if (clean_url := without_secrets(file.url)) != file.url:
             raise UnsupportedError(
-                f"{target}: {shown} has a password, or a signature or token in its query, and "
+                f"{target}: {clean_url} has a password, or a signature or token in its query, and "
                 f"everybody who reads the set could use it; open the source by its plain url with "
                 f"storage_options, rename_paths to plain urls, or write it all the same: "
                 f"keep_query=True of to_manifest, virtualds.convert and to=, or --keep-query of "
@@ -80,19 +79,19 @@ def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = knows
 
 
 def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPolicy) -> None:
-    """Warn once if a remote set would refer to files that it may not refer to, such as local ones.
+    """Warn once if a remote set would refer to files that it may not, such as local files.
 
-    Such a set is valid, but even its author cannot open it without ``allow``.
+    Such a set is valid, but can only be opened with ``allow``.
     """
-    judged: dict[str, bool] = {}
+    is_forbidden: dict[str, bool] = {}
     # several arrays may each have a table that lists the same files
-    refused = {file.url for file in files if _is_refused(file, target, allow, judged)}
-    if not refused:
+    forbidden = {file.url for file in files if _is_forbidden(file, target, allow, is_forbidden)}
+    if not forbidden:
         return
-    example = without_secrets(min(refused))
+    example = without_secrets(min(forbidden))
     warn_user(
         f"{without_secrets(target)}: whoever opens this set will get an AccessError: it "
-        f"refers to {format_count(len(refused), 'file')} of this machine or its network, such as "
+        f"refers to {format_count(len(forbidden), 'file')} of this machine or its network, such as "
         f"{example}, which a remote set may not; put copies where the set is and name them with "
         f"rename_paths, write the set beside the files, or read it with "
         f"allow=[{example.rpartition('/')[0]!r}]",
@@ -100,29 +99,29 @@ def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPo
     )
 
 
-def _is_refused(
-    file: SourceFile, target: str, allow: AccessPolicy, judged: dict[str, bool]
+def _is_forbidden(
+    file: SourceFile, target: str, allow: AccessPolicy, is_forbidden: dict[str, bool]
 ) -> bool:
-    """Return whether a set may not refer to a file; files of a host are judged together."""
+    """Return whether a set may not refer to a file; results are cached by host."""
     if is_in_folder(file.url, target):
         return False
-    name = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
-    if name not in judged:
+    key = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
+    if key not in is_forbidden:
         try:
             allow.check(file.url, target)
-            judged[name] = False
+            is_forbidden[key] = False
         except AccessError:
-            judged[name] = True
-    return judged[name]
+            is_forbidden[key] = True
+    return is_forbidden[key]
 
 
 def iterate_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
-    """Yield the files to which a group refers, except for those of known tables."""
+    """Yield the files to which a group refers, without those of known tables."""
     return _iterate_files(group.list_arrays(), is_known)
 
 
 def iterate_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
-    """Yield the files of the first table only, since reading all tables of workers takes long."""
+    """Yield the files of the first manifest, since reading the tables of all workers takes long."""
     yield from (
         file for m in islice(_iterate_manifests(group.list_arrays()), 1) for file in m.listed_files
     )
@@ -131,7 +130,7 @@ def iterate_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a function that checks if a table belongs to a group read from the target set."""
     manifests = _iterate_manifests(group.list_arrays())
-    # the tables themselves are kept alive, so that no new object gets the id of one
+    # keep the tables alive, so that no new object gets the id of one of them
     known = {
         id(part.table): part.table for manifest in manifests for part in iterate_parts(manifest)
     }
@@ -139,7 +138,7 @@ def make_known_check(group: ManifestGroup) -> IsKnown:
 
 
 def _iterate_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
-    """Yield the files to which arrays refer, including the lists in their sets."""
+    """Yield the files in the tables of arrays, without those of known tables."""
     manifests = (
         m for part in _iterate_manifests(arrays) for m in iterate_other_parts(part, is_known)
     )
@@ -169,26 +168,26 @@ class NumberedFiles:
         self.name = name
         self.files: dict[str, SourceFile] = {}
         self._numbers: dict[str, int] = {}
-        self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
+        self._numbers_by_files: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
 
     def number(self, file: SourceFile) -> int:
         """Return the index of a file; raise an error if its fingerprint has changed."""
-        known = self.files.setdefault(file.url, file)
-        if (joined := known.merge(file)) is None:
+        existing = self.files.setdefault(file.url, file)
+        if (merged := existing.merge(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{list(known.fingerprint)} and {list(file.fingerprint)}); scan it again"
+                f"{list(existing.fingerprint)} and {list(file.fingerprint)}); scan it again"
             )
-        self.files[file.url] = joined
+        self.files[file.url] = merged
         return self._numbers.setdefault(file.url, len(self._numbers))
 
     def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
-        """Return the indexes of files; results are cached, since arrays share files."""
+        """Return the indexes of files; results are cached, since arrays share tuples of files."""
         key = (len(files), *map(id, files[:1] + files[-1:]))
-        known, numbers = self._together.get(key, ((), []))
-        if len(known) != len(files) or not all(map(is_, known, files)):
+        numbered_files, numbers = self._numbers_by_files.get(key, ((), []))
+        if len(numbered_files) != len(files) or not all(map(is_, numbered_files, files)):
             numbers = list(map(self.number, files))
-            self._together[key] = files, numbers
+            self._numbers_by_files[key] = files, numbers
         return numbers
 
     def iterate_rows(self) -> Iterator[tuple[str, Fingerprint]]:
@@ -197,33 +196,34 @@ class NumberedFiles:
 
 
 def collect_fingerprints(
-    manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, every: bool = False
+    manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, include_unknown: bool = False
 ) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files by the path to write; with ``every``, also empty ones."""
-    found = NumberedFiles(name)
+    """Return the fingerprints of files by the path to write, without those that are unknown."""
+    numbered = NumberedFiles(name)
     for manifest in manifests:
-        found.number_all(manifest.sources)
-    return {path: one for path, one in found.iterate_rows() if every or any(one)}
+        numbered.number_all(manifest.sources)
+    rows = numbered.iterate_rows()
+    return {path: fingerprint for path, fingerprint in rows if include_unknown or any(fingerprint)}
 
 
 # ---------------------------------------------------------------------- referenced files
 
-UNKNOWN = (None, None, None)
+NO_FINGERPRINT = (None, None, None)
 """The fingerprint of a file that the set has not recorded: size, time and etag."""
 
 
 class ReferencedFiles:
     """The files behind the urls of one set, each checked once.
 
-    Relative urls start from the folder of the set ``source``, which has recorded the fingerprints
-    ``noted``, by url. ``allow`` says to which files it may refer.
+    Relative urls are resolved against the set ``source``. ``recorded`` are the fingerprints that
+    the set has recorded, by url, and ``allow`` says to which files it may refer.
     """
 
     def __init__(
-        self, source: SourceFile, noted: Mapping[str, Any], allow: AccessPolicy = ANYWHERE
+        self, source: SourceFile, recorded: Mapping[str, Any], allow: AccessPolicy = ANYWHERE
     ) -> None:
         self._source = source
-        self._noted = noted
+        self._recorded = recorded
         self._allow = allow
         self._files: dict[str, SourceFile] = {}
         self._sizes: dict[SourceFile, int | None] = {}
@@ -231,10 +231,10 @@ class ReferencedFiles:
     def get_file(self, url: str) -> SourceFile:
         """Return the file for a url in the set, with its recorded fingerprint."""
         if url not in self._files:
-            meant = resolve_url(self._add_protocol(url), self._source.url)
-            self._allow.check(meant, self._source.url)
-            known = self._check_fingerprint(url, self._noted.get(url, UNKNOWN))
-            self._files[url] = SourceFile(meant, *known, self._get_options(meant))
+            resolved = resolve_url(self._add_protocol(url), self._source.url)
+            self._allow.check(resolved, self._source.url)
+            fingerprint = self._check_fingerprint(url, self._recorded.get(url, NO_FINGERPRINT))
+            self._files[url] = SourceFile(resolved, *fingerprint, self._get_options(resolved))
         return self._files[url]
 
     def _add_protocol(self, url: str) -> str:
@@ -243,13 +243,13 @@ class ReferencedFiles:
         return f"{protocol}://{url.lstrip('/')}" if protocol and "://" not in url else url
 
     def make_file(self, url: str, fingerprint: Any) -> SourceFile:
-        """Return the file for a url in the set, with a fingerprint from elsewhere."""
-        found = self.get_file(url)
+        """Return the file for a url in the set, with the given fingerprint."""
+        file = self.get_file(url)
         size, mtime, etag = self._check_fingerprint(url, fingerprint)
-        return found._replace(size=size, mtime=mtime, etag=etag)
+        return file._replace(size=size, mtime=mtime, etag=etag)
 
     def _check_fingerprint(self, url: str, noted: Any) -> Fingerprint:
-        """Return the recorded fingerprint of a file, or raise an error if it is malformed."""
+        """Return a fingerprint, or raise an error if it is malformed."""
         match noted:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
                 return size, mtime, etag
@@ -259,25 +259,25 @@ class ReferencedFiles:
         )
 
     def _get_options(self, url: str) -> StorageOptions | None:
-        """Pass access options on to remote files, but only to hosts that the user named."""
+        """Return the access options for a url; only hosts that the user named get them."""
         if scheme_of(url) == "file":
             folders = self._allow.folders
             return StorageOptions({WITHIN: folders}) if folders else None
         if self._allow.options is not None or scheme_of(self._source.url) == HELD:
             return self._allow.options
-        named = is_own(self._source.url) or is_same_host(url, self._source.url)
-        return self._source.options if named else None
+        is_named = is_own(self._source.url) or is_same_host(url, self._source.url)
+        return self._source.options if is_named else None
 
     def get_size(self, file: SourceFile) -> int | None:
-        """Return the length of a file that is a whole chunk."""
+        """Return the size of a file, for a chunk that is a whole file."""
         if file.size is not None:
             return file.size
         if file not in self._sizes:
             try:
-                found = find_store(file.url).describe(file.url, file.options)
+                described = find_store(file.url).describe(file.url, file.options)
             except OSError as error:
                 raise unreachable_error(file.url, error) from error
-            self._sizes[file] = found.size
+            self._sizes[file] = described.size
         return self._sizes[file]
 
 

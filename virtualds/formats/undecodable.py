@@ -1,8 +1,8 @@
-"""Variables that cannot be read or decoded, and how ``on_error`` handles them.
+"""Handle variables that cannot be read or decoded, as ``on_error`` requires.
 
 A reader adds a variable that it cannot read to the problems of the group. xarray decodes the
-variables of a group together, and fails if it cannot decode one of them; such variables are added
-to the problems as well. All of them are handled here as ``on_error`` requires.
+variables of a group together, and fails if it cannot decode one of them; such variables are found
+here and added to the problems as well.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ Problems = Mapping[str, VirtualdsError]
 
 
 def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    """Raise the first problem, with notes on the others."""
     first, *others = problems.values()
     if others:
         first.add_note(format_details("and also:", (f"{error}" for error in others)))
@@ -45,6 +46,7 @@ def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 
 
 def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    """Return a group without the variables that have problems."""
     below = {name: _skip(child, problems) for name, child in group.groups.items()}
     return replace(group.leave_out(group.problems), groups=below)
 
@@ -54,7 +56,7 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "skip": _skip,
     "keep": lambda group, problems: group,
 }
-"""A function to call with a group that has problems, in itself or below it."""
+"""The functions that handle a group with problems, by ``on_error``."""
 
 
 def apply_on_error(
@@ -63,17 +65,17 @@ def apply_on_error(
     """Handle the problems of a group as ``on_error`` requires, and return the group.
 
     Variables with problems raise an error when they are read. ``problems`` are those of the group
-    and the groups below it: ``"raise"`` raises the first, with notes on the others; all other
-    values warn with a list of all.
+    and its subgroups. ``"raise"`` raises the first, with notes on the others; other values of
+    ``on_error`` warn once, with a list of all problems.
     """
-    found = ON_ERROR[on_error](group, problems)
+    handled = ON_ERROR[on_error](group, problems)
     where = without_secrets(where)
     details = (
         f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {where}: ")
         for name, error in problems.items()
     )
     warn_user(format_details(f"{where}: could not be read", details))
-    return found
+    return handled
 
 
 # ---------------------------------------------------------------------- variables of sets
@@ -87,7 +89,7 @@ def read_variable_or_problem(
     names: object,
     problems: dict[str, VirtualdsError],
 ) -> ManifestVariable:
-    """Return a variable of a set, or after an error an unreadable one, adding it to the problems.
+    """Return a variable of a set, or after an error an unreadable one, and add it to ``problems``.
 
     ``path`` and ``root`` name the variable and the set in errors. ``shape`` and ``names`` of the
     axes are from metadata, which may be invalid.
@@ -95,15 +97,15 @@ def read_variable_or_problem(
     try:
         return read()
     except (VirtualdsError, *MALFORMED_ERRORS) as error:
-        found = error if isinstance(error, VirtualdsError) else malformed_error(root, error)
-        if found is not error:
-            found.__cause__ = error
-    found.locate(f"variable {path!r}", root)
-    problems[path.rpartition("/")[2]] = found
+        problem = error if isinstance(error, VirtualdsError) else malformed_error(root, error)
+        if problem is not error:
+            problem.__cause__ = error
+    problem.locate(f"variable {path!r}", root)
+    problems[path.rpartition("/")[2]] = problem
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
     if len(sizes) > MAX_AXES or max(sizes, default=0) >= MAX_AXIS_LENGTH:
         sizes = ()
-    array = ManifestArray.unreadable(tuple(sizes), "V1", f"{found}")
+    array = ManifestArray.unreadable(tuple(sizes), "V1", f"{problem}")
     return ManifestVariable(_name_axes(sizes, names), array)
 
 
@@ -118,9 +120,9 @@ def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
 
 
 class UndecodableError(VirtualdsError):
-    """Some variables of a group cannot be decoded; ``problems`` has the reason for each.
+    """Raised if variables of a group cannot be decoded; ``problems`` has the reason for each.
 
-    It is never raised to users: `decode_group` handles it as ``on_error`` requires.
+    Users never see it: `decode_group` handles it as ``on_error`` requires.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -147,11 +149,13 @@ def name_variable_in_errors(name: str) -> Iterator[None]:
         raise UndecodableError({name: problem}) from error
 
 
-def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
-    """Decode a group; if that fails, raise an error for the variables that cannot be decoded.
+def decode_or_find_undecodable(
+    group: ManifestGroup, decode: Callable[[ManifestGroup], Made]
+) -> Made:
+    """Decode a group, or raise an error that lists the variables that cannot be decoded.
 
-    Each variable is then decoded alone, and `UndecodableError` lists those that fail. Raises
-    `FormatError` if none of them fails alone.
+    After an error, each variable is decoded alone: `UndecodableError` lists those that fail. If
+    none fails alone, the error is a `FormatError`.
     """
     try:
         return decode(group)
@@ -172,11 +176,11 @@ def decode_group(
     make: Callable[[ManifestGroup], Made],
     where: str = "it",
 ) -> Made:
-    """Return the result of ``make`` for a group, handling undecodable variables.
+    """Return the result of ``make`` for a group, and handle undecodable variables.
 
-    ``make`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised;
-    or undecodable variables are left out with a warning; or they are kept with a warning, as
-    variables that raise the problem when they are read.
+    ``make`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised,
+    or undecodable variables are left out with a warning, or they are kept with a warning and raise
+    the problem when they are read.
     """
     while True:
         try:
@@ -184,16 +188,16 @@ def decode_group(
         except UndecodableError as error:
             problems = error.problems
         # every iteration removes at least one variable
-        group = apply_on_error(_raise_on_read(group, problems), problems, on_error, where)
+        group = apply_on_error(_make_unreadable(group, problems), problems, on_error, where)
 
 
-def _raise_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    """Return a group whose variables with problems raise them when they are read."""
+def _make_unreadable(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    """Return a group in which variables with problems raise them when they are read."""
     variables = dict(group.variables)
     for name in problems.keys() & variables.keys():
         data = variables[name].data
-        refused = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
-        variables[name] = replace(variables[name], data=refused)
+        unreadable = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
+        variables[name] = replace(variables[name], data=unreadable)
     return replace(group, variables=variables, problems={**group.problems, **problems})
 
 
@@ -201,17 +205,17 @@ def _find_problems(
     group: ManifestGroup, decode: Callable[[ManifestGroup], object]
 ) -> dict[str, VirtualdsError]:
     """Return the error of each variable that cannot be decoded alone."""
-    found: dict[str, VirtualdsError] = {}
+    problems: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
         alone = replace(group, groups={}, problems={}).leave_out(group.variables.keys() - {name})
         try:
             with name_variable_in_errors(name):
                 decode(alone)
         except UndecodableError as error:
-            found |= error.problems
+            problems |= error.problems
         except (VirtualdsError, OSError):
             continue
-    return {name: found[name] for name in group.variables if name in found}
+    return {name: problems[name] for name in group.variables if name in problems}
 
 
 def _describe_error(error: Exception) -> str:
@@ -233,7 +237,7 @@ MALFORMED_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Errors of code that expects well-formed metadata; numpy parses types as Python."""
+"""Errors of code that expects well-formed metadata; numpy parses dtypes as Python code."""
 
 
 @contextmanager

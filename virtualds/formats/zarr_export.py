@@ -1,9 +1,9 @@
-"""Presents a group as the keys and values of a plain Zarr v3 hierarchy, for any reader of Zarr.
+"""Present a group as the keys and values of a plain Zarr hierarchy, for any reader of Zarr.
 
-A `StoredArray` can be described by plain Zarr: its metadata describes how to decode the chunks,
-which are the bytes of the sources. For a `DecodedArray`, our reader decodes the values, and
-presents them as chunks of its own. An array that Zarr cannot represent is replaced by the error
-that reading it raises. A `ZarrForm` decides which array is which.
+The chunks of a `StoredArray` are the bytes of the sources, and its metadata describes how to decode
+them. The chunks of a `DecodedArray` are values that virtualds has decoded. An array that Zarr
+cannot represent is replaced by an error, which reading it raises. A `ZarrForm` chooses the
+representation of each array.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from virtualds.formats.zarr.data_types import (
     fill_value_to_v3,
     pack_members,
     to_packed,
-    to_text_objects,
+    to_string_objects,
 )
 from virtualds.formats.zarr.document import (
     DOTTED_KEYS,
@@ -53,7 +53,7 @@ from virtualds.formats.zarr.document import (
     unravel_in_grid,
 )
 from virtualds.formats.zarr.strings import TEXT as V2_TEXT
-from virtualds.formats.zarr.v2_arrays import build_zarr_v2, unsupported_reasons
+from virtualds.formats.zarr.v2_arrays import build_zarr_v2, list_unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,
     ManifestPart,
@@ -75,29 +75,30 @@ WHOLE_CHUNK = slice(None)
 CHUNKS_PER_STEP = 2**16
 """The number of chunks that are listed at a time."""
 CHUNKS = "c"
-"""The start of chunk keys, after the path of their array."""
+"""The first component of chunk keys below the path of their array (Zarr v3)."""
 CHUNK_BYTES = 2**24
 """The maximum size in bytes of a decoded chunk, if its array has no regular chunks."""
 OVERSIZED_BYTES = 2**26
 """The size in bytes above which uncompressed chunks are split."""
 ZATTRS = ".zattrs"
-LEVEL = 1
-"""The level of zstd for decoded chunks: they are compressed whenever a reader asks for them."""
+ZSTD_LEVEL = 1
+"""The zstd level of decoded chunks, which are compressed again at each request."""
 COMMON_CODECS = {
     3: frozenset({"bytes", "transpose", "gzip", "zstd", "blosc", "vlen-utf8"}),
     2: frozenset({"zlib", "gzip", "zstd", "blosc", "shuffle", "vlen-utf8"}),
 }
-"""Codecs that readers of each version of Zarr have in common.
+"""Codecs that common readers of each version of Zarr support.
 
-In Zarr v3, those of the specification and its registry, which GDAL, tensorstore, zarrita and
-zarr-python know; only zarr-python knows ``numcodecs.shuffle`` and ``numcodecs.zlib``. In Zarr v2,
-GDAL, zarrita and zarr-python also know the filter ``shuffle``; tensorstore knows no filter.
+In Zarr v3, those of the specification and its registry that GDAL, tensorstore, zarrita and
+zarr-python support; only zarr-python supports ``numcodecs.shuffle`` and ``numcodecs.zlib``. In Zarr
+v2, GDAL, zarrita and zarr-python also support the filter ``shuffle``; tensorstore supports no
+filters.
 """
 
 MISREAD_IN_URLS = re.compile(r"[#?\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
-"""What a name may not have where readers put it into a url without encoding it.
+"""Matches characters that readers do not percent-encode when they put a name into a url.
 
-They would ask for another key, be told that there is none, and fill.
+They would request another key, find no chunk, and return fill values.
 """
 UNITS_OF_TIME = {
     "D": "days",
@@ -112,23 +113,23 @@ UNITS_OF_TIME = {
 NOT_A_TIME = np.int64(np.iinfo(np.int64).min)
 """The number that numpy stores for ``NaT``."""
 
-# ---------------------------------------------------------------------- in which form
+# ---------------------------------------------------------------------- options
 
 
 @dataclass(frozen=True)
 class ZarrForm:
-    """In which form readers get arrays.
+    """The representation of arrays for readers.
 
     Parameters
     ----------
     zarr_format : {3, 2}
         The version of Zarr.
     decode : bool
-        Whether all chunks are decoded; otherwise only those that readers cannot decode.
+        Whether to decode all chunks; otherwise only those that readers cannot decode.
     readers : {"zarr-python", "any"}
-        Who reads. For any reader, chunks that are not of `COMMON_CODECS` or not on a regular grid
-        are decoded, and decoded chunks are compressed. Missing chunks are written out if a reader
-        would fill them with another value. Times of numpy are numbers with units of CF.
+        The readers. For any reader, chunks that do not use `COMMON_CODECS` or are not on a regular
+        grid are decoded, and decoded chunks are compressed. Missing chunks are written out if a
+        reader would fill them with another value. Numpy times become numbers with CF units.
     """
 
     zarr_format: int = 3
@@ -152,12 +153,12 @@ class ZarrForm:
         return self.readers == "any"
 
     def find_objection(self, metadata: Mapping[str, Any]) -> str | None:
-        """Return what in the metadata of an array is not known to every reader, or None."""
+        """Return the reason why not every reader supports the metadata of an array, or None."""
         if self.zarr_format == 3:
             names = [codec["name"] for codec in metadata["codecs"]]
             kind = metadata["data_type"]
             if isinstance(kind, Mapping) and kind["name"] == RECORDS[0]:
-                # it has a former form, which newer versions read as well
+                # newer versions also read its former representation
                 return f"zarr-python before 3.2 does not know its data type {kind['name']!r}"
             if metadata["chunk_grid"]["name"] != "regular":
                 return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
@@ -168,34 +169,33 @@ class ZarrForm:
             names = [step["id"] for step in steps if step is not None]
             if isinstance(metadata["dtype"], list) and ">" in repr(metadata["dtype"]):
                 return f"xarray does not read its big-endian data type {metadata['dtype']}"
-            if "shuffle" in names and not _is_shuffled_alike(metadata):
+            if "shuffle" in names and not _is_shuffle_portable(metadata):
                 return "zarrita shuffles elements of its data type, and GDAL no text"
-        if self._has_chunks_of_a_byte(metadata, names):
+        if self._has_one_byte_chunks(metadata, names):
             return "a server could not tell GDAL that a chunk of one byte cannot be read"
-        odd = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
-        return f"few readers know its codec {odd[0]!r}" if odd else None
+        unsupported = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
+        return f"few readers know its codec {unsupported[0]!r}" if unsupported else None
 
     def find_objection_to_gaps(self, array: ServedArray) -> str | None:
-        """Return why a reader would not fill missing chunks as Zarr says, or None.
+        """Return the reason why a reader would fill missing chunks with wrong values, or None.
 
-        JavaScript reads all numbers as doubles, so zarrita has other values for large integers and
-        for the bits of unusual NaNs, and GDAL for large unsigned integers. Of Zarr v2, zarrita has
-        none for integers of 64 bits if the fill value is null, and takes the encoding of text for
-        the text.
+        JavaScript parses all numbers as doubles, so zarrita changes large integers and the bits of
+        unusual NaNs, and GDAL changes large unsigned integers. In Zarr v2, zarrita has no value for
+        64-bit integers if the fill value is null, and takes encoded strings as the strings.
         """
         fill = array.metadata["fill_value"]
         is_exact_double = not isinstance(fill, int) or int(float(fill)) == fill
-        is_read = is_exact_double and not (isinstance(fill, str) and fill.startswith("0x"))
+        is_kept = is_exact_double and not (isinstance(fill, str) and fill.startswith("0x"))
         if self.zarr_format == 2:
             dtype = dtype_from_zarr_v2(array.metadata["dtype"])
             is_long = dtype.kind in "iu" and dtype.itemsize == 8
-            is_read = is_read and dtype.kind not in "SUV" and not (is_long and fill is None)
-        if is_read or not isinstance(array, StoredArray) or not array.may_lack_chunks():
+            is_kept = is_kept and dtype.kind not in "SUV" and not (is_long and fill is None)
+        if is_kept or not isinstance(array, StoredArray) or not array.may_lack_chunks():
             return None
         return f"not every reader fills its missing chunks with {fill!r}"
 
-    def _has_chunks_of_a_byte(self, metadata: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Return whether chunks as they are read are a single byte."""
+    def _has_one_byte_chunks(self, metadata: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """Return whether served chunks are a single byte."""
         if self.zarr_format == 3:
             shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
             is_byte = metadata["data_type"] in ("bool", "int8", "uint8")
@@ -212,11 +212,12 @@ def _iterate_orders(codecs: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[in
 
 
 def _is_own_inverse(order: Sequence[int]) -> bool:
+    """Return whether a permutation of axes equals its inverse."""
     return [order[i] for i in order] == list(range(len(order)))
 
 
-def _is_shuffled_alike(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the filter ``shuffle`` of Zarr v2 is of whole elements, which are numbers."""
+def _is_shuffle_portable(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the filter ``shuffle`` of Zarr v2 applies to whole numeric elements."""
     dtype = dtype_from_zarr_v2(metadata["dtype"])
     sizes = {step.get("elementsize", 4) for step in metadata["filters"] if step["id"] == "shuffle"}
     return sizes == {dtype.itemsize} and dtype.kind not in "SU"
@@ -225,7 +226,7 @@ def _is_shuffled_alike(metadata: Mapping[str, Any]) -> bool:
 PLAIN = ZarrForm()
 """Zarr v3 for zarr-python, with as few decoded chunks as possible."""
 
-# ---------------------------------------------------------------------- as they are stored
+# ---------------------------------------------------------------------- stored arrays
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ class DescribedArray:
 
     @property
     def keys(self) -> ChunkKeys:
-        """The keys of its chunks."""
+        """The chunk key encoding."""
         return PLAIN_KEYS if self.attributes is None else DOTTED_KEYS
 
     @property
@@ -268,21 +269,21 @@ class StoredArray(DescribedArray):
         """A value from which dask computes the identity of this array."""
         return self.documents, [(p.origin, p.manifest) for p in self.parts]
 
-    def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, chunk_id: ChunkIndex, byte_slice: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, or None if it is missing."""
-        found = self._find_row(chunk_id)
-        if found is None:
+        row = self._find_row(chunk_id)
+        if row is None:
             return None
         # a checksum needs the whole chunk
-        is_whole = wanted == WHOLE_CHUNK or found.file[0] == INLINE or found.checksum[0]
+        is_whole = byte_slice == WHOLE_CHUNK or row.file[0] == INLINE or row.checksum[0]
         if not is_whole:
-            begin, end, _ = wanted.indices(int(found.length[0]))
+            begin, end, _ = byte_slice.indices(int(row.length[0]))
             length = max(end - begin, 0)
             if not length:
                 return b""
-            found = replace(found, offset=found.offset + begin, length=np.full(1, length))
-        [data] = StoredChunks(found, self.path, chunk_id).fetch(np.zeros(1, np.int64))
-        return bytes(data[wanted] if is_whole else data)
+            row = replace(row, offset=row.offset + begin, length=np.full(1, length))
+        [data] = StoredChunks(row, self.path, chunk_id).fetch(np.zeros(1, np.int64))
+        return bytes(data[byte_slice] if is_whole else data)
 
     def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk exists, without fetching it."""
@@ -290,27 +291,27 @@ class StoredArray(DescribedArray):
 
     def get_nbytes(self, chunk_id: ChunkIndex) -> int | None:
         """Return the length of a chunk, or None if it is missing."""
-        found = self._find_row(chunk_id)
-        if found is None:
+        manifest = self._find_row(chunk_id)
+        if manifest is None:
             return None
-        row = found.lookup((0,))
-        return len(found.inline[row.offset]) if row.file == INLINE else row.length
+        entry = manifest.lookup((0,))
+        return len(manifest.inline[entry.offset]) if entry.file == INLINE else entry.length
 
     def may_lack_chunks(self) -> bool:
-        """Return whether chunks are missing, or are so many that it would take long to know."""
+        """Return whether chunks are missing, or are too many to check quickly."""
         count = prod(axis.nchunks for axis in self._axes)
         if count > CHUNKS_PER_STEP:
             return True
-        there = (ids.size for p in self.parts for ids, _ in iterate_references(p.manifest))
-        return sum(there) < count
+        existing = (ids.size for p in self.parts for ids, _ in iterate_references(p.manifest))
+        return sum(existing) < count
 
     def iterate_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the positions of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
             for ids, rows in iterate_blocks(part.manifest, block_size=CHUNKS_PER_STEP):
-                there = ids[rows.file.reshape(-1) != MISSING]
-                yield from map(tuple, unravel_in_grid(there, shape, part.origin).tolist())
+                existing = ids[rows.file.reshape(-1) != MISSING]
+                yield from map(tuple, unravel_in_grid(existing, shape, part.origin).tolist())
 
     def _find_row(self, chunk_id: ChunkIndex) -> ChunkManifest | None:
         """Return the reference of one chunk as a manifest, without loading others."""
@@ -319,8 +320,8 @@ class StoredArray(DescribedArray):
             shape = part.manifest.shape
             if all(0 <= i < n for i, n in zip(inner, shape, strict=True)):
                 number = np.ravel_multi_index(inner, shape) if shape else 0
-                found = part.manifest.at(np.array([number], np.int64))
-                return None if found.file[0] == MISSING else found
+                row = part.manifest.at(np.array([number], np.int64))
+                return None if row.file[0] == MISSING else row
         return None
 
 
@@ -338,7 +339,7 @@ class DecodedArray(DescribedArray):
         """A value from which dask computes the identity of this array."""
         return self.documents, self.data
 
-    def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, chunk_id: ChunkIndex, byte_slice: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk; chunks at the edges are padded."""
         if not self.has(chunk_id):
             return None
@@ -350,13 +351,13 @@ class DecodedArray(DescribedArray):
         except VirtualdsError as error:
             error.add_note(f"variable {self.path}, decoded chunk {chunk_id}")
             raise
-        values = to_text_objects(values) if self._is_text else pack_members(values)
+        values = to_string_objects(values) if self._is_text else pack_members(values)
         little = values.astype(values.dtype.newbyteorder("<"), copy=False)
         if little.dtype.kind in "mM":
             little = little.view("<i8")
         shape = tuple(int(s.encoded[0]) for s in slabs)
-        found = encode_chunk(little, shape)
-        return (_compress(found) if self._is_compressed else found)[wanted]
+        encoded = encode_chunk(little, shape)
+        return (_compress(encoded) if self._is_compressed else encoded)[byte_slice]
 
     def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk is in the grid; no chunk is missing, since gaps are filled."""
@@ -385,18 +386,19 @@ class DecodedArray(DescribedArray):
 
 
 def _compress(data: bytes) -> bytes:
-    # its frames say how long their content is, which some readers need
+    """Compress a chunk by zstd."""
     import numcodecs
 
-    return bytes(numcodecs.Zstd(level=LEVEL).encode(data))
+    # numcodecs writes the length of the content to frames, which some readers need
+    return bytes(numcodecs.Zstd(level=ZSTD_LEVEL).encode(data))
 
 
 def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the metadata of decoded values of a dtype, except for their chunk grid."""
-    found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
-    if found is None:
+    """Return the metadata of decoded values of a dtype, without the chunk grid."""
+    described = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
+    if described is None:
         raise _unsupported_type_error(data)
-    metadata = found.metadata | {"shape": list(data.shape)}
+    metadata = described.metadata | {"shape": list(data.shape)}
     if isinstance(data, ManifestArray) and not dtype.hasobject:
         fill = pack_members(np.asarray(data.fill_value, data.dtype))
         metadata["fill_value"] = fill_value_to_v3(fill.astype(dtype), dtype)
@@ -404,39 +406,40 @@ def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _find_decoded_dtype(data: Data, form: ZarrForm) -> np.dtype[Any]:
-    """Return the dtype of decoded values for readers: objects are text of any length."""
-    # of all text in Zarr v3, most readers know this
-    is_known_as_text = data.dtype.kind == "U" and form.is_common and form.zarr_format == 3
-    if _is_text(data) or is_known_as_text:
+    """Return the dtype of decoded values for readers, with variable-length strings as objects."""
+    # most readers support only variable-length strings in Zarr v3
+    needs_strings = data.dtype.kind == "U" and form.is_common and form.zarr_format == 3
+    if _is_text(data) or needs_strings:
         return np.dtype(object)
     return to_packed(data.dtype).newbyteorder("<")
 
 
 def _describe_times(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the attributes that times of numpy have as numbers (CF, section 4.4), if any."""
+    """Return the CF attributes of numpy times that are stored as numbers (CF, section 4.4)."""
     unit, factor = np.datetime_data(dtype) if dtype.kind in "mM" else ("", 1)
     if unit not in UNITS_OF_TIME or factor != 1:
         return {}
     name, missing = UNITS_OF_TIME[unit], {"_FillValue": NOT_A_TIME}
     if dtype.kind == "m":
-        # without a dtype, xarray would leave a duration a number; it has none of longer units
-        known = unit if unit.endswith("s") else "s"
-        return missing | {"units": name, "dtype": f"timedelta64[{known}]"}
+        # xarray decodes a duration only by its dtype, and supports no unit longer than seconds
+        stored_unit = unit if unit.endswith("s") else "s"
+        return missing | {"units": name, "dtype": f"timedelta64[{stored_unit}]"}
     return missing | {"units": f"{name} since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 def _is_text(data: Data) -> bool:
-    """Return whether values are strings of any length."""
+    """Return whether values are variable-length strings."""
     if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
         return False
     if isinstance(data, np.ndarray):
-        to_text_objects(data)
+        to_string_objects(data)
     elif dict(data.dtype.metadata or {}).get("element_type") is not str:
         raise _unsupported_type_error(data)
     return True
 
 
 def _unsupported_type_error(data: Data) -> UnsupportedError:
+    """Return the error for values whose type Zarr v3 lacks."""
     return UnsupportedError(
         f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
     )
@@ -447,13 +450,13 @@ def _iterate_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if _has_oversized_chunks(data):
-            # along the first axes, so that chunks stay contiguous
+            # split along the first axes, so that chunks stay contiguous
             for axis, length in enumerate(lengths):
                 nbytes = prod(lengths) * data.dtype.itemsize
                 if nbytes > CHUNK_BYTES:
                     lengths[axis] = max(length * CHUNK_BYTES // nbytes, 1)
-        elif (own := grid_to_v3(data)) is not None:
-            yield own
+        elif (stored_grid := grid_to_v3(data)) is not None:
+            yield stored_grid
     yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
 
 
@@ -477,15 +480,15 @@ def _find_regular_chunks(data: Data) -> list[int]:
     Along axes with regular chunks, these are kept. Along any other axis, a chunk is as long as the
     longest one of the sources, or a multiple of it within `CHUNK_BYTES`.
     """
-    virtual = isinstance(data, ManifestArray)
+    is_virtual = isinstance(data, ManifestArray)
     fragments = data.fragments if isinstance(data, ManifestArray) else ()
-    lengths = [max(n, 1) if i or virtual else 1 for i, n in enumerate(data.shape)]
+    lengths = [max(n, 1) if i or is_virtual else 1 for i, n in enumerate(data.shape)]
     for axis, size in enumerate(data.shape):
         longest = max((int(f.axes[axis].lengths.max(initial=1)) for f in fragments), default=0)
         lengths[axis] = max(min(longest or lengths[axis], size), 1)
     for axis, size in enumerate(data.shape):
         cuts = [f.start[axis] + f.axes[axis].slabs().edges for f in fragments]
-        # all chunks begin and end at multiples of the length, or at the end of the array
+        # no chunk is split if all begin and end at multiples of the length
         if cuts and all(((c % lengths[axis] == 0) | (c == size)).all() for c in cuts):
             continue
         nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
@@ -493,7 +496,7 @@ def _find_regular_chunks(data: Data) -> list[int]:
     return lengths
 
 
-# ---------------------------------------------------------------------- which of them
+# ---------------------------------------------------------------------- choice
 
 
 ServedArray = StoredArray | DecodedArray
@@ -502,14 +505,14 @@ ServedArray = StoredArray | DecodedArray
 def _serve_array(
     path: str, variable: ManifestVariable, form: ZarrForm, objection: Objection
 ) -> ServedArray | UnsupportedError:
-    """Return the first representation of an array that the reader supports, or an error."""
-    if form.is_common and (odd := MISREAD_IN_URLS.search(path)):
+    """Return the first representation of an array that readers support, or an error."""
+    if form.is_common and (character := MISREAD_IN_URLS.search(path)):
         return UnsupportedError(
-            f"variable {path}: its name has {odd[0]!r}, which readers do not encode in urls; "
+            f"variable {path}: its name has {character[0]!r}, which readers do not encode in urls; "
             f"rename it, or leave it out with drop_variables"
         )
     reason: str | None = None
-    iterate = _iterate_in_v3 if form.zarr_format == 3 else _iterate_in_v2
+    iterate = _iterate_v3_forms if form.zarr_format == 3 else _iterate_v2_forms
     try:
         dtype = _find_decoded_dtype(variable.data, form)
         times = _describe_times(dtype) if form.is_common else {}
@@ -517,27 +520,27 @@ def _serve_array(
             variable = replace(variable, attributes={**variable.attributes, **times})
             dtype = np.dtype("<i8")
         for candidate in iterate(path, variable, form, dtype):
-            for found in (candidate, _find_former_form(candidate)):
-                if found is None:
+            for array in (candidate, _find_former_form(candidate)):
+                if array is None:
                     continue
-                reason = objection(found.metadata)
+                reason = objection(array.metadata)
                 if reason is None and form.is_common:
-                    reason = form.find_objection_to_gaps(found)
+                    reason = form.find_objection_to_gaps(array)
                 if reason is None:
-                    return found
+                    return array
     except UnsupportedError as error:
         reason = f"{error}"
     return UnsupportedError(f"variable {path}: {reason}")
 
 
-def _iterate_in_v3(
+def _iterate_v3_forms(
     path: str, variable: ManifestVariable, form: ZarrForm, dtype: np.dtype[Any]
 ) -> Iterator[ServedArray]:
-    """Yield an array in forms of Zarr v3, best first; if it is decoded, with a dtype."""
+    """Yield representations of an array in Zarr v3, best first; decoded values get ``dtype``."""
     attributes, data = dict(variable.attributes), variable.data
     fill = attributes.get("_FillValue")
     if fill is not None and np.size(fill) == 1 and data.dtype.kind in "biufcS":
-        # the form that xarray gives it in Zarr v3
+        # encode the fill value as xarray does in Zarr v3
         attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], data.dtype)
     extra = {
         "attributes": to_json(attributes)[0],
@@ -548,58 +551,58 @@ def _iterate_in_v3(
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
             shape = _get_chunk_shape(stored)
-            is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(shape, data))
-            if not is_odd and not _has_oversized_chunks(data):
+            is_extended_array = is_extended(stored) or any(_iterate_uneven_shuffles(shape, data))
+            if not is_extended_array and not _has_oversized_chunks(data):
                 yield StoredArray(path, stored | extra, None, tuple(parts))
     metadata = _describe_decoded(data, dtype)
     if form.is_common:
         metadata["codecs"] = [
             *metadata["codecs"],
-            {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
+            {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}},
         ]
     for grid in _iterate_decoded_grids(data):
         if grid["name"] == "regular" or not form.is_regular:
             yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, None, data)
 
 
-def _iterate_in_v2(
+def _iterate_v2_forms(
     path: str, variable: ManifestVariable, form: ZarrForm, dtype: np.dtype[Any]
 ) -> Iterator[ServedArray]:
-    """Yield an array in forms of Zarr v2, best first; if it is decoded, with a dtype."""
+    """Yield representations of an array in Zarr v2, best first; decoded values get ``dtype``."""
     data = variable.data
-    is_passed_on = dtype.kind == data.dtype.kind and not form.decode
-    if isinstance(data, ManifestArray) and is_passed_on and not _has_oversized_chunks(data):
+    may_be_stored = dtype.kind == data.dtype.kind and not form.decode
+    if isinstance(data, ManifestArray) and may_be_stored and not _has_oversized_chunks(data):
         with suppress(UnsupportedError):
             changed, metadata, manifest = describe_for_v2(variable)
             if not any(_iterate_uneven_shuffles(metadata["chunks"], data)):
-                found = complete_for_v2(changed, _without_options(metadata, form))
+                completed = complete_for_v2(changed, _drop_zstd_checksum(metadata, form))
                 parts = (ManifestPart(0, (0,) * len(data.shape), manifest),)
-                yield StoredArray(path, found.metadata, found.attributes, parts)
+                yield StoredArray(path, completed.metadata, completed.attributes, parts)
     *_, grid = _iterate_decoded_grids(data)
     chunks = grid["configuration"]["chunk_shape"]
     filters = [{"id": V2_TEXT}] if dtype.hasobject else ()
-    spelled = "|O" if dtype.hasobject else dtype_to_zarr_v2(dtype)
-    metadata = build_zarr_v2(data.shape, chunks, spelled, filters)
+    dtype_name = "|O" if dtype.hasobject else dtype_to_zarr_v2(dtype)
+    metadata = build_zarr_v2(data.shape, chunks, dtype_name, filters)
     if form.is_common:
-        metadata["compressor"] = {"id": "zstd", "level": LEVEL}
-    found = complete_for_v2(variable, metadata)
-    yield DecodedArray(path, found.metadata, found.attributes, data)
+        metadata["compressor"] = {"id": "zstd", "level": ZSTD_LEVEL}
+    completed = complete_for_v2(variable, metadata)
+    yield DecodedArray(path, completed.metadata, completed.attributes, data)
 
 
-def _without_options(metadata: dict[str, Any], form: ZarrForm) -> dict[str, Any]:
-    """Return metadata of Zarr v2 without the option of zstd that tensorstore refuses."""
+def _drop_zstd_checksum(metadata: dict[str, Any], form: ZarrForm) -> dict[str, Any]:
+    """Return Zarr v2 metadata without the zstd option ``checksum``, which tensorstore rejects."""
     compressor = metadata["compressor"]
     if not form.is_common or compressor is None or compressor["id"] != "zstd":
         return metadata
-    kept = {key: value for key, value in compressor.items() if key != "checksum"}
-    return metadata | {"compressor": kept}
+    configuration = {key: value for key, value in compressor.items() if key != "checksum"}
+    return metadata | {"compressor": configuration}
 
 
 def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:
     """Return the reasons why readers of plain Zarr cannot decode the chunks of an array."""
     if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
-        found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
-        return found or ["plain Zarr v3 has no form for how its chunks are stored"]
+        reasons = list_unsupported_reasons(data) if isinstance(data, ManifestArray) else []
+        return reasons or ["plain Zarr v3 has no form for how its chunks are stored"]
     ours = [
         f"only virtualds decodes its codec {codec['name']!r}"
         for codec in metadata["codecs"]
@@ -609,16 +612,13 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
 
 
 def _get_chunk_shape(metadata: Mapping[str, Any]) -> Sequence[int]:
-    """Return the shape of all chunks, or that of one element if chunks differ in shape.
-
-    Bytes that codecs add are the same for all.
-    """
+    """Return the shape of all chunks, or ``()`` if chunks differ in shape."""
     shape: Sequence[int] = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
     return shape
 
 
 def _iterate_uneven_shuffles(shape: Sequence[int], data: Data) -> Iterator[str]:
-    """Yield the reason if numcodecs, unlike HDF5, cannot unshuffle chunks of partial elements."""
+    """Yield the reason if numcodecs, unlike HDF5, cannot unshuffle chunks with partial elements."""
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
         for codec, size in zip(pipeline.codecs, sizes, strict=False):
@@ -632,8 +632,8 @@ def _iterate_uneven_shuffles(shape: Sequence[int], data: Data) -> Iterator[str]:
 def _find_former_form(array: ServedArray) -> ServedArray | None:
     """Return an array of a compound type in its former representation, for older readers.
 
-    Fields were pairs, and a fill value was the base64 encoding of an element, little-endian. Values
-    are little-endian as well, since these readers ignore the byte order in the metadata.
+    There, fields are pairs, and the fill value is a little-endian element in base64. Values are
+    little-endian as well, since these readers ignore the byte order in the metadata.
     """
     kind = array.metadata.get("data_type")
     if (
@@ -653,6 +653,7 @@ def _find_former_form(array: ServedArray) -> ServedArray | None:
 
 
 def _to_pairs(kind: Any) -> Any:
+    """Return a compound data type with its fields as pairs."""
     if not isinstance(kind, Mapping) or kind.get("name") != RECORDS[0]:
         return kind
     fields = kind["configuration"]["fields"]
@@ -665,7 +666,7 @@ def _to_pairs(kind: Any) -> Any:
 
 @dataclass(frozen=True)
 class ZarrView:
-    r"""The hierarchy below a group: attributes of groups, and arrays, by path.
+    r"""The Zarr hierarchy of a group: attributes of groups and representations of arrays, by path.
 
     Examples
     --------
@@ -694,9 +695,9 @@ class ZarrView:
         for path, part in group.walk():
             groups[path] = to_json(part.attributes)[0]
             for name, variable in part.variables.items():
-                below = join_node_path(path, name)
-                found = _serve_array(below, variable, form, objection or form.find_objection)
-                arrays[below] = found
+                array_path = join_node_path(path, name)
+                served = _serve_array(array_path, variable, form, objection or form.find_objection)
+                arrays[array_path] = served
         return cls(groups, arrays, form.zarr_format)
 
     @property
@@ -710,28 +711,28 @@ class ZarrView:
 
     # ------------------------------------------------------------------ values
 
-    def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def get(self, key: str, byte_slice: slice = WHOLE_CHUNK) -> bytes | None:
         """Return the bytes of a key, or None if there is no such key."""
         if (document := self._find_document(key)) is not None:
-            return _encode(document)[wanted]
+            return _encode_json(document)[byte_slice]
         if (found := self._find_chunk(key)) is not None:
             array, chunk_id = found
-            return array.read_chunk(chunk_id, wanted)
+            return array.read_chunk(chunk_id, byte_slice)
         return None
 
     def get_size(self, key: str) -> int | None:
         """Return the number of bytes of a key, or None if there is no such key."""
         if (document := self._find_document(key)) is not None:
-            return len(_encode(document))
+            return len(_encode_json(document))
         found = self._find_chunk(key)
         return None if found is None else found[0].get_nbytes(found[1])
 
     def _find_document(self, key: str) -> Any:
         """Return the metadata document at a key, or None; raise the error of an array."""
         path, _, name = key.rpartition("/")
-        if path in self.groups and name in self._group_names:
+        if path in self.groups and name in self._group_files:
             return self._build_group_document(path, name)
-        if path not in self.arrays or name not in self._array_names:
+        if path not in self.arrays or name not in self._array_files:
             return None
         array = self.arrays[path]
         if isinstance(array, UnsupportedError):
@@ -739,11 +740,11 @@ class ZarrView:
         return array.documents[name]
 
     @property
-    def _group_names(self) -> tuple[str, ...]:
+    def _group_files(self) -> tuple[str, ...]:
         return (MARKER,) if self.zarr_format == 3 else (ZGROUP, ZATTRS, ZMETADATA)
 
     @property
-    def _array_names(self) -> tuple[str, ...]:
+    def _array_files(self) -> tuple[str, ...]:
         return (MARKER,) if self.zarr_format == 3 else (ZARRAY, ZATTRS)
 
     def _describe_group(self, path: str) -> dict[str, Any]:
@@ -755,40 +756,40 @@ class ZarrView:
     def _build_group_document(self, path: str, name: str) -> Any:
         """Return a document of a group, with the metadata of all nodes below it, or None.
 
-        If one of its arrays raises an error, the metadata are not consolidated: readers look for
-        each array, and only that array raises it.
+        If an array is an error, the metadata are not consolidated: readers then request each array,
+        and only that array raises its error.
         """
-        own = self._describe_group(path)
-        if self.zarr_format == 2 and name in own:
-            return own[name]
+        documents_of_group = self._describe_group(path)
+        if self.zarr_format == 2 and name in documents_of_group:
+            return documents_of_group[name]
         below = self._collect_below(path)
         if self.zarr_format == 3:
             nodes = {key.removesuffix(f"/{MARKER}"): node for key, node in (below or {}).items()}
-            return own[MARKER] | ({} if below is None else consolidate(nodes))
+            return documents_of_group[MARKER] | ({} if below is None else consolidate(nodes))
         if below is None:
             return None
-        documents = own | below
+        documents = documents_of_group | below
         # zarr-python can only build a tree if the members of every group are contiguous
-        together = sorted(documents, key=lambda key: key.rpartition("/")[0].rpartition("/")[0])
+        ordered = sorted(documents, key=lambda key: key.rpartition("/")[0].rpartition("/")[0])
         return {
             "zarr_consolidated_format": 1,
-            "metadata": {key: documents[key] for key in together},
+            "metadata": {key: documents[key] for key in ordered},
         }
 
     def _collect_below(self, path: str) -> dict[str, Any] | None:
         """Return the documents of all nodes below a group, or None if an array is an error."""
         prefix = f"{path}/" if path else ""
-        found: dict[str, Mapping[str, Any]] = {
+        documents_by_path: dict[str, Mapping[str, Any]] = {
             key: self._describe_group(key) for key in self.groups if key and key.startswith(prefix)
         }
         for key, array in self.arrays.items():
             if key.startswith(prefix):
                 if isinstance(array, UnsupportedError):
                     return None
-                found[key] = array.documents
+                documents_by_path[key] = array.documents
         return {
             join_node_path(key.removeprefix(prefix), name): document
-            for key, documents in found.items()
+            for key, documents in documents_by_path.items()
             for name, document in documents.items()
         }
 
@@ -796,38 +797,40 @@ class ZarrView:
         """Return the array and the index of a chunk from its key."""
         parts = key.split("/")
         starts = [i for i, part in enumerate(parts) if part == CHUNKS]
-        for at in starts if self.zarr_format == 3 else [len(parts) - 1]:
-            array = self.arrays.get("/".join(parts[:at]))
+        for start in starts if self.zarr_format == 3 else [len(parts) - 1]:
+            array = self.arrays.get("/".join(parts[:start]))
             if array is not None and not isinstance(array, UnsupportedError):
                 ndim = len(array.metadata["shape"])
-                if (place := array.keys.parse_key("/".join(parts[at:]), ndim)) is not None:
-                    return array, place
+                if (chunk_id := array.keys.parse_key("/".join(parts[start:]), ndim)) is not None:
+                    return array, chunk_id
         return None
 
     # ------------------------------------------------------------------ keys
 
     def exists(self, key: str) -> bool:
-        """Return whether a key exists; all chunks of decoded arrays do."""
+        """Return whether a key exists, without decoding chunks."""
         path, _, name = key.rpartition("/")
-        if path in self.groups and name in self._group_names:
+        if path in self.groups and name in self._group_files:
             return name != ZMETADATA or self._collect_below(path) is not None
-        if path in self.arrays and name in self._array_names:
+        if path in self.arrays and name in self._array_files:
             return True
         found = self._find_chunk(key)
         return found is not None and found[0].has(found[1])
 
     def iterate_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix, except for those of missing chunks."""
-        for nodes, names in ((self.groups, self._group_names), (self.arrays, self._array_names)):
+        for nodes, names in ((self.groups, self._group_files), (self.arrays, self._array_files)):
             for path in nodes:
                 keys = (join_node_path(path, name) for name in names)
                 yield from (key for key in keys if key.startswith(prefix))
         for path, array in self.arrays.items():
-            begin = join_node_path(path, CHUNKS if self.zarr_format == 3 else "")
-            is_nested = begin.startswith(prefix) or prefix.startswith(begin)
+            chunks_path = join_node_path(path, CHUNKS if self.zarr_format == 3 else "")
+            is_nested = chunks_path.startswith(prefix) or prefix.startswith(chunks_path)
             if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            keys = (join_node_path(path, array.keys(place)) for place in array.iterate_chunks())
+            keys = (
+                join_node_path(path, array.keys(chunk_id)) for chunk_id in array.iterate_chunks()
+            )
             yield from (key for key in keys if key.startswith(prefix))
 
     def iterate_names(self, folder: str) -> Iterator[str]:
@@ -838,13 +841,13 @@ class ZarrView:
             nodes = [key for key in (*self.groups, *self.arrays) if key]
             below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
             names = [key.partition("/")[0] for key in below]
-            yield from dict.fromkeys([*self._group_names, *names])
+            yield from dict.fromkeys([*self._group_files, *names])
         elif path in self.arrays and self.zarr_format == 3:
             yield from (MARKER, CHUNKS)
         else:
-            found = (key.removeprefix(prefix) for key in self.iterate_keys(prefix))
-            yield from dict.fromkeys(key.partition("/")[0] for key in found)
+            keys = (key.removeprefix(prefix) for key in self.iterate_keys(prefix))
+            yield from dict.fromkeys(key.partition("/")[0] for key in keys)
 
 
-def _encode(document: Any) -> bytes:
+def _encode_json(document: Any) -> bytes:
     return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()

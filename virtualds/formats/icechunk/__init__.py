@@ -1,4 +1,4 @@
-"""Icechunk repositories: snapshots of plain Zarr v3 with references and native chunks.
+"""Read and write Icechunk repositories: plain Zarr v3 with references and native chunks.
 
 Only the library of Icechunk reads and writes the format. ``docs/reference/formats/icechunk.md``
 describes what this package passes to the library, and how references come back.

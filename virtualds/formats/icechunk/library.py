@@ -1,10 +1,11 @@
-"""The only module that calls the Icechunk library: repositories, sessions and stores.
+"""Wrap the Icechunk library: repositories, sessions and stores.
 
-It uses the documented interface only: coroutines of stores for zarr-python, and references of whole
-arrays. Coroutines run in a separate thread, since the caller may already be running an event loop.
+No other module opens a repository or writes to it. Only the documented interface is used:
+coroutines of stores for zarr-python, and references of whole arrays. Coroutines run in a separate
+thread, since the caller may already be running an event loop.
 
-It also translates urls and options of fsspec to those of Icechunk, without any request. Raises an
-error for options that are not in the tables, instead of guessing.
+Urls and options of fsspec are translated to those of Icechunk, without any request. Options that
+are not in the tables raise an error.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from virtualds.stores.local import get_lock_path, hold_lock
 from virtualds.stores.object_access import name_anonymous, translate_options
 from virtualds.urls import kind_of, local_path, scheme_of
 
-VERBATIM = ("http", "https")
+PERCENT_ENCODED = ("http", "https")
 """Schemes whose urls are already percent-encoded."""
-SAFE = "/:@!$&'()*+,;=~"
+UNQUOTED = "/:@!$&'()*+,;=~"
 """Characters of a name that are not percent-encoded in a url."""
 S3_NAMES = {
     "key": "access_key_id",
@@ -72,7 +73,7 @@ AZURE_SECRETS = frozenset({"account_key", "sas_token", "connection_string", "cre
 
 
 class ObjectLocation(NamedTuple):
-    """A kind of storage, and the keyword arguments of Icechunk's functions for it."""
+    """A kind of storage, and the keyword arguments of Icechunk's constructor for it."""
 
     kind: str
     arguments: dict[str, Any]
@@ -86,10 +87,10 @@ def quote_url(url: str) -> str:
     >>> quote_url("file:///data/a b#1.nc")
     'file:///data/a%20b%231.nc'
     """
-    if scheme_of(url) in VERBATIM:
+    if scheme_of(url) in PERCENT_ENCODED:
         return url
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{quote(rest, safe=SAFE)}"
+    return f"{scheme}://{quote(rest, safe=UNQUOTED)}"
 
 
 def unquote_url(location: str) -> str:
@@ -100,7 +101,7 @@ def unquote_url(location: str) -> str:
     >>> unquote_url("file:///data/a%20b%231.nc")
     'file:///data/a b#1.nc'
     """
-    return location if scheme_of(location) in VERBATIM else unquote(location)
+    return location if scheme_of(location) in PERCENT_ENCODED else unquote(location)
 
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
@@ -110,7 +111,7 @@ def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
 
 
 def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], ObjectLocation]:
-    """Return the translator for a url; raise an error for storage unsupported by Icechunk."""
+    """Return the locator for a url, or raise an error for storage that Icechunk lacks."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(f"{url}: Icechunk {lack} there; these are known: {sorted(LOCATORS)}")
@@ -137,12 +138,14 @@ def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, Ob
             f"and give account_name in storage_options"
         )
     storage = find_storage(host, options)
-    told = {n: v for n, v in storage.arguments.items() if n in CONTAINER.get(storage.kind, ())}
-    return host, ObjectLocation(storage.kind, told)
+    arguments = {
+        n: v for n, v in storage.arguments.items() if n in CONTAINER_OPTIONS.get(storage.kind, ())
+    }
+    return host, ObjectLocation(storage.kind, arguments)
 
 
 def _find_plain_folder(folder: str) -> str:
-    """Return the innermost folder that Icechunk can find: no name up to it needs percent-encoding.
+    """Return the innermost folder whose path needs no percent-encoding, so that Icechunk finds it.
 
     Examples
     --------
@@ -150,71 +153,75 @@ def _find_plain_folder(folder: str) -> str:
     ('/data/', '/data/2001/')
     """
     names = folder.strip("/").split("/")
-    quoted = (n for n, name in enumerate(names) if quote(name, safe=SAFE) != name)
+    quoted = (n for n, name in enumerate(names) if quote(name, safe=UNQUOTED) != name)
     return "/".join(["", *names[: next(quoted, len(names))], ""]).replace("//", "/")
 
 
 def find_containers(
     files: Iterable[tuple[str, Mapping[str, Any] | None]],
 ) -> dict[str, ObjectLocation]:
-    """Return the fewest containers that cover the files: none is inside another.
+    """Return the fewest containers that cover files, by url prefix; none is inside another.
 
     Examples
     --------
     >>> list(find_containers([("file:///data/2001/a.nc", None), ("file:///data/b.nc", None)]))
     ['file:///data/']
     """
-    found: dict[str, ObjectLocation] = {}
-    known: set[tuple[str, int]] = set()
+    candidates: dict[str, ObjectLocation] = {}
+    seen: set[tuple[str, int]] = set()
     for url, options in files:
         folder = (url.rpartition("/")[0], id(options))
-        if folder not in known:
-            known.add(folder)
+        if folder not in seen:
+            seen.add(folder)
             prefix, location = find_container(url, options)
-            found.setdefault(prefix, location)
-    kept: dict[str, ObjectLocation] = {}
-    for prefix in sorted(found, key=len):
-        if not prefix.startswith(tuple(kept)):
-            kept[prefix] = found[prefix]
-    return kept
+            candidates.setdefault(prefix, location)
+    containers: dict[str, ObjectLocation] = {}
+    for prefix in sorted(candidates, key=len):
+        if not prefix.startswith(tuple(containers)):
+            containers[prefix] = candidates[prefix]
+    return containers
 
 
 def _locate_local(url: str, options: dict[str, Any]) -> ObjectLocation:
-    _check_nothing_left(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
+    """Return the location of a local folder."""
+    _check_no_options(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
     return ObjectLocation("local", {"path": local_path(url)})
 
 
 def _locate_http(url: str, options: dict[str, Any]) -> ObjectLocation:
+    """Return the location of a folder on a web server."""
     headers = options.pop("headers", None)
     client = dict(options.pop("client_kwargs", None) or {})
     headers = {**(client.pop("headers", None) or {}), **(headers or {})}
-    _check_nothing_left(url, options | client)
+    _check_no_options(url, options | client)
     return ObjectLocation("http", {"base_url": url, "headers": headers or None})
 
 
 def _locate_s3(url: str, options: dict[str, Any]) -> ObjectLocation:
+    """Return the location of a prefix in an S3 bucket."""
     client = dict(options.pop("client_kwargs", None) or {})
     secure = options.pop("use_ssl", True)
-    left = options | client
-    found = {S3_NAMES[n]: left.pop(n) for n in list(left) if n in S3_NAMES}
-    _check_nothing_left(url, left)
+    remaining = options | client
+    arguments = {S3_NAMES[n]: remaining.pop(n) for n in list(remaining) if n in S3_NAMES}
+    _check_no_options(url, remaining)
     bucket, _, prefix = url.partition("://")[2].partition("/")
-    if found.get("endpoint_url"):
-        plain = str(found["endpoint_url"]).startswith("http://") or not secure
-        found |= {"force_path_style": True, "allow_http": plain}
-        found.setdefault("region", "us-east-1")
-    if not any(found.get(name) for name in S3_SECRETS):
-        found["from_env"] = True
-    return ObjectLocation("s3", {"bucket": bucket, "prefix": prefix or None, **found})
+    if arguments.get("endpoint_url"):
+        is_plain = str(arguments["endpoint_url"]).startswith("http://") or not secure
+        arguments |= {"force_path_style": True, "allow_http": is_plain}
+        arguments.setdefault("region", "us-east-1")
+    if not any(arguments.get(name) for name in S3_SECRETS):
+        arguments["from_env"] = True
+    return ObjectLocation("s3", {"bucket": bucket, "prefix": prefix or None, **arguments})
 
 
 def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
+    """Return the location of a prefix in a bucket of Google Cloud Storage."""
     options = name_anonymous(options)
     token = options.pop("token", None)
     options.pop("project", None)
-    _check_nothing_left(url, options)
+    _check_no_options(url, options)
     if token not in (None, "anon") and not isinstance(token, str):
-        _check_nothing_left(url, {"token": token})
+        _check_no_options(url, {"token": token})
     bucket, _, prefix = url.partition("://")[2].partition("/")
     access = {None: {"from_env": True}, "anon": {"anonymous": True}}.get(
         token, {"application_credentials": token}
@@ -223,28 +230,32 @@ def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
 
 
 def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
+    """Return the location of a prefix in a container of Azure Blob Storage."""
     scheme, _, rest = url.partition("://")
-    box, _, prefix = rest.partition("/")
+    container, _, prefix = rest.partition("/")
     is_public = bool(options.get("anon"))
-    # Icechunk searches this machine for a login; obstore, for which these are translated, does not
+    # unlike obstore, for which options are translated here, Icechunk finds a login by itself
     needs_login = not is_public and not AZURE_SECRETS & options.keys()
     try:
-        found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
+        translated = translate_options(
+            f"{scheme}://{container}", options | {"anon": is_public or needs_login}
+        )
     except ValueError as error:
         raise UnsupportedError(str(error)) from error
     # Icechunk accepts neither objects that return tokens nor client secrets of applications
-    _check_nothing_left(url, found.login)
-    account = found.config["account_name"]
-    access: dict[str, Any] = {"account": account, **found.secrets}
+    _check_no_options(url, translated.login)
+    account = translated.config["account_name"]
+    access: dict[str, Any] = {"account": account, **translated.secrets}
     access |= {"from_env": True} if needs_login else {"anonymous": True} if is_public else {}
-    arguments: dict[str, Any] = {"container": found.bucket, "prefix": prefix, "config": {}}
-    if (endpoint := found.config["endpoint"]) != f"https://{account}.blob.core.windows.net":
+    arguments: dict[str, Any] = {"container": translated.bucket, "prefix": prefix, "config": {}}
+    if (endpoint := translated.config["endpoint"]) != f"https://{account}.blob.core.windows.net":
         is_plain = endpoint.startswith("http://")
         arguments["config"] = {"endpoint": endpoint, "allow_http": str(is_plain).lower()}
     return ObjectLocation("azure", arguments | access)
 
 
-def _check_nothing_left(url: str, left: Mapping[str, Any]) -> None:
+def _check_no_options(url: str, left: Mapping[str, Any]) -> None:
+    """Raise an error for options that Icechunk lacks."""
     if left:
         raise UnsupportedError(
             f"{url}: Icechunk has no name for the option {min(left)!r}; leave it out, or open the "
@@ -263,26 +274,26 @@ LOCATORS: dict[str, Callable[[str, dict[str, Any]], ObjectLocation]] = {
     "abfs": _locate_azure,
     "abfss": _locate_azure,
 }
-"""Translators of urls and options, by scheme."""
-CONTAINER = {
+"""Functions that locate a url with its options, by scheme."""
+CONTAINER_OPTIONS = {
     "s3": (
         *("region", "endpoint_url", "allow_http"),
         *("force_path_style", "requester_pays", "anonymous"),
     ),
     "azure": ("account", "config"),
 }
-"""Options of a server that are stored with a container; readers pass their own credentials."""
+"""Options that are stored with a container, by kind; readers pass their own credentials."""
 
 
 # ---------------------------------------------------------------------- library
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """Kinds of chunks that are not in source files."""
-CREATION_TIMEOUT, PAUSE = 3.0, 0.05
-"""The number of seconds to wait for another writer that creates a repository, and the number of
-seconds between two attempts."""
-REQUESTS_AT_ONCE = 256
-"""The number of chunks that are written at a time."""
+CREATION_TIMEOUT, CREATION_PAUSE = 3.0, 0.05
+"""How long to wait for another writer that creates a repository, and how often to look, in
+seconds."""
+MAX_REQUESTS = 256
+"""The maximum number of concurrent requests."""
 MAIN = "main"
 CHUNKS = "chunks"
 """The folder of a repository's native chunks (Icechunk specification, "Layout")."""
@@ -307,7 +318,7 @@ ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
 
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
-    """Replace errors of Icechunk by ours, with the url."""
+    """Replace errors of Icechunk by errors of virtualds, with the url."""
     try:
         yield
     except icechunk.IcechunkError as error:
@@ -341,6 +352,7 @@ NO_REQUIREMENTS = RequiredConfig({}, {})
 
 
 def _make_storage(location: ObjectLocation) -> Any:
+    """Return the Icechunk storage of a location."""
     if location.kind == "local":
         return icechunk.local_filesystem_storage(location.arguments["path"])
     return getattr(icechunk, f"{location.kind}_storage")(**location.arguments)
@@ -353,12 +365,12 @@ def open_repository(url: str, options: StorageOptions | None) -> Any:
 
 
 def _create_repository(
-    location: ObjectLocation, url: str, needed: RequiredConfig, given: Any = None
+    location: ObjectLocation, url: str, required: RequiredConfig, user_config: Any = None
 ) -> Any:
-    """Create a repository whose configuration contains what is needed."""
+    """Create a repository with the required configuration."""
     config = icechunk.RepositoryConfig.default()
-    config = config if given is None else config.merge(given)
-    _add_needed(config, needed)
+    config = config if user_config is None else config.merge(user_config)
+    _add_required(config, required)
     storage = _make_storage(location)
     try:
         with translate_errors(url):
@@ -367,7 +379,7 @@ def _create_repository(
         # another writer may be creating it at the same time
         end = time.monotonic() + CREATION_TIMEOUT
         while not icechunk.Repository.exists(storage) and time.monotonic() < end:
-            time.sleep(PAUSE)
+            time.sleep(CREATION_PAUSE)
         raise FileExistsError(
             f"{url}: there is something of this name that is not a repository ({error}); remove "
             f"it, or choose another name"
@@ -375,9 +387,10 @@ def _create_repository(
 
 
 def _save_config(repository: Any, config: Any) -> Any:
-    changed = repository.reopen(config=config)
-    changed.save_config()
-    return changed
+    """Save a configuration in a repository, and return the repository with it."""
+    reopened = repository.reopen(config=config)
+    reopened.save_config()
+    return reopened
 
 
 def _list_containers(config: Any) -> list[str]:
@@ -386,16 +399,16 @@ def _list_containers(config: Any) -> list[str]:
 
 
 def _list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes that are not covered by a container in a configuration."""
-    known = tuple(_list_containers(config))
-    return [prefix for prefix in prefixes if not prefix.startswith(known)]
+    """Return the prefixes that no container of a configuration covers."""
+    covered = tuple(_list_containers(config))
+    return [prefix for prefix in prefixes if not prefix.startswith(covered)]
 
 
-def _add_needed(config: Any, needed: RequiredConfig) -> bool:
-    """Add the needed containers and splits to a configuration; return whether it changed."""
-    lacking = _list_uncovered(config, needed.containers)
-    for prefix in lacking:
-        kind, arguments = needed.containers[prefix]
+def _add_required(config: Any, required: RequiredConfig) -> bool:
+    """Add required containers and splits to a configuration; return whether it changed."""
+    missing = _list_uncovered(config, required.containers)
+    for prefix in missing:
+        kind, arguments = required.containers[prefix]
         if kind == "local":
             store = icechunk.local_filesystem_store(arguments["path"])
         elif kind == "gcs":
@@ -408,26 +421,29 @@ def _add_needed(config: Any, needed: RequiredConfig) -> bool:
             stores = {"http": icechunk.http_store, "s3": icechunk.s3_store}
             store = stores[kind](**arguments, **compatible)
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
-    return _add_splits(config, needed.splits) or bool(lacking)
+    return _add_splits(config, required.splits) or bool(missing)
 
 
 def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
-    """Configure splits of manifests, so that an append rewrites only the last; return if changed.
+    """Configure splits of manifests, and return whether the configuration changed.
 
-    A repository whose owner has configured splits is not changed.
+    With splits, an append rewrites only the last manifest of an array. A repository whose owner has
+    configured splits is not changed.
     """
-    wanted = {
+    required = {
         icechunk.ManifestSplitCondition.path_matches(f"^/{re.escape(path)}$"): {
             icechunk.ManifestSplitDimCondition.Axis(split.axis): split.chunks
         }
         for path, split in splits.items()
     }
     manifest = config.manifest or icechunk.ManifestConfig()
-    known = manifest.splitting.to_dict() if manifest.splitting else {}
-    lacking = {condition: split for condition, split in wanted.items() if condition not in known}
-    if not lacking or (known and len(lacking) == len(wanted)):
+    configured = manifest.splitting.to_dict() if manifest.splitting else {}
+    missing = {
+        condition: split for condition, split in required.items() if condition not in configured
+    }
+    if not missing or (configured and len(missing) == len(required)):
         return False
-    manifest.splitting = icechunk.ManifestSplittingConfig.from_dict({**known, **lacking})
+    manifest.splitting = icechunk.ManifestSplittingConfig.from_dict({**configured, **missing})
     config.manifest = manifest
     return True
 
@@ -439,8 +455,8 @@ class References(NamedTuple):
     """The references of the existing chunks of an array.
 
     ``chunk_ids`` has one row per chunk, its position in the grid. ``path`` are indices into
-    ``paths``, and ``inline`` maps rows to inline chunks. The path of a native chunk is its name
-    among the chunks of the repository.
+    ``paths``, and ``inline`` maps rows to inline chunks. The path of a native chunk is its name in
+    the folder of native chunks.
     """
 
     chunk_ids: Ints
@@ -455,17 +471,17 @@ class References(NamedTuple):
 def _blocking(
     method: Callable[Concatenate[OpenStore, Given], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[OpenStore, Given], Result]:
-    """Convert a coroutine method to a method that runs it in a separate thread, and waits."""
+    """Decorate a coroutine method to run in a separate thread and wait for the result."""
 
     @wraps(method)
-    def wait(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
+    def run(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
         with (
             translate_errors(self.url),
             ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool,
         ):
             return pool.submit(asyncio.run, method(self, *given, **options)).result()
 
-    return wait
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -480,7 +496,7 @@ class OpenStore:
 
     @property
     def snapshot(self) -> str:
-        """The id of the snapshot on which it is based."""
+        """The id of the snapshot on which the session is based."""
         return str(self.store.session.snapshot_id)
 
     # ------------------------------------------------------------------ reading
@@ -488,16 +504,16 @@ class OpenStore:
     @_blocking
     async def read_documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of all nodes by path, groups before their members."""
-        found: dict[str, dict[str, Any]] = {}
+        documents: dict[str, dict[str, Any]] = {}
         level = [""]
         while level:
             texts = await asyncio.gather(*map(self._fetch_document, level))
             nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
-            found |= nodes
+            documents |= nodes
             groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
             listed = await asyncio.gather(*map(self._list_children, groups))
             level = sorted(path for paths in listed for path in paths)
-        return found
+        return documents
 
     @_blocking
     async def read_document(self, path: str) -> dict[str, Any]:
@@ -505,16 +521,18 @@ class OpenStore:
         return await self._fetch_document(path) or {}
 
     async def _fetch_document(self, path: str) -> dict[str, Any] | None:
+        """Return the metadata of a node, or None if there is none."""
         data = await self.store.get(join_node_path(path, MARKER), default_buffer_prototype())
         if data is None:
             return None
         where = f"metadata of {path or 'the root'!r} in the repository"
-        found = parse_json(data.to_bytes(), where)
-        if not isinstance(found, dict):
+        document = parse_json(data.to_bytes(), where)
+        if not isinstance(document, dict):
             raise FormatError(f"{where}: they are not a JSON object; the repository is damaged")
-        return found
+        return document
 
     async def _list_children(self, path: str) -> list[str]:
+        """Return the paths of the nodes directly below a group."""
         names = [name async for name in self.store.list_dir(path)]
         return [join_node_path(path, name) for name in names if name != MARKER]
 
@@ -525,15 +543,24 @@ class OpenStore:
         inline: dict[int, bytes] = {}
         batches: list[tuple[Any, ...]] = []
         total = 0
-        found = self.store.array_chunk_iterator(f"/{path}")
-        async for where, kind, paths, offset, length, inline_chunks in found:
-            numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
-            batches.append((where, kind, np.array(numbered, np.int64), offset, length))
+        batches_of_store = self.store.array_chunk_iterator(f"/{path}")
+        async for (
+            chunk_ids_of_batch,
+            kind,
+            paths,
+            offset,
+            length,
+            inline_chunks,
+        ) in batches_of_store:
+            path_numbers = [numbers.setdefault(text, len(numbers)) for text in paths]
+            batches.append(
+                (chunk_ids_of_batch, kind, np.array(path_numbers, np.int64), offset, length)
+            )
             inline |= {total + row: data for row, data in inline_chunks.items()}
             total += len(paths)
         if not batches:
-            none = np.zeros(0, np.int64)
-            return References(none.reshape(0, 0), none, none, none, none, [], {})
+            empty = np.zeros(0, np.int64)
+            return References(empty.reshape(0, 0), empty, empty, empty, empty, [], {})
         columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
         chunk_ids, kinds, rows, offsets, lengths = columns
         return References(chunk_ids, kinds, rows, offsets, lengths, list(numbers), inline)
@@ -542,11 +569,11 @@ class OpenStore:
     async def read_chunks(self, path: str, chunk_ids: Iterable[Sequence[int]]) -> list[bytes]:
         """Return chunks of an array by their positions in its grid."""
         keys = ("/".join([path, "c", *map(str, chunk_id)]) for chunk_id in chunk_ids)
-        found: list[bytes] = []
-        while some := list(islice(keys, REQUESTS_AT_ONCE)):
-            gets = (self.store.get(key, default_buffer_prototype()) for key in some)
-            found += [data.to_bytes() for data in await asyncio.gather(*gets)]
-        return found
+        chunks: list[bytes] = []
+        while batch := list(islice(keys, MAX_REQUESTS)):
+            gets = (self.store.get(key, default_buffer_prototype()) for key in batch)
+            chunks += [data.to_bytes() for data in await asyncio.gather(*gets)]
+        return chunks
 
     # ------------------------------------------------------------------ writing
 
@@ -565,7 +592,7 @@ class OpenStore:
     async def put(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write metadata and chunks under their keys, in the given order."""
         buffer, files = default_buffer_prototype().buffer, iter(files)
-        while batch := list(islice(files, REQUESTS_AT_ONCE)):
+        while batch := list(islice(files, MAX_REQUESTS)):
             if any(name.endswith(MARKER) for name, _ in batch):
                 # write a group before its members
                 for name, content in batch:
@@ -577,8 +604,8 @@ class OpenStore:
     def commit(self, message: str, metadata: Mapping[str, Any] | None) -> None:
         """Commit the written changes as a snapshot."""
         with translate_errors(self.url):
-            known = None if metadata is None else dict(metadata)
-            self.store.session.commit(message, known, allow_empty=True)
+            properties = None if metadata is None else dict(metadata)
+            self.store.session.commit(message, properties, allow_empty=True)
 
     def write_references(
         self,
@@ -590,26 +617,26 @@ class OpenStore:
     ) -> None:
         """Write the references of an array.
 
-        ``chunks`` are the number of chunks per axis, and the indexes of those to write, in
-        ascending C order; ``columns`` are file, offset and length of each. ``locations`` are the
-        urls of files in the form that Icechunk expects.
+        ``chunks`` are the grid shape, and the flat indices of the chunks to write, ascending;
+        ``columns`` are the file, offset and length of each. ``locations`` are the urls of files in
+        the form that Icechunk expects.
         """
-        grid, numbers = chunks
-        checks = [_to_checksum(source) for source in files]
-        used = {checks[number] for number in np.unique(columns[0]).tolist()}
-        if not used:
+        grid, indices = chunks
+        checksums = [_to_checksum(source) for source in files]
+        used_checksums = {checksums[number] for number in np.unique(columns[0]).tolist()}
+        if not used_checksums:
             return
-        positions = unravel_in_grid(numbers, grid)
-        low = positions.min(0)
-        box = tuple((positions.max(0) - low + 1).tolist())
+        positions = unravel_in_grid(indices, grid)
+        origin = positions.min(0)
+        box = tuple((positions.max(0) - origin + 1).tolist())
         with translate_errors(self.url):
-            if len(used) == 1 and grid and not is_sparse(prod(box), numbers.size):
-                refused = self.store.set_virtual_refs_arr(
+            if len(used_checksums) == 1 and grid and not is_sparse(prod(box), indices.size):
+                rejected = self.store.set_virtual_refs_arr(
                     f"/{path}",
                     box,
-                    *_spread_over_box(box, positions - low, locations, columns),
-                    arr_offset=tuple(low.tolist()),
-                    checksum=used.pop(),
+                    *_spread_over_box(box, positions - origin, locations, columns),
+                    arr_offset=tuple(origin.tolist()),
+                    checksum=used_checksums.pop(),
                 )
             else:
                 # chunks whose files have different kinds of checksums are written one by one
@@ -622,16 +649,16 @@ class OpenStore:
                         locations[n],
                         offset,
                         length,
-                        checks[n] if isinstance(checks[n], str) else None,
-                        checks[n] if isinstance(checks[n], datetime) else None,
+                        checksums[n] if isinstance(checksums[n], str) else None,
+                        checksums[n] if isinstance(checksums[n], datetime) else None,
                     )
                     for chunk, n, offset, length in rows
                 ]
-                refused = self.store.set_virtual_refs(f"/{path}", specs)
-        if refused:
+                rejected = self.store.set_virtual_refs(f"/{path}", specs)
+        if rejected:
             raise UnsupportedError(
-                f"{self.url}: Icechunk refuses {len(refused)} references of {path}, the first of "
-                f"chunk {tuple(refused[0])}: no container covers its url"
+                f"{self.url}: Icechunk refuses {len(rejected)} references of {path}, the first of "
+                f"chunk {tuple(rejected[0])}: no container covers its url"
             )
 
 
@@ -639,7 +666,7 @@ def _to_checksum(file: SourceFile) -> datetime | str | None:
     """Return the checksum of a file for Icechunk: mtime in whole seconds, or etag."""
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
-    # for files in Google Cloud Storage, our etag is the generation, which Icechunk does not compare
+    # the etag of files in Google Cloud Storage is the generation, which Icechunk cannot compare
     return None if kind_of(file.url) == "gs" else file.etag
 
 
@@ -649,7 +676,7 @@ def _spread_over_box(
     locations: Sequence[str],
     columns: tuple[Ints, Ints, Ints],
 ) -> tuple[list[str], Any, Any]:
-    """Return location, offset and length of all chunks of a box; "" stands for a missing chunk."""
+    """Return location, offset and length of all chunks in a box, with "" for missing chunks."""
     flat = np.ravel_multi_index(tuple(positions.T), box)
     names = np.full(prod(box), "", object)
     names[flat] = np.array([*locations, ""], object)[columns[0]]
@@ -658,18 +685,18 @@ def _spread_over_box(
     return names.tolist(), offset, length
 
 
-# ---------------------------------------------------------------------- what is written to
+# ---------------------------------------------------------------------- targets
 
 
 @contextmanager
 def exclude_other_writers(
     location: ObjectLocation | None, url: str, options: StorageOptions | None
 ) -> Iterator[None]:
-    """Exclude unnoticed commits of other writers to a repository during the block.
+    """Prevent commits of other writers to a repository during the block from being overwritten.
 
-    Icechunk commits by a conditional write. Local disks have none, so our own writers take a lock.
-    An object store may ignore conditions, so it is tested first. The location of an Icechunk object
-    is unknown, so its owner is responsible.
+    Icechunk commits by a conditional write. Local disks have none, so writers of virtualds take a
+    lock. An object store may ignore conditions, so it is tested first. The location of an Icechunk
+    object is unknown, so its owner is responsible.
     """
     if location is not None and location.kind == "local":
         path = os.path.realpath(location.arguments["path"])
@@ -686,15 +713,16 @@ def exclude_other_writers(
 class Target:
     """A repository at a url, or an Icechunk object, to write to.
 
-    ``location`` is the location of the repository, ``root`` its url, and ``given`` the repository
-    once it is open; if the user passed an object, only ``given`` is known. ``name`` is for errors.
-    ``config`` is saved in the repository. With ``create_branch``, a missing branch is created at
-    the snapshot of ``main``, and removed if writing fails. ``staging_folder`` is the url of a
-    folder whose chunks are moved into the repository.
+    ``location`` is the location of the repository, ``root`` its url, and ``opened`` the repository
+    once it is open; if the user passed an object, that is ``opened``, and the others are None.
+    ``name`` is for errors. ``config`` is saved in the repository. With ``create_branch``, a missing
+    branch is created at the snapshot of ``main``, and removed if writing fails. ``staging_folder``
+    is the url of a folder whose chunks are moved into the repository. ``has_new_branch`` says
+    whether the branch was created.
     """
 
     location: ObjectLocation | None
-    given: Any
+    opened: Any
     root: str | None
     name: str
     branch: str
@@ -702,13 +730,13 @@ class Target:
     config: Any = None
     create_branch: bool = False
     staging_folder: str | None = None
-    begun: bool = False
+    has_new_branch: bool = False
 
     @classmethod
     def of(
         cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
     ) -> Target:
-        """Create the target from the argument that a user passes."""
+        """Return the target for the url or object that a user passes."""
         config = more.get("config")
         if config is not None and not isinstance(config, icechunk.RepositoryConfig):
             raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
@@ -733,20 +761,20 @@ class Target:
     @contextmanager
     def remove_branch_on_error(self, *, keep: bool = True) -> Iterator[None]:
         """Remove a branch created in the block if the block fails, or if it is not to be kept."""
-        done = False
+        has_succeeded = False
         try:
             with translate_errors(self.name):
                 yield
-            done = True
+            has_succeeded = True
         finally:
-            if self.begun and not (done and keep):
-                self.given.delete_branch(self.branch)
-                self.begun = False
+            if self.has_new_branch and not (has_succeeded and keep):
+                self.opened.delete_branch(self.branch)
+                self.has_new_branch = False
 
     @property
-    def committed(self) -> Any:
+    def repository(self) -> Any:
         """The repository to which virtualds commits, or None for a session of the user."""
-        return self.given if isinstance(self.given, icechunk.Repository) else None
+        return self.opened if isinstance(self.opened, icechunk.Repository) else None
 
     def exists(self) -> bool:
         """Return whether the repository exists."""
@@ -755,24 +783,24 @@ class Target:
 
     def open_store(
         self,
-        needed: RequiredConfig = NO_REQUIREMENTS,
+        required: RequiredConfig = NO_REQUIREMENTS,
         before: OpenStore | None = None,
         *,
-        begins: bool = True,
+        may_create_branch: bool = True,
     ) -> OpenStore:
-        """Return a writable store of a repository whose configuration contains what is needed.
+        """Return a writable store of the repository, which gets the required configuration.
 
-        It must be based on the same snapshot as ``before``. A missing branch is created if
-        ``begins`` is true; otherwise the store of ``main`` is returned.
+        The store must be based on the same snapshot as ``before``. A missing branch is created if
+        ``may_create_branch``; otherwise the store of ``main`` is returned.
         """
         with translate_errors(self.name):
             if self.location is not None:
-                self._open_repository(self.location, needed)
+                self._open_repository(self.location, required)
             else:
-                self._check(needed.containers)
+                self._check_covered(required.containers)
                 if before is not None:
                     return before
-            store = OpenStore(self._open_branch(begins), self.name)
+            store = OpenStore(self._open_branch(may_create_branch), self.name)
         if before is not None and store.snapshot != before.snapshot:
             raise ConflictError(
                 f"{self.name}: another writer has committed meanwhile; write again to what is "
@@ -780,55 +808,57 @@ class Target:
             )
         return store
 
-    def _open_repository(self, location: ObjectLocation, needed: RequiredConfig) -> None:
-        """Open the repository, or create it, with the configuration that is needed."""
+    def _open_repository(self, location: ObjectLocation, required: RequiredConfig) -> None:
+        """Open the repository, or create it, with the required configuration."""
         if not self.exists():
-            self.given = _create_repository(location, self.name, needed, self.config)
+            self.opened = _create_repository(location, self.name, required, self.config)
             return
-        self.given = icechunk.Repository.open(_make_storage(location))
+        self.opened = icechunk.Repository.open(_make_storage(location))
         if self.config is not None:
-            self.given = _save_config(self.given, self.given.config.merge(self.config))
-        config = self.given.config
-        if _add_needed(config, needed):
-            self.given = _save_config(self.given, config)
+            self.opened = _save_config(self.opened, self.opened.config.merge(self.config))
+        config = self.opened.config
+        if _add_required(config, required):
+            self.opened = _save_config(self.opened, config)
 
-    def _open_branch(self, begins: bool) -> Any:
-        """Return a writable Icechunk store."""
-        if (repository := self.committed) is None:
-            return store_of(self.given, self.name)
-        known, branch = sorted(repository.list_branches()), self.branch
-        if self.create_branch and branch not in known:
-            if begins:
+    def _open_branch(self, may_create: bool) -> Any:
+        """Return a writable Icechunk store of the branch."""
+        if (repository := self.repository) is None:
+            return store_of(self.opened, self.name)
+        branches, branch = sorted(repository.list_branches()), self.branch
+        if self.create_branch and branch not in branches:
+            if may_create:
                 repository.create_branch(branch, repository.lookup_branch(MAIN))
-                self.begun = True
+                self.has_new_branch = True
             else:
                 branch = MAIN
-        elif branch not in known:
+        elif branch not in branches:
             raise FileNotFoundError(
-                f"{self.name}: there is no branch {branch!r}, but {known}; create_branch=True "
+                f"{self.name}: there is no branch {branch!r}, but {branches}; create_branch=True "
                 f"makes one that begins where 'main' is"
             )
         return repository.writable_session(branch).store
 
-    def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
-        """Raise an error for references that no container of the user's own repository covers."""
-        config = self.given.config if hasattr(self.given, "config") else self.given.session.config
-        if lacking := _list_uncovered(config, needed):
-            known = _list_containers(config)
+    def _check_covered(self, containers: Mapping[str, ObjectLocation]) -> None:
+        """Raise an error for files that no container of the user's own repository covers."""
+        config = (
+            self.opened.config if hasattr(self.opened, "config") else self.opened.session.config
+        )
+        if missing := _list_uncovered(config, containers):
+            existing = _list_containers(config)
             raise make_unsupported_error(
                 self.name,
                 "it",
                 [
-                    f"files below {prefix}: no virtual chunk container covers them, only {known}"
-                    for prefix in lacking
+                    f"files below {prefix}: no virtual chunk container covers them, only {existing}"
+                    for prefix in missing
                 ],
                 f"call config.set_virtual_chunk_container(icechunk.VirtualChunkContainer("
-                f"{lacking[0]!r}, ...)), save the configuration and open the repository with it; "
+                f"{missing[0]!r}, ...)), save the configuration and open the repository with it; "
                 f"or write to the url of the repository, and virtualds sets them up",
             )
 
     def is_own(self, url: str) -> bool:
-        """Return whether a file is a native chunk of the repository, or is to become one."""
+        """Return whether a file is, or will become, a native chunk of the repository."""
         folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
             [f"{self.staging_folder}/"] if self.staging_folder else []
         )

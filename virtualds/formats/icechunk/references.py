@@ -1,6 +1,6 @@
-"""Reading Icechunk stores: all metadata at once, the references of arrays on demand.
+"""Read Icechunk stores: all metadata at once, the references of arrays on demand.
 
-A store may show a snapshot of a repository, be opened by the user, or be the base of a change.
+A store may be that of a snapshot, be opened by the user, or be the base of a change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read a snapshot: its metadata immediately, references on demand.
+    """Read a snapshot: metadata immediately, references on demand.
 
     The snapshot is given by a branch, a tag, or its id; by default it is the tip of ``main``.
     """
@@ -57,20 +57,22 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     repository = open_repository(root, source.options)
     with translate_errors(root):
         # the default needs one request less
-        which = (
+        revision = (
             {"branch": MAIN}
             if how.snapshot is None
             else {"snapshot_id": _find_snapshot(repository, how.snapshot, root)}
         )
-        store = OpenStore(repository.readonly_session(**which).store, root)
-    found = StoreReferences(root, source.options, how.allow, store.snapshot, (repository, store))
-    return make_reader(store, found.find_manifest, how.skip).read_group(how.group)
+        store = OpenStore(repository.readonly_session(**revision).store, root)
+    references = StoreReferences(
+        root, source.options, how.allow, store.snapshot, (repository, store)
+    )
+    return make_group_builder(store, references.find_manifest, how.skip).read_group(how.group)
 
 
 def read_object(
     opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
 ) -> ManifestGroup:
-    """Read an object that the user opened, including uncommitted changes of a session.
+    """Read an object that the user opened, with uncommitted changes of a session.
 
     ``options`` are the access options of the files to which it refers. A snapshot can only be
     selected in a repository.
@@ -85,26 +87,26 @@ def read_object(
             raise ValueError(f"{name}: snapshot={snapshot!r}, but it has one; leave it out")
         store = OpenStore(store_of(opened, name), name)
     references = StoreReferences(None, options, how.allow, store.snapshot, (repository, store))
-    return make_reader(store, references.find_manifest, how.skip).read_group(how.group)
+    return make_group_builder(store, references.find_manifest, how.skip).read_group(how.group)
 
 
 def _find_snapshot(repository: Any, name: str, url: str) -> str:
     """Return the id of a snapshot, given a branch, a tag or the id itself."""
-    known = (
+    revisions = (
         (repository.list_branches(), repository.lookup_branch),
         (repository.list_tags(), repository.lookup_tag),
     )
-    found = {look_up(name) for names, look_up in known if name in names}
-    if len(found) > 1:
+    ids = {look_up(name) for names, look_up in revisions if name in names}
+    if len(ids) > 1:
         raise ValueError(f"{url}: {name!r} is a branch and a tag; give the id of the snapshot")
-    if found:
-        return str(found.pop())
+    if ids:
+        return str(ids.pop())
     try:
         return str(repository.lookup_snapshot(name).id)
     except icechunk.IcechunkError as error:
         raise FileNotFoundError(
-            f"{url}: snapshot {name!r} is not one of the branches {sorted(known[0][0])}, of "
-            f"the tags {sorted(known[1][0])}, or of the ids"
+            f"{url}: snapshot {name!r} is not one of the branches {sorted(revisions[0][0])}, of "
+            f"the tags {sorted(revisions[1][0])}, or of the ids"
         ) from error
 
 
@@ -112,37 +114,39 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
     with translate_errors(root):
-        found = list(open_repository(root, options).ancestry(branch=MAIN))[::-1]
+        snapshots = list(open_repository(root, options).ancestry(branch=MAIN))[::-1]
         # the first snapshot is that of an empty repository
-        return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
+        return [(s.id, s.written_at.isoformat()) for s in snapshots if s.parent_id is not None]
 
 
-def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupBuilder:
+def make_group_builder(
+    store: Any, find_manifest: Lookup, skip: frozenset[str] = frozenset()
+) -> GroupBuilder:
     """Return a builder for the groups of a store."""
     nodes = store.read_documents()
     if "" not in nodes:
         raise FileNotFoundError(f"{store.url}: nothing has been written to this snapshot")
     notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
     for path, node in nodes.items():
-        noted = node.get(NOTES)
-        if isinstance(noted, Mapping):
+        node_notes = node.get(NOTES)
+        if isinstance(node_notes, Mapping):
             kind = "groups" if node.get("node_type") == "group" else "arrays"
-            notes[kind][path] = noted
+            notes[kind][path] = node_notes
 
-    return GroupBuilder(store.url, nodes, notes, make_single_manifest_finder(manifest), skip)
+    return GroupBuilder(store.url, nodes, notes, make_single_manifest_finder(find_manifest), skip)
 
 
-def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
-    """Return the fingerprints of files that we recorded, by url.
+def read_recorded_fingerprints(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
+    """Return the fingerprints of files that virtualds has recorded, by url.
 
-    With ``parent``, only if they were recorded directly after that snapshot: later commits of
-    others may refer to files that have changed.
+    With ``parent``, they are returned only if they were recorded directly after that snapshot,
+    since later commits of others may refer to files that have changed.
     """
     notes = store.read_document("").get(NOTES)
     if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
         return {}
-    found: Mapping[str, Any] = notes.get("sources") or {}
-    return found
+    fingerprints: Mapping[str, Any] = notes.get("sources") or {}
+    return fingerprints
 
 
 # ---------------------------------------------------------------------- references
@@ -151,16 +155,15 @@ def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[s
 class StoreReferences:
     """The references of all arrays of a store, in the repository at ``root`` or opened by a user.
 
-    An open store does not reveal its location, so its native chunks are read through it, on demand,
+    The location of an open store is unknown, so its native chunks are read through it, on demand,
     and become inline chunks of manifests. ``options`` and ``allow`` apply to the files to which the
     store refers, and ``snapshot`` is the id of the snapshot. ``opened`` are the Icechunk
     repository, if it is known, and the store; with a ``root`` they are opened when needed. The
     references of up to ``cache_size`` arrays are cached.
     """
 
-    only_allowed = True
-    """Whether a store that the user opened may refer to local files only if ``allow`` permits it.
-    """
+    requires_allow = True
+    """Whether a store that the user opened needs ``allow`` to refer to local files."""
 
     def __init__(
         self,
@@ -173,11 +176,11 @@ class StoreReferences:
     ) -> None:
         self.root, self.options, self.allow, self.snapshot = root, options, allow, snapshot
         self._opened, self._opening = opened, make_opening_id()
-        self._kept: RecordCache[Any] = RecordCache(cache_size)
-        self._beginning = SourceFile(f"{root or 'file:///'}/repo", options=options)
-        # native chunks need no permission, as long as they are in the repository
-        within = None if root is None or allow.prefixes is None else (root,)
-        self._own = ReferencedFiles(self._beginning, {}, AccessPolicy(within))
+        self._cache: RecordCache[Any] = RecordCache(cache_size)
+        self._base_file = SourceFile(f"{root or 'file:///'}/repo", options=options)
+        # native chunks are always allowed, as they are in the repository
+        prefixes = None if root is None or allow.prefixes is None else (root,)
+        self._native_files = ReferencedFiles(self._base_file, {}, AccessPolicy(prefixes))
 
     def _open(self) -> tuple[Any, OpenStore]:
         """Return the repository and its store of the snapshot, opened in this process."""
@@ -198,15 +201,15 @@ class StoreReferences:
     @property
     def files(self) -> ReferencedFiles:
         """The files to which the store refers, with their recorded fingerprints."""
-        found: ReferencedFiles = self._kept.get(
-            "files", lambda: ReferencedFiles(self._beginning, self.read_noted(), self.allow)
+        files: ReferencedFiles = self._cache.get(
+            "files", lambda: ReferencedFiles(self._base_file, self.read_fingerprints(), self.allow)
         )
-        return found
+        return files
 
-    def read_noted(self) -> Mapping[str, Any]:
-        """Return the recorded fingerprints of files; empty for sessions, which may have changed."""
+    def read_fingerprints(self) -> Mapping[str, Any]:
+        """Return the recorded fingerprints of files; empty for sessions, which may have changes."""
         parent = self.find_parent()
-        return read_noted_sources(self.store, parent) if parent else {}
+        return read_recorded_fingerprints(self.store, parent) if parent else {}
 
     def find_parent(self) -> str | None:
         """Return the id of the snapshot before this one, or None if it is unknown."""
@@ -220,12 +223,12 @@ class StoreReferences:
 
     @property
     def _identity(self) -> tuple[Any, ...]:
-        """The key of the store: its location, or the name of its opening."""
-        known = (self.root, self.options, self.allow, self.snapshot)
-        return known if self.root is not None else (*known, self._opening)
+        """The identity of the store: its location, or the name of its opening."""
+        location = (self.root, self.options, self.allow, self.snapshot)
+        return location if self.root is not None else (*location, self._opening)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # the location of the references, not the cache
+        # pickle the location of references instead of the cache
         opened = self._opened if self.root is None else None
         state = (self.root, self.options, self.allow, self.snapshot, opened)
         return unpickle_shared, (StoreReferences, self._opening, state)
@@ -261,9 +264,9 @@ class StoreReferences:
         if native:
             if self.root is None:
                 return SourceFile(f"{NATIVE_PREFIX}{name}")
-            return self._own.get_file(f"{self.root}/{CHUNKS}/{name}")
+            return self._native_files.get_file(f"{self.root}/{CHUNKS}/{name}")
         url = unquote_url(name)
-        is_unknown = self.root is None and self.only_allowed and self.allow.prefixes is None
+        is_unknown = self.root is None and self.requires_allow and self.allow.prefixes is None
         if is_unknown and scheme_of(url) == "file":
             raise AccessError(
                 f"{self.store.url}: it refers to {url}, and does not say whether it comes from "
@@ -277,41 +280,41 @@ class StoreReferences:
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
-        found: ChunkManifest = self._kept.get(
+        manifest: ChunkManifest = self._cache.get(
             (path, grid), lambda: self._build_manifest(self.store.read_references(path), grid)
         )
-        return found
+        return manifest
 
     def find_recorded(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
-        """Return the files of some urls, or None unless the store has recorded every file."""
+        """Return the files with given urls, or None if the store has not recorded every file."""
         return None
 
-    def _build_manifest(self, found: Any, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return Icechunk references as a manifest; chunks beyond the grid are left out."""
-        chunk_ids = found.chunk_ids.reshape(len(found.kind), len(grid))
+    def _build_manifest(self, references: Any, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return Icechunk references as a manifest, without chunks outside of the grid."""
+        chunk_ids = references.chunk_ids.reshape(len(references.kind), len(grid))
         rows = np.flatnonzero((chunk_ids < np.array(grid, np.int64)).all(1))
-        kind, path = found.kind[rows], found.path[rows]
+        kind, path = references.kind[rows], references.path[rows]
         is_inline = kind == library.INLINE
-        native = np.zeros(len(found.paths), bool)
-        native[path[kind == library.NATIVE]] = True
+        is_native = np.zeros(len(references.paths), bool)
+        is_native[path[kind == library.NATIVE]] = True
         # leave out paths without chunks in the grid
         used = np.unique(path[~is_inline])
-        numbers = np.full(len(found.paths), MISSING, np.int64)
-        numbers[used] = np.arange(used.size)
+        file_numbers = np.full(len(references.paths), MISSING, np.int64)
+        file_numbers[used] = np.arange(used.size)
         columns = {
-            "file": np.where(is_inline, INLINE, numbers[path]),
-            "offset": np.where(is_inline, np.cumsum(is_inline) - 1, found.offset[rows]),
-            "length": found.length[rows],
+            "file": np.where(is_inline, INLINE, file_numbers[path]),
+            "offset": np.where(is_inline, np.cumsum(is_inline) - 1, references.offset[rows]),
+            "length": references.length[rows],
         }
-        where = number_in_grid(chunk_ids[rows], grid)
-        there = ChunkManifest.build(
+        chunk_numbers = number_in_grid(chunk_ids[rows], grid)
+        existing = ChunkManifest.build(
             rows.shape,
-            files=[self.get_file(found.paths[n], bool(native[n])) for n in used.tolist()],
-            inline=[found.inline[row] for row in rows[is_inline].tolist()],
+            files=[self.get_file(references.paths[n], bool(is_native[n])) for n in used.tolist()],
+            inline=[references.inline[row] for row in rows[is_inline].tolist()],
             **columns,
         )
-        order = np.argsort(where)
-        return build_sparse(where[order], there.at(order), grid)
+        order = np.argsort(chunk_numbers)
+        return build_sparse(chunk_numbers[order], existing.at(order), grid)
 
 
 @dataclass(frozen=True)
@@ -327,18 +330,18 @@ class ArrayTable(ReferenceTable):
         return self.store.read_manifest(self.path, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
-        found = self._manifest.at(ids).prune()
-        own = [n for n, file in enumerate(found.files) if file.url.startswith(NATIVE_PREFIX)]
-        rows = np.isin(found.file, own)
+        manifest = self._manifest.at(ids).prune()
+        native = [n for n, file in enumerate(manifest.files) if file.url.startswith(NATIVE_PREFIX)]
+        rows = np.isin(manifest.file, native)
         if not rows.any():
-            return found
+            return manifest
         chunk_ids = unravel_in_grid(np.asarray(ids)[rows], self.grid)
-        read = self.store.store.read_chunks(self.path, chunk_ids.tolist())
-        file, offset = found.file.copy(), found.offset.copy()
-        file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
+        chunks = self.store.store.read_chunks(self.path, chunk_ids.tolist())
+        file, offset = manifest.file.copy(), manifest.offset.copy()
+        file[rows], offset[rows] = INLINE, len(manifest.inline) + np.arange(len(chunks))
         return ChunkManifest.build(
-            found.shape, files=found.files, inline=(*found.inline, *read), file=file,
-            offset=offset, length=found.length,
+            manifest.shape, files=manifest.files, inline=(*manifest.inline, *chunks), file=file,
+            offset=offset, length=manifest.length,
         ).prune()  # fmt: skip
 
     def find_existing_rows(self) -> Ints | None:
@@ -355,32 +358,32 @@ class ArrayTable(ReferenceTable):
         return super().find_sources(urls) if found is None else found
 
 
-# ---------------------------------------------------------------------- a store that is changed
+# ---------------------------------------------------------------------- stores to change
 
 
 class ExistingReferences(StoreReferences):
     """The references of a store before it is changed.
 
-    Unchanged references need not be read: a set of ten million references grows at the cost of the
-    new ones. ``committed`` is the repository, or None if somebody else commits the change.
+    Unchanged references are not read, so that an append to a set of ten million references costs as
+    much as its new references. ``repository`` is None if somebody else commits the change.
     """
 
-    only_allowed = False
+    requires_allow = False
 
     def __init__(
         self,
         store: OpenStore,
-        committed: Any,
+        repository: Any,
         root: str | None,
         options: StorageOptions | None,
         allow: AccessPolicy,
     ) -> None:
-        super().__init__(root, options, allow, store.snapshot, (committed, store), sys.maxsize)
-        self.noted = read_noted_sources(store)
+        super().__init__(root, options, allow, store.snapshot, (repository, store), sys.maxsize)
+        self.fingerprints = read_recorded_fingerprints(store)
 
-    def read_noted(self) -> Mapping[str, Any]:
+    def read_fingerprints(self) -> Mapping[str, Any]:
         """Return the recorded fingerprints of files."""
-        return self.noted
+        return self.fingerprints
 
     @cached_property
     def records_all(self) -> bool:
@@ -394,41 +397,45 @@ class ExistingReferences(StoreReferences):
     def find_recorded(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
         if not self.records_all:
             return None
-        return tuple(self.files.get_file(url) for url in urls if url in self.noted)
+        return tuple(self.files.get_file(url) for url in urls if url in self.fingerprints)
 
     def is_known(self, manifest: ChunkManifest) -> bool:
         """Return whether a manifest consists of chunks to which the store already refers."""
         return self._find_table(manifest) is not None
 
     def find_new_parts(self, parts: Sequence[ManifestPart], path: str) -> list[ManifestPart] | None:
-        """Return the parts of an array that are not already in the store at the same positions.
+        """Return the parts of an array that are not in the store at the same positions.
 
-        Returns None if some chunks of the array are removed: it must then be compared chunk by
-        chunk.
+        Returns None if chunks of the array are removed, so that all chunks must be compared.
         """
         tables = [self._find_table(part.manifest) for part in parts]
         grids = {table.grid for table in tables if table is not None}
-        stay = [
-            table is not None and table.path == path and _stays(part, table.grid)
+        is_unchanged = [
+            table is not None and table.path == path and _is_unchanged(part, table.grid)
             for part, table in zip(parts, tables, strict=True)
         ]
-        kept = sum(part.manifest.size for part, stays in zip(parts, stay, strict=True) if stays)
-        if len(grids) != 1 or kept != prod(next(iter(grids))):
+        unchanged_count = sum(
+            part.manifest.size
+            for part, unchanged in zip(parts, is_unchanged, strict=True)
+            if unchanged
+        )
+        if len(grids) != 1 or unchanged_count != prod(next(iter(grids))):
             return None
-        return [part for part, stays in zip(parts, stay, strict=True) if not stays]
+        return [part for part, unchanged in zip(parts, is_unchanged, strict=True) if not unchanged]
 
     def _find_table(self, manifest: ChunkManifest) -> ArrayTable | None:
+        """Return the table of the store to which a manifest belongs, or None."""
         table = manifest.get_table(ArrayTable)
         return table if table is not None and table.store is self else None
 
 
-def _stays(part: ManifestPart, grid: tuple[int, ...]) -> bool:
-    """Return whether the chunks of a part already have the same positions in the array."""
-    steps, counting = compute_strides(grid), part.manifest.rows
-    if counting is None or len(part.origin) != len(grid):
+def _is_unchanged(part: ManifestPart, grid: tuple[int, ...]) -> bool:
+    """Return whether the chunks of a part have the same positions in the existing array."""
+    steps, rows = compute_strides(grid), part.manifest.rows
+    if rows is None or len(part.origin) != len(grid):
         return False
-    sides = zip(part.origin, counting.shape, counting.strides, steps, grid, strict=True)
-    return counting.first == int(np.dot(part.origin, steps)) and all(
+    axes = zip(part.origin, rows.shape, rows.strides, steps, grid, strict=True)
+    return rows.first == int(np.dot(part.origin, steps)) and all(
         begin + count <= whole and (count == 1 or stride == step)
-        for begin, count, stride, step, whole in sides
+        for begin, count, stride, step, whole in axes
     )

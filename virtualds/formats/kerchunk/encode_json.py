@@ -1,10 +1,10 @@
-"""Encodes a group as a kerchunk JSON document, or edits a document to describe another group.
+"""Encode a group as a kerchunk JSON document, or edit a document to describe another group.
 
 kerchunk documentation, "References specification", version 1. With Zarr v3 metadata the keys are
 the keys of a Zarr v3 store, as in VirtualiZarr: ``t/zarr.json``, and ``t/c/0/0`` for a chunk.
 
-A new set is made by editing an empty document. What a group has in common with the previous group
-of a document is left unchanged: keys, their order, templates, and what other tools have added.
+A new set is an edit of an empty document. Parts that a group shares with the previous group of a
+document stay unchanged: keys, their order, templates, and entries that other tools have added.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 FORM = "kerchunk-json"
 GRIDS = ("regular",)
 """Chunk grids of Zarr v3 that readers of references support."""
-KEYS_OF_EXTENSION = {"shape", "attributes"}
-"""Metadata of an array that do not affect how its chunks are stored and named."""
+EXTENSIBLE_KEYS = {"shape", "attributes"}
+"""Metadata keys of an array that do not affect how its chunks are stored and named."""
 Metadata = Mapping[str, Any]
 
 
@@ -79,15 +79,15 @@ class DocumentOptions:
     def like(cls, document: Metadata) -> DocumentOptions:
         """Return the options with which an existing document was written."""
         relative = bool((document.get(NOTES) or {}).get(RELATIVE))
-        format = 3 if MARKER in document.get("refs", {}) else 2
-        return cls(bool(document.get("templates")), relative, format)
+        zarr_format = 3 if MARKER in document.get("refs", {}) else 2
+        return cls(bool(document.get("templates")), relative, zarr_format)
 
-    def with_given(self, **given: Any) -> DocumentOptions:
-        """Return the options with those values replaced that are given and not None."""
-        return replace(self, **{name: v for name, v in given.items() if v is not None})
+    def with_given(self, **values: Any) -> DocumentOptions:
+        """Return the options with the given values that are not None."""
+        return replace(self, **{name: v for name, v in values.items() if v is not None})
 
 
-# ---------------------------------------------------------------------- what a group is
+# ---------------------------------------------------------------------- content of a document
 
 
 class ArrayReferences(NamedTuple):
@@ -99,9 +99,9 @@ class ArrayReferences(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentContent:
-    """The content of a document for one group: metadata by key, arrays by path, and our notes.
+    """The content of a document for one group: metadata by key, arrays by path, and notes.
 
-    ``name`` returns the written form of the url of a file.
+    ``name`` returns the url to write for the url of a file.
     """
 
     metadata: Metadata = field(default_factory=dict)
@@ -117,37 +117,39 @@ class DocumentContent:
 def describe(group: ManifestGroup, url: str, document_options: DocumentOptions) -> DocumentContent:
     """Return the content of the document at ``url`` for a group.
 
-    If metadata of that version of Zarr cannot describe some variables, the error names all of them.
+    If metadata of the Zarr version cannot describe some variables, the error names all of them.
     """
     with suggest_zarr_v3(group, url):
         if document_options.zarr_format == 3:
             return _describe_v3(group, url, document_options.relative_paths)
-        found = Hierarchy.of(group, url, FORM, relative=document_options.relative_paths)
+        hierarchy = Hierarchy.of(group, url, FORM, relative=document_options.relative_paths)
     arrays = {
         path: ArrayReferences([((0,) * len(manifest.shape), manifest)], DOTTED_KEYS)
-        for path, manifest in found.manifests.items()
+        for path, manifest in hierarchy.manifests.items()
     }
-    return DocumentContent(found.metadata, arrays, found.get_notes(), found.name_file)
+    return DocumentContent(hierarchy.metadata, arrays, hierarchy.get_notes(), hierarchy.name_file)
 
 
 def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentContent:
     """Return the content of a document with Zarr v3 metadata."""
     planned = plan_writing(group, url, format_name=FORM, grids=GRIDS)
     arrays = planned.arrays
-    plain: dict[str, Any] = planned.nodes | {path: node.metadata for path, node in arrays.items()}
+    all_nodes: dict[str, Any] = planned.nodes | {
+        path: node.metadata for path, node in arrays.items()
+    }
     nodes = {
         path: {name: value for name, value in node.items() if name != "storage_transformers"}
-        for path, node in plain.items()
+        for path, node in all_nodes.items()
     }
-    below = {path: node for path, node in nodes.items() if path}
-    root = {"": nodes[""] | consolidate(below)}
-    metadata = {f"{path}/{MARKER}".lstrip("/"): node for path, node in (root | below).items()}
+    nodes_below = {path: node for path, node in nodes.items() if path}
+    root = {"": nodes[""] | consolidate(nodes_below)}
+    metadata = {f"{path}/{MARKER}".lstrip("/"): node for path, node in (root | nodes_below).items()}
 
     def name(source: str) -> str:
         return make_relative(source, url) if relative else source
 
     manifests = [part.manifest for node in arrays.values() for part in node.parts]
-    files = collect_fingerprints(manifests, name, every=True)
+    files = collect_fingerprints(manifests, name, include_unknown=True)
     notes = {"files": files} | {kind: part for kind, part in planned.notes.items() if part}
     notes |= {RELATIVE: True} if relative else {}
     references = {
@@ -179,12 +181,12 @@ def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkMan
 
 @dataclass(frozen=True)
 class ReferenceDocument:
-    """A document that was read, or an empty document.
+    """A document that was read, or an empty one.
 
-    ``content`` is of version 1, with our notes as an object. ``refs`` are its references with
-    rendered templates, including references from generators, whose keys are ``generated``.
-    ``metadata`` are the Zarr metadata by key; ``resolve`` returns the absolute url for the url in a
-    reference.
+    ``content`` is of version 1, with the notes of virtualds as an object. ``refs`` are its
+    references with rendered templates, including references from generators, whose keys are
+    ``generated``. ``metadata`` are the Zarr metadata by key; ``resolve`` returns the absolute url
+    for the url in a reference.
     """
 
     content: dict[str, Any] = field(default_factory=lambda: {"version": 1, "refs": {}})
@@ -195,19 +197,19 @@ class ReferenceDocument:
 
     @property
     def templates(self) -> dict[str, str]:
-        """Its templates by name."""
+        """The templates by name."""
         return self.content.get("templates") or {}
 
-    def rendered(self) -> ReferenceDocument:
+    def render(self) -> ReferenceDocument:
         """Return an equivalent document without templates and generators."""
-        rest = {k: v for k, v in self.content.items() if k not in ("templates", "gen")}
-        return replace(self, content=rest | {"refs": self.refs}, generated=frozenset())
+        other_entries = {k: v for k, v in self.content.items() if k not in ("templates", "gen")}
+        return replace(self, content=other_entries | {"refs": self.refs}, generated=frozenset())
 
-    def emptied(self) -> ReferenceDocument:
+    def without_references(self) -> ReferenceDocument:
         """Return the document without references, with all its other entries."""
-        beside = ("templates", "gen", NOTES)
-        rest = {k: v for k, v in self.content.items() if k not in beside}
-        return ReferenceDocument(rest | {"refs": {}})
+        dropped = ("templates", "gen", NOTES)
+        other_entries = {k: v for k, v in self.content.items() if k not in dropped}
+        return ReferenceDocument(other_entries | {"refs": {}})
 
 
 def edit_document(
@@ -216,24 +218,24 @@ def edit_document(
     after: DocumentContent,
     document_options: DocumentOptions,
 ) -> bytes:
-    """Return a document that describes the group ``after``, as the bytes of a file.
+    """Return the bytes of a document that describes the group ``after``.
 
     ``before`` is the group that the document describes; without it all references are rewritten.
     """
     if before is None:
-        document, before = document.emptied(), DocumentContent()
-    found = _DocumentChanges.between(document, before, after)
-    # in a set with templates, braces have a special meaning
+        document, before = document.without_references(), DocumentContent()
+    changes = _DocumentChanges.between(document, before, after)
+    # in a document with templates, readers render braces in urls
     templates = document_options.templates and not any(
-        "{{" in name for name in found.find_written_urls(after)
+        "{{" in name for name in changes.find_written_urls(after)
     )
-    # generated references would override written ones
+    # generated references override written ones
     is_hidden = bool(document.generated) and (
-        bool(found.moves) or not document.generated.isdisjoint(found.iterate_keys(document))
+        bool(changes.moves) or not document.generated.isdisjoint(changes.iterate_keys(document))
     )
     if is_hidden or (document.templates and not templates):
-        document = document.rendered()
-    return found.apply(document, after, templates)
+        document = document.render()
+    return changes.apply(document, after, templates)
 
 
 class _WrittenReferences(NamedTuple):
@@ -256,14 +258,15 @@ class _WrittenReferences(NamedTuple):
 class _DocumentChanges:
     """The changes from the group that a document describes to another group.
 
-    ``metadata`` are the new or changed metadata by key, None for removed ones. All references of
-    the arrays at the paths ``anew`` are removed, because the array was removed, or is stored in
-    another way; ``removed`` are keys of other references to remove. ``moves`` maps moved files to
-    their new urls: in references to them, only the url changes.
+    ``metadata`` are the new or changed metadata by key, None for removed keys. All references of
+    arrays at the paths ``rewritten`` are removed, because the array is removed, or stored in
+    another way. ``removed`` are the keys of other references to remove, and ``written`` the
+    references to write. ``moves`` maps moved files to their new urls: in references to them, only
+    the url changes.
     """
 
     metadata: dict[str, Any]
-    anew: set[str]
+    rewritten: set[str]
     removed: list[str]
     written: list[_WrittenReferences]
     moves: dict[str, str]
@@ -272,29 +275,31 @@ class _DocumentChanges:
     def between(
         cls, document: ReferenceDocument, before: DocumentContent, after: DocumentContent
     ) -> _DocumentChanges:
-        """Compare the group that a document describes with another group."""
+        """Return the changes from the group that a document describes to another group."""
         moves = _find_moves(before, after)
-        anew = {*before.arrays, *after.arrays}
+        rewritten = {*before.arrays, *after.arrays}
         removed, written = list[str](), list[_WrittenReferences]()
         for path, references in after.arrays.items():
-            if _is_stored_alike(before, after, path):
-                key, old = _find_keys(document, path), before.arrays[path]
-                gone, replaced, changed = _compare(path, old, references, key, moves)
-                if document.refs.keys() >= {*gone, *replaced}:
-                    anew.remove(path)
-                    removed += gone
+            if _has_same_storage(before, after, path):
+                chunk_keys, old_references = _find_key_encoding(document, path), before.arrays[path]
+                removed_keys, replaced_keys, changed = _compare_chunks(
+                    path, old_references, references, chunk_keys, moves
+                )
+                if document.refs.keys() >= {*removed_keys, *replaced_keys}:
+                    rewritten.remove(path)
+                    removed += removed_keys
                     written += changed
                     continue
-                # the document names its chunks in a different way than its metadata declares
+                # the chunk keys of the document differ from those that its metadata declares
             for origin, manifest in references.parts:
                 for ids, rows in iterate_references(manifest):
                     make_keys = partial(references.key.list_keys, ids, manifest.shape, origin)
                     written.append(_WrittenReferences(path, make_keys, rows))
-        metadata = _edit_metadata(document, before, after, anew)
-        return cls(metadata, anew, removed, written, moves)
+        metadata = _edit_metadata(document, before, after, rewritten)
+        return cls(metadata, rewritten, removed, written, moves)
 
     def find_written_urls(self, after: DocumentContent) -> set[str]:
-        """Return the urls of the files of new references, as they are written."""
+        """Return the urls of files in new references, as they are written."""
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
     def iterate_keys(self, document: ReferenceDocument) -> Iterator[str]:
@@ -302,14 +307,16 @@ class _DocumentChanges:
         yield from self.removed
         for written in self.written:
             yield from written.iterate_keys()
-        yield from _iterate_keys_below(document.generated, self.anew)
+        yield from _iterate_keys_below(document.generated, self.rewritten)
 
-    def apply(self, document: ReferenceDocument, after: DocumentContent, templates: bool) -> bytes:
+    def apply(
+        self, document: ReferenceDocument, after: DocumentContent, use_templates: bool
+    ) -> bytes:
         """Apply the changes to a document, and return its bytes."""
-        content, texts = dict(document.content), dict(document.templates)
+        content, templates_by_name = dict(document.content), dict(document.templates)
         refs = self._remove_references(content.get("refs") or {})
         if self.moves:
-            texts = self._move_files(document, refs, texts, after.name)
+            templates_by_name = self._move_files(document, refs, templates_by_name, after.name)
         for key, value in self.metadata.items():
             if value is None:
                 refs.pop(key, None)
@@ -317,9 +324,9 @@ class _DocumentChanges:
                 # older readers expect metadata as a string that contains JSON
                 refs[key] = json.dumps(value, **COMPACT_JSON)
         refs = _consolidate(refs, {**document.metadata, **self.metadata}, bool(self.metadata))
-        folders = {folder: name for name, folder in texts.items() if "{{" not in folder}
-        if templates:
-            folders |= self._name_folders(after, texts, folders)
+        folders = {folder: name for name, folder in templates_by_name.items() if "{{" not in folder}
+        if use_templates:
+            folders |= self._name_new_folders(after, templates_by_name, folders)
         added, replaced = list[bytes](), dict[str, str]()
         for path, blocks in groupby(self.written, lambda written: written.path):
             with count_array_chunks(
@@ -327,29 +334,34 @@ class _DocumentChanges:
             ) as advance:
                 for written in blocks:
                     urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
-                    members = _encode_rows(written, urls)
-                    if path in self.anew or refs.keys().isdisjoint(written.iterate_keys()):
-                        added.append(",\n".join(members).encode())
+                    encoded = _encode_rows(written, urls)
+                    if path in self.rewritten or refs.keys().isdisjoint(written.iterate_keys()):
+                        added.append(",\n".join(encoded).encode())
                     else:
-                        replaced.update(zip(written.iterate_keys(), members, strict=True))
+                        replaced.update(zip(written.iterate_keys(), encoded, strict=True))
                     advance(written.rows.size)
-        texts |= {name: folder for folder, name in folders.items()}
-        if texts:
-            # before the references, for people who read the file
-            content = {"version": 1, "templates": texts, **content, **{"templates": texts}}
+        templates_by_name |= {name: folder for folder, name in folders.items()}
+        if templates_by_name:
+            # put templates before the references, for people who read the file
+            content = {
+                "version": 1,
+                "templates": templates_by_name,
+                **content,
+                **{"templates": templates_by_name},
+            }
         content |= {"version": 1, NOTES: encode_notes(after.notes)}
-        kept = [*_encode_members(refs, replaced), *replaced.values()]
-        return _encode_document(content, [",\n".join(kept).encode(), *added])
+        members_to_keep = [*_encode_members(refs, replaced), *replaced.values()]
+        return _encode_document(content, [",\n".join(members_to_keep).encode(), *added])
 
     def _remove_references(self, refs: Metadata) -> dict[str, Any]:
-        """Return the references without those that are removed."""
-        found = dict(refs)
+        """Return references without those to remove."""
+        remaining = dict(refs)
         for key in self.removed:
-            found.pop(key, None)
-        if self.anew:
-            for key in _iterate_keys_below([*found], self.anew):
-                del found[key]
-        return found
+            remaining.pop(key, None)
+        if self.rewritten:
+            for key in _iterate_keys_below([*remaining], self.rewritten):
+                del remaining[key]
+        return remaining
 
     def _move_files(
         self,
@@ -359,56 +371,56 @@ class _DocumentChanges:
         name: Callable[[str], str],
     ) -> dict[str, str]:
         """Replace the urls of moved files in references, and return the templates."""
-        before = Templates(templates)
+        old_templates = Templates(templates)
         texts = {value[0] for value in refs.values() if _has_url(value)}
-        wanted = {}
+        new_urls = {}
         for text in texts:
-            rendered = before.render_text(text) if templates and "{{" in text else text
+            rendered = old_templates.render_text(text) if templates and "{{" in text else text
             url = document.resolve(rendered)
-            wanted[text] = name(self.moves[url]) if url in self.moves else rendered
-        moved = {n: _move_template(n, text, wanted) for n, text in templates.items()}
-        after = Templates(moved)
-        changed = {
+            new_urls[text] = name(self.moves[url]) if url in self.moves else rendered
+        moved = {n: _move_template(n, text, new_urls) for n, text in templates.items()}
+        new_templates = Templates(moved)
+        replacements = {
             text: target
-            for text, target in wanted.items()
-            if (after.render_text(text) if templates and "{{" in text else text) != target
+            for text, target in new_urls.items()
+            if (new_templates.render_text(text) if templates and "{{" in text else text) != target
         }
         for key, value in refs.items():
-            if _has_url(value) and value[0] in changed:
-                refs[key] = [changed[value[0]], *value[1:]]
+            if _has_url(value) and value[0] in replacements:
+                refs[key] = [replacements[value[0]], *value[1:]]
         return moved
 
-    def _name_folders(
-        self, after: DocumentContent, texts: Metadata, known: Mapping[str, str]
+    def _name_new_folders(
+        self, after: DocumentContent, taken_names: Metadata, named_folders: Mapping[str, str]
     ) -> dict[str, str]:
         """Return a name for each new folder of files."""
         used = self.find_written_urls(after)
-        # readers that use str.format fail on braces outside templates
+        # readers that use str.format fail on braces outside of templates
         names = (n for n in after.notes["files"] if n in used and not {"{", "}"} & set(n))
         folders = dict.fromkeys(name.rpartition("/")[0] for name in names)
-        free = (name for number in count() if (name := f"u{number}") not in texts)
-        return {f: next(free) for f in folders if f and f not in known}
+        free_names = (name for number in count() if (name := f"u{number}") not in taken_names)
+        return {f: next(free_names) for f in folders if f and f not in named_folders}
 
 
-def _find_keys(document: ReferenceDocument, path: str) -> ChunkKeys:
-    """Return the encoding of the keys of chunks of an array in a document."""
+def _find_key_encoding(document: ReferenceDocument, path: str) -> ChunkKeys:
+    """Return the chunk key encoding of an array in a document."""
     node = document.metadata.get(f"{path}/{MARKER}")
     if node is not None:
         return parse_chunk_keys(node)
-    found = document.metadata[f"{path}/.zarray"]
-    return SeparatedKeys("v2", found.get("dimension_separator") or ".")
+    zarray = document.metadata[f"{path}/.zarray"]
+    return SeparatedKeys("v2", zarray.get("dimension_separator") or ".")
 
 
-def _is_stored_alike(before: DocumentContent, after: DocumentContent, path: str) -> bool:
-    """Return whether chunks of an array can stay unchanged while others are added and removed."""
+def _has_same_storage(before: DocumentContent, after: DocumentContent, path: str) -> bool:
+    """Return whether an array stores chunks as before, so that only some of them change."""
     if path not in before.arrays:
         return False
     key = f"{path}/.zarray" if f"{path}/.zarray" in after.metadata else f"{path}/{MARKER}"
     nodes = [
-        {k: v for k, v in one.metadata[key].items() if k not in KEYS_OF_EXTENSION}
-        for one in (before, after)
+        {k: v for k, v in content.metadata[key].items() if k not in EXTENSIBLE_KEYS}
+        for content in (before, after)
     ]
-    parts = [one.arrays[path].parts for one in (before, after)]
+    parts = [content.arrays[path].parts for content in (before, after)]
     return (
         nodes[0] == nodes[1]
         and [len(p) for p in parts] == [1, 1]
@@ -416,61 +428,62 @@ def _is_stored_alike(before: DocumentContent, after: DocumentContent, path: str)
     )
 
 
-# ---------------------------------------------------------------------- references that differ
+# ---------------------------------------------------------------------- changed references
 
 
-def _compare(
+def _compare_chunks(
     path: str,
     old: ArrayReferences,
     new: ArrayReferences,
-    key: ChunkKeys,
+    chunk_keys: ChunkKeys,
     moves: Mapping[str, str],
 ) -> tuple[list[str], list[str], list[_WrittenReferences]]:
     """Compare the chunks of an array, position by position.
 
-    Returns the keys in the document of chunks to remove, those of chunks to replace, and the
+    Returns the keys of chunks to remove and of chunks to replace in the document, and the
     references to write.
     """
     (origin, before), (_, after) = old.parts[0], new.parts[0]
     if moves:
         before = before.with_files(lambda file: file._replace(url=moves.get(file.url, file.url)))
-    gone, replaced, written = list[str](), list[str](), list[_WrittenReferences]()
+    removed, replaced, written = list[str](), list[str](), list[_WrittenReferences]()
     for ids, _ in iterate_references(before):
-        inside, twins = _find_common_chunks(ids, before.shape, after.shape)
-        there = inside & (after.at(twins).file != MISSING) if after.size else inside
-        gone += key.list_keys(ids[~there], before.shape, origin)
+        is_common, other_ids = _find_common_chunks(ids, before.shape, after.shape)
+        is_kept = is_common & (after.at(other_ids).file != MISSING) if after.size else is_common
+        removed += chunk_keys.list_keys(ids[~is_kept], before.shape, origin)
     for ids, rows in iterate_references(after):
-        inside, twins = _find_common_chunks(ids, after.shape, before.shape)
-        others = before.at(twins) if before.size else rows
-        differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
-        if differs.size:
-            keys = key.list_keys(ids[differs], after.shape, origin)
-            written.append(_WrittenReferences(path, keys.copy, rows.at(differs).prune()))
-            replaced += compress(keys, (inside & (others.file != MISSING))[differs])
+        is_common, other_ids = _find_common_chunks(ids, after.shape, before.shape)
+        others = before.at(other_ids) if before.size else rows
+        changed = np.flatnonzero(~(find_same_rows(others, rows) & is_common))
+        if changed.size:
+            keys = chunk_keys.list_keys(ids[changed], after.shape, origin)
+            written.append(_WrittenReferences(path, keys.copy, rows.at(changed).prune()))
+            replaced += compress(keys, (is_common & (others.file != MISSING))[changed])
     prefix = f"{path}/"
-    return [prefix + name for name in gone], [prefix + name for name in replaced], written
+    return [prefix + name for name in removed], [prefix + name for name in replaced], written
 
 
 def _find_common_chunks(
     ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Return a mask of the chunks that are also in another grid, and their flat indexes there."""
+    """Return a mask of the chunks that another grid has, too, and their flat indices there."""
     if grid[1:] == other[1:]:
-        inside = ids < prod(other)
-        return inside, np.where(inside, ids, 0)
+        is_common = ids < prod(other)
+        return is_common, np.where(is_common, ids, 0)
     positions = np.unravel_index(ids, grid)
-    inside = np.logical_and.reduce([p < n for p, n in zip(positions, other, strict=True)])
-    within = tuple(np.where(inside, along, 0) for along in positions)
-    return inside, np.ravel_multi_index(within, other) if prod(other) else within[0]
+    is_common = np.logical_and.reduce([p < n for p, n in zip(positions, other, strict=True)])
+    other_positions = tuple(np.where(is_common, along, 0) for along in positions)
+    return is_common, np.ravel_multi_index(other_positions, other) if prod(
+        other
+    ) else other_positions[0]
 
 
 def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, str]:
-    """Return the new urls of files if files may have been moved, and nothing else has changed.
+    """Return the new urls of files if only the urls of files seem to have changed.
 
-    References are compared after applying the move, so a wrong guess only makes the document
-    larger.
+    References are compared after the move, so a wrong guess only makes the document larger.
     """
-    found: dict[str, set[str]] = {}
+    new_urls: dict[str, set[str]] = {}
     for path in before.arrays.keys() | after.arrays.keys():
         tables = [
             [(m.shape, m.listed_files) for _, m in one.arrays[path].parts]
@@ -483,27 +496,29 @@ def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, st
             return {}
         for (_, files), (_, moved) in zip(*tables, strict=True):
             for file, other in zip(files, moved, strict=True):
-                found.setdefault(file.url, set()).add(other.url)
-    return {url: new for url, (new, *others) in found.items() if not others and new != url}
+                new_urls.setdefault(file.url, set()).add(other.url)
+    return {url: new for url, (new, *others) in new_urls.items() if not others and new != url}
 
 
-def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
-    """Return the new text of a template if all urls that use it now share one other prefix."""
-    head = f"{{{{{name}}}}}"
-    users = {given: target for given, target in wanted.items() if "{{" in given and name in given}
-    ends = {given: given.removeprefix(head) for given in users}
-    simple = all(given.startswith(head) and "{{" not in end for given, end in ends.items())
+def _move_template(name: str, text: str, new_urls: Mapping[str, str]) -> str:
+    """Return the new text of a template if all urls that use it share one new prefix."""
+    placeholder = f"{{{{{name}}}}}"
+    users = {given: target for given, target in new_urls.items() if "{{" in given and name in given}
+    suffixes = {given: given.removeprefix(placeholder) for given in users}
+    is_simple = all(
+        given.startswith(placeholder) and "{{" not in end for given, end in suffixes.items()
+    )
     if (
         "{{" in text
-        or not simple
-        or not all(target.endswith(ends[g]) for g, target in users.items())
+        or not is_simple
+        or not all(target.endswith(suffixes[g]) for g, target in users.items())
     ):
         return text
-    moved = {target[: len(target) - len(ends[given])] for given, target in users.items()}
-    return moved.pop() if len(moved) == 1 else text
+    prefixes = {target[: len(target) - len(suffixes[given])] for given, target in users.items()}
+    return prefixes.pop() if len(prefixes) == 1 else text
 
 
-# ---------------------------------------------------------------------- metadata that differ
+# ---------------------------------------------------------------------- changed metadata
 
 
 def _edit_metadata(
@@ -513,48 +528,48 @@ def _edit_metadata(
     rewritten: set[str],
 ) -> dict[str, Any]:
     """Return the new metadata by key, and None for removed keys."""
-    found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
+    changes: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
     for key, value in after.metadata.items():
-        there, path = document.metadata.get(key), key.rpartition("/")[0]
-        noted = before.get_attribute_notes(path) == after.get_attribute_notes(path)
-        is_new = path in rewritten or not noted or key not in before.metadata
-        edited = value if is_new else _edit_node(before.metadata[key], value, there)
-        if edited != there:
-            found[key] = edited
-    return found
+        existing, path = document.metadata.get(key), key.rpartition("/")[0]
+        is_same_notes = before.get_attribute_notes(path) == after.get_attribute_notes(path)
+        is_new = path in rewritten or not is_same_notes or key not in before.metadata
+        edited = value if is_new else _edit_node(before.metadata[key], value, existing)
+        if edited != existing:
+            changes[key] = edited
+    return changes
 
 
-def _edit_node(before: Any, after: Any, found: Any) -> Any:
-    """Apply the difference between two versions of metadata to the metadata in a document."""
+def _edit_node(before: Any, after: Any, existing: Any) -> Any:
+    """Return the metadata in a document with the changes between two versions applied."""
     if before == after:
-        return found
-    if not all(isinstance(one, dict) for one in (before, after, found)):
+        return existing
+    if not all(isinstance(one, dict) for one in (before, after, existing)):
         return after
     if "chunks" in after or "chunk_grid" in after:
-        # the other metadata of an array together determine how its chunks are stored
+        # all other metadata of an array together determine how its chunks are stored
         nodes = [
-            {k: v for k, v in one.items() if k not in KEYS_OF_EXTENSION} for one in (before, after)
+            {k: v for k, v in one.items() if k not in EXTENSIBLE_KEYS} for one in (before, after)
         ]
         if nodes[0] != nodes[1]:
             return after
-    edited = {key: value for key, value in found.items() if key in after or key not in before}
+    edited = {key: value for key, value in existing.items() if key in after or key not in before}
     for key, value in after.items():
         if key not in before or before[key] != value:
-            edited[key] = _edit_node(before.get(key), value, found.get(key))
+            edited[key] = _edit_node(before.get(key), value, existing.get(key))
     return edited
 
 
 def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dict[str, Any]:
     """Return references with consolidated metadata if there are groups below the root.
 
-    Without them, zarr-python lists the set, and finds only the root.
+    Without consolidated metadata, zarr-python would list the set and find only the root.
     """
-    known = {key: value for key, value in metadata.items() if value is not None}
-    if MARKER in known or not changed:
+    existing = {key: value for key, value in metadata.items() if value is not None}
+    if MARKER in existing or not changed:
         return refs
-    if CONSOLIDATED not in refs and not any(key.endswith("/.zgroup") for key in known):
+    if CONSOLIDATED not in refs and not any(key.endswith("/.zgroup") for key in existing):
         return refs
-    copy = {"zarr_consolidated_format": 1, "metadata": known}
+    copy = {"zarr_consolidated_format": 1, "metadata": existing}
     text = json.dumps(copy, **COMPACT_JSON)
     return refs | {CONSOLIDATED: text} if CONSOLIDATED in refs else {CONSOLIDATED: text} | refs
 
@@ -563,28 +578,29 @@ def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dic
 
 
 def _iterate_keys_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
-    """Yield the keys of chunks of some arrays; they may contain slashes."""
-    known: dict[str, bool] = {}
+    """Yield the keys of chunks below the paths of arrays; chunk keys may contain slashes."""
+    is_below_by_folder: dict[str, bool] = {}
     for key in keys:
         folder = key.rpartition("/")[0]
-        if (found := known.get(folder)) is None:
+        if (is_below := is_below_by_folder.get(folder)) is None:
             parts = folder.split("/")
-            found = any("/".join(parts[:n]) in paths for n in range(1, len(parts) + 1))
-            known[folder] = found
+            is_below = any("/".join(parts[:n]) in paths for n in range(1, len(parts) + 1))
+            is_below_by_folder[folder] = is_below
         name = key[len(folder) + 1 :] if folder else key
-        if found and not (name.startswith(".z") or name == MARKER):
+        if is_below and not (name.startswith(".z") or name == MARKER):
             yield key
 
 
 def _has_url(value: Any) -> bool:
+    """Return whether the value of a reference has a url."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
-    """Return a url with a template in place of its folder, if the folder has one."""
+    """Return a url with the template of its folder, if the folder has one."""
     folder, _, name = url.rpartition("/")
-    plain = folder not in folders or {"{", "}"} & set(url)
-    return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
+    is_unchanged = folder not in folders or {"{", "}"} & set(url)
+    return url if is_unchanged else f"{{{{{folders[folder]}}}}}/{name}"
 
 
 def _encode_rows(written: _WrittenReferences, urls: Sequence[str]) -> Iterator[str]:
@@ -601,20 +617,19 @@ def _encode_rows(written: _WrittenReferences, urls: Sequence[str]) -> Iterator[s
 
 
 def encode_notes(notes: Metadata) -> str:
-    """Encode our notes as a string, the form in which a document stores them.
+    """Encode the notes of virtualds as a string, as documents store them.
 
-    GDAL interprets the members of any object besides ``refs`` as references, and fails on some of
-    them.
+    GDAL takes the members of any object besides ``refs`` as references, and fails on some of them.
     """
     return json.dumps(notes, **COMPACT_JSON)
 
 
-def _encode_document(content: Metadata, references: Sequence[bytes]) -> bytes:
-    """Return a document with one reference per line; ``references`` are blocks of lines."""
+def _encode_document(content: Metadata, blocks: Sequence[bytes]) -> bytes:
+    """Return the bytes of a document with one reference per line, from blocks of lines."""
     texts = [f"{_encode(k)}:{'' if k == 'refs' else _encode(v)}" for k, v in content.items()]
     index = [*content].index("refs") + 1
     before, after = ",".join(texts[:index]), "".join(f",{text}" for text in texts[index:])
-    lines = [part for block in filter(None, references) for part in (b",\n", block)][1:]
+    lines = [part for block in filter(None, blocks) for part in (b",\n", block)][1:]
     return b"".join([f"{{{before}{{\n".encode(), *lines, f"\n}}{after}}}\n".encode()])
 
 
@@ -641,4 +656,4 @@ def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Encodes everything besides the references; other tools may have written NaN there."""
+"""Encodes all entries besides references; it accepts NaN, which other tools may have written."""

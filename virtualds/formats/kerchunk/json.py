@@ -1,4 +1,4 @@
-"""kerchunk references in JSON: reading versions 0 and 1, writing version 1.
+"""Read kerchunk references in JSON, versions 0 and 1, and write version 1.
 
 kerchunk documentation, "References specification". A reference set is a Zarr v2 hierarchy as one
 JSON object, which maps keys of the store to text, ``base64:`` text, JSON values, ``[url]`` or
@@ -58,15 +58,16 @@ ROOT_ARRAY_NAME = "array"
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-BLOCK = 2**24
+READ_BYTES = 2**24
 """The number of bytes that are decompressed at a time."""
 
 
 def detect(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` may be a JSON reference set."""
-    text = find_beginning(head)
+    text = decompress_head(head)
     if text is None:
-        return True  # the only compressed format; a longer block cannot be decompressed yet
+        # too short to be decompressed, but no other format is compressed
+        return True
     text = text.lstrip()
     return text.startswith(b"{") and (
         b'"refs"' in text
@@ -87,19 +88,19 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 
 
 def parse_document(raw: bytes, url: str) -> Any:
-    """Return the JSON document in a file, with our notes as an object."""
+    """Return the JSON document in a file, with the notes of virtualds as an object."""
     document = parse_json(decompress(raw, url), url)
     if isinstance(document, dict) and "version" in document:
-        noted = document.get(NOTES)
-        if isinstance(noted, str):
-            document[NOTES] = parse_json(noted, f"{url}, its notes")
+        notes = document.get(NOTES)
+        if isinstance(notes, str):
+            document[NOTES] = parse_json(notes, f"{url}, its notes")
     return document
 
 
 def _parse(
     content: Any, source: SourceFile, allow: AccessPolicy
 ) -> tuple[ReferenceDocument, DocumentReferences]:
-    """Return a document with its references resolved, and the references sorted by array."""
+    """Return a document with rendered references, and its references sorted by array."""
     with pause_garbage_collection(), explain_malformed(source.url):
         content, refs, generated = _expand_document(content, source.url)
         notes = content.get(NOTES) or {}
@@ -114,20 +115,20 @@ def _parse(
 def _build_tree(
     document: ReferenceDocument, entries: DocumentReferences, how: ReadOptions
 ) -> ManifestGroup:
-    """Return a group of a document, including all groups below it."""
+    """Return a group of a document, with its subgroups."""
     source, notes = entries.source, document.content.get(NOTES) or {}
     with pause_garbage_collection():
         version = V3 if entries.nodes else V2
         nodes = entries.nodes or merge_zarr_v2(entries.metadata)
-        parts_of = make_single_manifest_finder(entries.build_manifest)
-        reader = GroupBuilder(source.url, nodes, notes, parts_of, how.skip, version)
-        return reader.read_group(how.group)
+        find_parts = make_single_manifest_finder(entries.build_manifest)
+        builder = GroupBuilder(source.url, nodes, notes, find_parts, how.skip, version)
+        return builder.read_group(how.group)
 
 
 def _expand_document(
     content: Any, url: str
 ) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
-    """Return a document converted to version 1, its rendered references, and the generated keys."""
+    """Return a document as version 1, its rendered references, and the keys of generated ones."""
     if not isinstance(content, dict):
         raise FormatError(
             f"{url}: a reference set is a JSON object, found {type(content).__name__}"
@@ -135,14 +136,14 @@ def _expand_document(
     if "version" not in content:
         content = {"version": 1, "refs": content}
     refs = content.get("refs", {})
-    whole = isinstance(refs, dict) and ("refs" in content or "gen" in content)
-    if content["version"] not in (0, 1) or not whole:
+    is_complete = isinstance(refs, dict) and ("refs" in content or "gen" in content)
+    if content["version"] not in (0, 1) or not is_complete:
         raise FormatError(
             f"{url}: references of version {content['version']!r} with keys {sorted(content)}; "
             f"write them anew in version 1, with 'refs'"
         )
     if ".zarray" in refs and ".zgroup" not in refs:
-        # an array without a group gets a name, and a group
+        # a set may be a single array without a group: add both
         refs = {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
         content = content | {"refs": {".zgroup": '{"zarr_format":2}'} | refs}
         refs = content["refs"]
@@ -160,15 +161,15 @@ def _expand_document(
 
 def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
     """Render templates in the urls of references, once for each distinct url."""
-    known: dict[str, str] = {}
-    found = {}
+    rendered_urls: dict[str, str] = {}
+    rendered = {}
     for key, value in refs.items():
         if isinstance(value, list) and "{{" in value[0]:
-            if (url := known.get(value[0])) is None:
-                url = known[value[0]] = templates.render_text(value[0])
+            if (url := rendered_urls.get(value[0])) is None:
+                url = rendered_urls[value[0]] = templates.render_text(value[0])
             value = [url, *value[1:]]
-        found[key] = value
-    return found
+        rendered[key] = value
+    return rendered
 
 
 # ---------------------------------------------------------------------- entries
@@ -181,14 +182,14 @@ class DocumentReferences:
         self,
         source: SourceFile,
         refs: Mapping[str, Any],
-        noted: Mapping[str, Any],
+        fingerprints: Mapping[str, Any],
         allow: AccessPolicy,
     ) -> None:
         self.source = source
-        self.files = ReferencedFiles(source, noted, allow)
+        self.files = ReferencedFiles(source, fingerprints, allow)
         self.metadata: dict[str, Any] = {}
         self.chunks: dict[str, list[tuple[str, Any]]] = {}
-        last, chunks = None, list[tuple[str, Any]]()
+        last_folder, chunks = None, list[tuple[str, Any]]()
         for key, value in refs.items():
             folder, _, name = key.rpartition("/")
             if name.startswith(".z") or name == MARKER:
@@ -196,8 +197,8 @@ class DocumentReferences:
                     value = parse_json(_decode_inline(value), f"{source.url}: key {key!r}")
                 self.metadata[key] = value
                 continue
-            if folder != last:
-                last, chunks = folder, self.chunks.setdefault(folder, [])
+            if folder != last_folder:
+                last_folder, chunks = folder, self.chunks.setdefault(folder, [])
             chunks.append((name, value))
         consolidated = self.metadata.pop(".zmetadata", {})
         self.metadata = consolidated.get("metadata", {}) | self.metadata
@@ -218,8 +219,8 @@ class DocumentReferences:
                         ("0" if name == "c" else name.removeprefix("c."), v) for name, v in rows
                     ]
         else:
-            named = (key for key in self.metadata if key.endswith("/.zarray"))
-            self._move_nested_chunks({key.removesuffix("/.zarray") for key in named})
+            array_keys = (key for key in self.metadata if key.endswith("/.zarray"))
+            self._move_nested_chunks({key.removesuffix("/.zarray") for key in array_keys})
 
     @cached_property
     def nodes(self) -> dict[str, Any]:
@@ -229,40 +230,41 @@ class DocumentReferences:
             for key, node in self.metadata.items()
             if key == MARKER or key.endswith(f"/{MARKER}")
         }
-        below = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
-        return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
+        consolidated = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
+        return (
+            {"": {"zarr_format": 3, "node_type": "group"}} | consolidated | found if found else {}
+        )
 
     def _move_nested_chunks(self, arrays: set[str]) -> None:
-        """Move chunks under keys with slashes ("dimension_separator") to their array."""
+        """Move chunks whose keys have slashes (``dimension_separator``) to their array."""
         for folder in [f for f in self.chunks if f not in arrays]:
-            owner = folder
-            while owner and owner not in arrays:
-                owner = owner.rpartition("/")[0]
-            rest = folder[len(owner) + 1 :].replace("/", ".")
-            moved = [(f"{rest}.{name}", value) for name, value in self.chunks.pop(folder)]
-            if owner:
-                self.chunks.setdefault(owner, []).extend(moved)
+            array = folder
+            while array and array not in arrays:
+                array = array.rpartition("/")[0]
+            prefix = folder[len(array) + 1 :].replace("/", ".")
+            moved = [(f"{prefix}.{name}", value) for name, value in self.chunks.pop(folder)]
+            if array:
+                self.chunks.setdefault(array, []).extend(moved)
 
     def build_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
         rows = _drop_missing(self.chunks.get(path, []))
         if not rows:
             return ChunkManifest.missing(grid)
-        flat = _parse_flat_ids([name for name, _ in rows], grid, path)
+        chunk_numbers = _parse_chunk_keys([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
-        # most references have url, offset and length, and are added together
-        whole = [type(value) is list and len(value) == 3 for _, value in rows]
-        columns.add_located(list(compress(rows, whole)))
-        columns.add_others(compress(rows, map(not_, whole)))
-        order = np.argsort(~np.array(whole, bool), kind="stable")
-        return columns.build_manifest(flat[order], grid)
+        # most references have url, offset and length, and are added at once
+        is_located = [type(value) is list and len(value) == 3 for _, value in rows]
+        columns.add_located(list(compress(rows, is_located)))
+        columns.add_others(compress(rows, map(not_, is_located)))
+        order = np.argsort(~np.array(is_located, bool), kind="stable")
+        return columns.build_manifest(chunk_numbers[order], grid)
 
 
 def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Drop the rows of chunks that are missing: ``null`` or ``NaN``, or lists of these.
+    """Return rows without those of missing chunks: ``null`` or ``NaN``, or lists of these.
 
-    Tables of references have a row for every chunk, and tools that convert one to JSON write all of
-    them.
+    Parquet tables have a row for every chunk, and tools that convert one to JSON write all rows.
     """
     values = [value for _, value in rows]
     # a fast check, since almost all references of most sets are lists with a url
@@ -270,18 +272,18 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     if are_lists and set(map(type, map(itemgetter(0), values))) == {str}:
         return rows
 
-    def is_nothing(value: Any) -> bool:
+    def is_null(value: Any) -> bool:
         return value is None or (isinstance(value, float) and isnan(value))
 
     def is_missing(value: Any) -> bool:
         url, *location = value if isinstance(value, list) and value else [value]
-        return is_nothing(url) and all(is_nothing(n) or n == 0 for n in location)
+        return is_null(url) and all(is_null(n) or n == 0 for n in location)
 
     return [row for row in rows if not is_missing(row[1])]
 
 
 class _Columns:
-    """The columns of the manifest of the array at a path, while its references are read."""
+    """Collects the references of an array as the columns of its manifest."""
 
     def __init__(self, path: str, references: DocumentReferences) -> None:
         self._path = path
@@ -292,7 +294,7 @@ class _Columns:
         self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
 
     def add_located(self, rows: Sequence[tuple[str, Any]]) -> None:
-        """Add rows that consist of url, offset and length."""
+        """Add rows with url, offset and length."""
         if not rows:
             return
         urls, *locations = zip(*(value for _, value in rows), strict=True)
@@ -322,7 +324,7 @@ class _Columns:
                 column.append(item)
 
     def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
-        """Return the index of the file at a url in some rows; check it the first time."""
+        """Return the index of the file at a url, which is checked the first time."""
         if url not in self._numbers:
             try:
                 self._files.append(self._references.files.get_file(url))
@@ -333,21 +335,23 @@ class _Columns:
             self._numbers[url] = len(self._files) - 1
         return self._numbers[url]
 
-    def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest; ``flat`` are the flat indexes of the chunks of all rows."""
+    def build_manifest(
+        self, chunk_numbers: npt.NDArray[np.int64], grid: tuple[int, ...]
+    ) -> ChunkManifest:
+        """Return the manifest; ``chunk_numbers`` are the flat indices of the chunks of all rows."""
         order, shape = None, grid
-        if is_sparse(prod(grid), flat.size):
-            order, shape = np.argsort(flat), flat.shape
+        if is_sparse(prod(grid), chunk_numbers.size):
+            order, shape = np.argsort(chunk_numbers), chunk_numbers.shape
         file, offset, length = self._columns
-        found = ChunkManifest.build(
+        manifest = ChunkManifest.build(
             shape,
             files=self._files,
             inline=self._inline,
-            file=_spread_values(file, flat, shape, MISSING, order),
-            offset=_spread_values(offset, flat, shape, 0, order),
-            length=_spread_values(length, flat, shape, 0, order),
+            file=_scatter_values(file, chunk_numbers, shape, MISSING, order),
+            offset=_scatter_values(offset, chunk_numbers, shape, 0, order),
+            length=_scatter_values(length, chunk_numbers, shape, 0, order),
         )
-        return found if order is None else build_sparse(flat[order], found, grid)
+        return manifest if order is None else build_sparse(chunk_numbers[order], manifest, grid)
 
 
 def _decode_inline(value: Any) -> bytes:
@@ -362,12 +366,12 @@ def _decode_inline(value: Any) -> bytes:
         raise FormatError(f"inline value {value[:20]!r}: it is not base64 ({error})") from error
 
 
-def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
-    """Return the flat C-order index of every chunk key."""
+def _parse_chunk_keys(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
+    """Return the flat index of each chunk key, in C order."""
     rank = max(len(grid) - 1, 0)
     # VirtualiZarr uses "" for the only chunk of a scalar
-    if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
-        raise FormatError(f"{path}: chunk key {odd[0]!r} is not an index of a grid {grid}")
+    if invalid := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
+        raise FormatError(f"{path}: chunk key {invalid[0]!r} is not an index of a grid {grid}")
     if not grid:
         return np.zeros(len(names), np.int64)
     try:
@@ -390,22 +394,22 @@ def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.N
     return flat
 
 
-def _spread_values(
+def _scatter_values(
     values: Sequence[int],
     flat: npt.NDArray[np.int64],
     grid: tuple[int, ...],
-    rest: int,
+    fill: int,
     order: npt.NDArray[np.int64] | None,
 ) -> npt.NDArray[np.int64]:
-    """Scatter values to the positions ``flat`` of a grid, or sort them if ``order`` is given."""
-    given = np.asarray(values)
-    if given.dtype.kind != "i":
-        odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
-        raise FormatError(f"offset or length {odd!r}: it is not an integer of 64 bits")
+    """Return values at the positions ``flat`` of a grid, or sorted if ``order`` is given."""
+    array = np.asarray(values)
+    if array.dtype.kind != "i":
+        invalid = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
+        raise FormatError(f"offset or length {invalid!r}: it is not an integer of 64 bits")
     if order is not None:
-        return given[order]
-    column = np.full(prod(grid), rest, np.int64)
-    column[flat] = given
+        return array[order]
+    column = np.full(prod(grid), fill, np.int64)
+    column[flat] = array
     return column.reshape(grid)
 
 
@@ -414,7 +418,7 @@ def _spread_values(
 
 @dataclass(frozen=True)
 class JsonVersion:
-    """A set that a writer has read: its file, its bytes, and the name of its version."""
+    """A set that a writer has read: its file, bytes, version and content."""
 
     file: SourceFile
     raw: bytes
@@ -460,30 +464,30 @@ def write(
     replace : bool
         Whether an existing file may be replaced.
     base : JsonVersion, optional
-        The version to change: only entries that differ from it are edited. The compression of the
-        file stays the same.
+        The version to change: only entries that differ from it are edited. The file keeps its
+        compression.
     templates, relative_paths, zarr_format : optional
-        As in `DocumentOptions`; by default as before.
+        As in `DocumentOptions`; by default as in ``base``.
 
     Raises
     ------
     UnsupportedError
-        Metadata of that version of Zarr cannot describe some variables; all of them are named. Or
-        the store has no conditional writes.
+        Metadata of the Zarr version cannot describe some variables; the message names all of them.
+        Or the store has no conditional writes.
     FileExistsError
         The file exists and may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     """
     document = ReferenceDocument() if base is None else base.document
-    was = DocumentOptions.like(document.content)
-    document_options = was.with_given(
+    base_options = DocumentOptions.like(document.content)
+    document_options = base_options.with_given(
         templates=templates, relative_paths=relative_paths, zarr_format=zarr_format
     )
     after = describe(group, url, document_options)
     before = None
-    if base is not None and document_options == was:
-        # entries that can be read but not described are rewritten
+    if base is not None and document_options == base_options:
+        # without a description of the base, all entries are rewritten
         with suppress(UnsupportedError):
             before = describe(base.group, url, document_options)
     with pause_garbage_collection():
@@ -522,28 +526,28 @@ def to_dict(
         describe(group, "a dict of references", document_options),
         document_options,
     )
-    found: dict[str, Any] = json.loads(data)
-    return found
+    document: dict[str, Any] = json.loads(data)
+    return document
 
 
 # ---------------------------------------------------------------------- compressed files
 
 
 def decompress(data: bytes, url: str) -> bytes:
-    """Return the content of a file, decompressed if necessary, unless it is far too large."""
+    """Return the content of a file, decompressed if necessary and if not far too large."""
     if (codec := find_codec(data)) is None:
         return data
-    most = limit_decoded_size(len(data))
+    limit = limit_decoded_size(len(data))
     parts: list[bytes] = []
     size = 0
     try:
         stream = _open_reader(data, codec)
-        while part := stream.read(BLOCK):
+        while part := stream.read(READ_BYTES):
             parts.append(part)
             size += len(part)
-            if size > most:
+            if size > limit:
                 raise FormatError(
-                    f"{url}: its {len(data)} bytes expand to more than {most}; expand it yourself "
+                    f"{url}: its {len(data)} bytes expand to more than {limit}; expand it yourself "
                     f"if you trust it"
                 )
     except OSError as error:
@@ -553,8 +557,8 @@ def decompress(data: bytes, url: str) -> bytes:
     return b"".join(parts)
 
 
-def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
-    """Return the beginning of the content of a file, or None if too few bytes are given."""
+def decompress_head(head: bytes, size: int = 4096) -> bytes | None:
+    """Return the first bytes of the content of a file, or None if ``head`` is too short."""
     if (codec := find_codec(head)) is None:
         return head
     try:
@@ -582,11 +586,12 @@ def compress_with(data: bytes, codec: str | None) -> bytes:
 
 
 def find_codec(data: bytes) -> str | None:
-    """Return the codec with which a file is compressed, or None if it is not compressed."""
+    """Return the codec of a compressed file, or None if it is not compressed."""
     return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
 
 
 def _open_reader(data: bytes, codec: str) -> Any:
+    """Return a stream that decompresses data."""
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.BufferReader(data), codec)

@@ -1,4 +1,4 @@
-"""kerchunk references in Parquet: a folder of metadata, and of records read on demand.
+"""Read and write kerchunk references in Parquet: metadata, and records that are read on demand.
 
 kerchunk documentation, "References specification", section "Parquet references", as implemented by
 fsspec's ``LazyReferenceMapper``: ``.zmetadata`` has the metadata of the whole hierarchy and the
@@ -69,13 +69,13 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
-"""The number of references in a record, unless every array has fewer chunks."""
+"""The number of references in a record of a new set, unless all arrays have fewer chunks."""
 DISPLACED = "displaced"
-"""The key in the notes of a fence: the number of fences that it displaced in succession."""
+"""A key in the notes of a fence: the number of fences that it displaced in succession."""
 MAX_EARLIER = 64
 """Maximum number of earlier names of a set in its records; with more, all are rewritten."""
 MIN_RECORD_SIZE = 10_000
-"""Minimum number of references in a record after records were joined: more will follow."""
+"""Minimum number of references in a record after records were joined, since sets mostly grow."""
 MAX_EMPTY = 16
 """Maximum number of records without chunks that are written, for readers that list all keys."""
 
@@ -91,7 +91,7 @@ def detect(marker: bytes) -> bool:
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a folder: its metadata immediately, records on demand.
 
-    Whether it may refer to a file (``how.allow``) is checked when records are read.
+    Records are checked against ``how.allow`` when they are read.
     """
     # relative urls start from the parent of the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
@@ -123,7 +123,7 @@ def check_no_claim(marker: bytes, url: str) -> None:
 class ParquetSet:
     """The content of the ``.zmetadata`` of a set.
 
-    For a writer, it also has the ``version``, and the number of fences that its own fence
+    For a writer, it also has the ``version``, and the number of fences that the fence of the writer
     displaces.
     """
 
@@ -179,13 +179,13 @@ class ParquetSet:
     def read_tree(
         self, group: str | None = None, skip: frozenset[str] = frozenset()
     ) -> ManifestGroup:
-        """Return a group, including all groups below it."""
-        nodes, parts_of = (
+        """Return a group with its subgroups."""
+        nodes, find_parts = (
             merge_zarr_v2(self.metadata),
             make_single_manifest_finder(self.read_manifest),
         )
-        reader = GroupBuilder(self.source.url, nodes, self.notes, parts_of, skip, V2)
-        return reader.read_group(group)
+        builder = GroupBuilder(self.source.url, nodes, self.notes, find_parts, skip, V2)
+        return builder.read_group(group)
 
     def read_arrays(self) -> dict[str, ArrayChunks]:
         """Return all arrays by their paths."""
@@ -196,14 +196,14 @@ class ParquetSet:
         }
 
     def find_written_ranges(self, existing: Mapping[str, list[tuple[int, int]]]) -> dict[str, Any]:
-        """Return the ranges of existing records for each array that lacks some."""
-        found = {}
+        """Return the ranges of existing records of each array that lacks records."""
+        ranges = {}
         for path, array in self.read_arrays().items():
             count = -(-array.manifest.size // self.records.size)
-            everything = [(0, count)] if count else []
-            if (runs := existing.get(path, [])) != everything:
-                found[path] = runs
-        return found
+            all_records = [(0, count)] if count else []
+            if (runs := existing.get(path, [])) != all_records:
+                ranges[path] = runs
+        return ranges
 
     @cached_property
     def encoded_files(self) -> bytes | None:
@@ -211,19 +211,19 @@ class ParquetSet:
 
         Other tools record none.
         """
-        noted = self.notes.get("files")
-        return None if noted is None else encode_members(noted)
+        fingerprints = self.notes.get("files")
+        return None if fingerprints is None else encode_members(fingerprints)
 
     def to_fence(self, writer: str, displaced: int) -> bytes:
-        """Return the ``.zmetadata`` as the fence of a writer, whose name is in our notes."""
+        """Return the ``.zmetadata`` as the fence of a writer, with the name of the writer."""
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
         return encode_marker(self.document, notes, self.encoded_files)
 
-    def check_record_of(self, rows: ChunkManifest, data: bytes) -> None:
-        """Raise an error if a record does not have the references in its rows."""
+    def check_record(self, rows: ChunkManifest, data: bytes) -> None:
+        """Raise an error if an encoded record does not contain the references ``rows``."""
         url = self.source.url
-        found = self.records.parse(data, url).take(0, slice(0, rows.size))
-        if not find_same_rows(rows, found).all():
+        parsed = self.records.parse(data, url).take(0, slice(0, rows.size))
+        if not find_same_rows(rows, parsed).all():
             raise FormatError(
                 f"{url}: this record would hold other references; nothing has been written, please "
                 f"report it"
@@ -244,11 +244,13 @@ def read_version(
     url = url.rstrip("/")
     raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
     check_no_claim(raw, url)
-    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
-    if found.records.token is None:
-        # other tools do not record which records they have left out
-        found.records.written = found.find_written_ranges(find_record_ranges(url, options))
-    return replace(found, version=version, displaced=displaced)
+    parquet_set = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    if parquet_set.records.token is None:
+        # other tools do not record the records that they left out, so list the folder
+        parquet_set.records.written = parquet_set.find_written_ranges(
+            find_record_ranges(url, options)
+        )
+    return replace(parquet_set, version=version, displaced=displaced)
 
 
 def write(
@@ -275,19 +277,20 @@ def write(
     base : ParquetSet, optional
         The version to change: only records whose rows differ from it are written.
     record_size : int, optional
-        References in a record; by default as before, and in a new set `RECORD_SIZE`, or fewer if no
-        array has as many chunks.
+        References in a record. By default as in ``base``; in a new set `RECORD_SIZE`, or fewer if
+        no array has as many chunks.
     relative_paths : bool, optional
-        Whether urls of sources are written relative to the parent folder of the set; by default as
-        before, and not in a new set.
+        Whether urls of sources are written relative to the parent folder of the set. By default as
+        in ``base``; False in a new set.
 
     Raises
     ------
     UnsupportedError
-        Zarr v2 metadata cannot describe some variables; all of them are named. Or rows of an
-        existing set that is not on local disk would change, or the store has no conditional writes.
+        Zarr v2 metadata cannot describe some variables; the message names all of them. Or rows of
+        an existing set that is not on local disk would change, or the store has no conditional
+        writes.
     FileExistsError
-        The name is taken by something that is not a set, or by a set that may not be replaced.
+        There is something else than a set, or a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
@@ -301,25 +304,25 @@ def write(
         return
     size = record_size or base.records.size
     relative = base.is_relative if relative_paths is None else relative_paths
-    is_alike = (size, relative) == (base.records.size, base.is_relative)
+    is_same_form = (size, relative) == (base.records.size, base.is_relative)
     with explain_vanished_files(base.is_current, url):
-        extended = _NextVersion.extended(base, group) if is_alike else None
+        extended = _NextVersion.extending(base, group) if is_same_form else None
         if extended is None:
             check_can_replace(url)
-            hierarchy = hierarchy_of(group, url, relative=relative)
-            _NextVersion.replaced(base, hierarchy, size, is_alike).replace_set(
+            hierarchy = build_hierarchy(group, url, relative=relative)
+            _NextVersion.replacing(base, hierarchy, size, is_same_form).replace_set(
                 base, is_checked=group is base.group
             )
             return
     extended.write_in_place(base)
 
 
-def compact(found: ParquetSet) -> dict[str, Any] | None:
+def compact(base: ParquetSet) -> dict[str, Any] | None:
     """Return the record size that reduces the number of records, or None if none does."""
-    counts = [array.manifest.size for array in found.read_arrays().values()]
+    counts = [array.manifest.size for array in base.read_arrays().values()]
     size = min(RECORD_SIZE, max([MIN_RECORD_SIZE, *counts]))
-    now, then = (sum(-(-n // rows) for n in counts) for rows in (found.records.size, size))
-    return {"record_size": size} if then < now else None
+    count, new_count = (sum(-(-n // rows) for n in counts) for rows in (base.records.size, size))
+    return {"record_size": size} if new_count < count else None
 
 
 def _create(
@@ -331,7 +334,7 @@ def _create(
     relative: bool,
 ) -> None:
     """Write a new set, or replace an existing set."""
-    hierarchy = hierarchy_of(group, url, relative=relative)
+    hierarchy = build_hierarchy(group, url, relative=relative)
     replaces = _is_set(url, options)
     if replaces and not replace:
         raise make_exists_error(url)
@@ -339,7 +342,7 @@ def _create(
         check_can_replace(url)
     largest = max((manifest.size for manifest in hierarchy.manifests.values()), default=1)
     new = _NextVersion.new(hierarchy, size or max(1, min(RECORD_SIZE, largest)))
-    files = ((path, data) for path, data in new.yield_files() if data is not None)
+    files = ((path, data) for path, data in new.iterate_files() if data is not None)
     try:
         if scheme_of(url) != "file":
             create_folder(url, ZMETADATA, files, options)
@@ -347,7 +350,7 @@ def _create(
             find_store(url).write_folder(url, files, options, replace=replaces)
     except FileExistsError as error:
         if not _is_set(url, options):
-            # no mode replaces what may be somebody else's
+            # no mode replaces files that do not belong to a set
             raise FileExistsError(
                 f"{url}: exists already, and is not a Parquet reference set; remove it, or choose "
                 f"another name"
@@ -357,13 +360,13 @@ def _create(
         raise
 
 
-def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
+def build_hierarchy(group: ManifestGroup, url: str, **options: Any) -> Hierarchy:
     """Return the hierarchy of a group; raise an error for paths that cannot be folders."""
     with suggest_zarr_v3(group, url):
-        hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
-    if odd := [path for path in hierarchy.manifests if not {"\\", "\0"}.isdisjoint(path)]:
+        hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **options)
+    if invalid := [path for path in hierarchy.manifests if not {"\\", "\0"}.isdisjoint(path)]:
         raise UnsupportedError(
-            f"{url}: the variable {odd[0]!r} cannot be the name of a folder; rename it with "
+            f"{url}: the variable {invalid[0]!r} cannot be the name of a folder; rename it with "
             f"ds.rename"
         )
     return hierarchy
@@ -392,9 +395,9 @@ def check_can_replace(url: str) -> None:
 class _NextVersion:
     """The next version of a set, with ``size`` references per record.
 
-    ``names`` are the notes ``set``, the name of the set in new records, and ``earlier``, the names
-    in older ones. ``changed`` are the records to write, by array; all records of other arrays are
-    written. ``files`` are the recorded fingerprints of files, as members of a JSON object.
+    ``names`` are the notes ``set``, the name of the set in new records, and ``earlier``, its names
+    in older records. ``changed`` are the records to write, by array; of other arrays, all records
+    are written. ``files`` are the recorded fingerprints of files, as members of a JSON object.
     """
 
     hierarchy: Hierarchy
@@ -405,65 +408,64 @@ class _NextVersion:
 
     @classmethod
     def new(cls, hierarchy: Hierarchy, size: int) -> _NextVersion:
-        """Create the first version of a set."""
+        """Return the first version of a set."""
         files = encode_members(hierarchy.notes["files"])
         return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {}, files)
 
     @classmethod
-    def extended(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
-        """Build a version that keeps all old rows unchanged; return None if that is impossible."""
+    def extending(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
+        """Return a version that keeps all old rows unchanged, or None if that is impossible."""
         new, size = partial(iterate_other_sources, is_known=base.holds), base.records.size
-        hierarchy = hierarchy_of(group, base.source.url, sources=new, relative=base.is_relative)
+        hierarchy = build_hierarchy(group, base.source.url, sources=new, relative=base.is_relative)
         before = base.read_arrays()
-        noted, files = base.notes.get("files", {}), hierarchy.notes["files"]
-        # readers of an old array would read a new one of the same name; or a file of this name has
-        # changed, although its chunks have the same offsets
+        old_files, files = base.notes.get("files", {}), hierarchy.notes["files"]
+        # readers of a removed array would read records of a new one; and a file may have changed
+        # although its chunks have the same offsets
         if before.keys() - hierarchy.manifests.keys() or any(
-            files[name] != noted[name] for name in files.keys() & noted.keys()
+            files[name] != old_files[name] for name in files.keys() & old_files.keys()
         ):
             return None
         changed = {}
-        for path, then in before.items():
-            found = _compare(then, hierarchy, path, size)
-            if not found.keeps:
+        for path, old_array in before.items():
+            changes = _compare_array(old_array, hierarchy, path, size)
+            if not changes.keeps:
                 return None
-            changed[path] = found.records
-        # all recorded files are kept: only reading all records would show whether they are still
-        # used
-        added = encode_members({name: one for name, one in files.items() if name not in noted})
+            changed[path] = changes.records
+        # keep all recorded files, since only a read of all records shows whether they are used
+        added = encode_members({name: f for name, f in files.items() if name not in old_files})
         names = {key: base.notes.get(key) for key in ("set", EARLIER)}
         members = b", ".join(filter(None, (base.encoded_files, added)))
         return cls(hierarchy, size, names, changed, members)
 
     @classmethod
-    def replaced(
+    def replacing(
         cls, base: ParquetSet, hierarchy: Hierarchy, size: int, same_storage: bool
     ) -> _NextVersion:
-        """Build a version that keeps the records whose rows do not change."""
+        """Return a version that keeps the records whose rows do not change."""
         token = base.records.token
         new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
-        # records of other tools have no name, and could not be told from others in the same place
+        # records of other tools have no name, so readers could not tell them from new ones
         if token is None or not same_storage or len(earlier) > MAX_EARLIER:
             return new
         changed = {
-            path: _compare(then, hierarchy, path, size).records
-            for path, then in base.read_arrays().items()
+            path: _compare_array(old_array, hierarchy, path, size).records
+            for path, old_array in base.read_arrays().items()
             if path in hierarchy.manifests
         }
         return replace(new, names={**new.names, EARLIER: earlier}, changed=changed)
 
     def _is_written(self, path: str, number: int) -> bool:
+        """Return whether a record is to be written."""
         return path not in self.changed or number in self.changed[path]
 
-    def yield_files(
+    def iterate_files(
         self,
         writer: str | None = None,
         checked: ParquetSet | None = None,
     ) -> Iterator[tuple[str, bytes | None]]:
-        """Yield the files to write, the marker of the set last; None stands for an unchanged file.
+        """Yield the paths and content of files, the marker last; None stands for an unchanged file.
 
-        With ``checked``, every record is parsed again as that set would parse it before it is
-        written.
+        With ``checked``, every record is parsed as that set would parse it, and compared.
         """
         hierarchy, size = self.hierarchy, self.size
         for path, manifest in hierarchy.manifests.items():
@@ -476,27 +478,33 @@ class _NextVersion:
                         name, token = hierarchy.name_file, self.names["set"]
                         data = encode_record(rows, name, size, token, writer)
                         if checked is not None:
-                            checked.check_record_of(rows, data)
+                            checked.check_record(rows, data)
                     yield join_record_path(path, number), data
                     advance(min(size, manifest.size - number * size))
-        known = {key: name for key, name in {**self.names, "writer": writer}.items() if name}
-        written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
-        some = {p: find_runs(np.array(n)) for p, n in written.items() if not isinstance(n, range)}
-        notes = known | hierarchy.get_notes() | ({WRITTEN: some} if some else {})
+        names_written = {
+            key: name for key, name in {**self.names, "writer": writer}.items() if name
+        }
+        records_by_array = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
+        ranges = {
+            p: find_runs(np.array(n))
+            for p, n in records_by_array.items()
+            if not isinstance(n, range)
+        }
+        notes = names_written | hierarchy.get_notes() | ({WRITTEN: ranges} if ranges else {})
         document = {"metadata": hierarchy.metadata, "record_size": size}
         yield ZMETADATA, encode_marker(document, notes, self.files)
 
     def replace_set(self, base: ParquetSet, is_checked: bool) -> None:
         """Replace the set ``base`` by this version."""
         url, options, version = base.source.url, base.source.options, base.version
-        files = self.yield_files(checked=base if is_checked else None)
+        files = self.iterate_files(checked=base if is_checked else None)
         try:
             find_store(url).write_folder(url, files, options, replace=True, expected=version)
         except ChangedError as error:
             raise make_conflict_error(url) from error
 
     def write_in_place(self, base: ParquetSet) -> None:
-        """Write records, then, in one step, the metadata that makes them valid."""
+        """Write records, then the metadata that makes all of them valid at once."""
         source, writer = base.source, secrets.token_hex(8)
         paths = [
             join_record_path(path, number)
@@ -507,36 +515,38 @@ class _NextVersion:
         fence = WriteLease(source.url, ZMETADATA, source.options, base.version, paths)
         fence.replace_marker(base.to_fence(writer, base.displaced))
         with explain_vanished_files(fence.is_current, source.url):
-            for path, data in self.yield_files(writer):
+            for path, data in self.iterate_files(writer):
                 if path == ZMETADATA and data is not None:
                     fence.replace_marker(data)
                 elif data is not None:
                     fence.put(path, data)
 
 
-def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) -> RecordChanges:
-    """Compare an array of a set with the new array, whose in-memory values get the same chunks."""
+def _compare_array(
+    before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int
+) -> RecordChanges:
+    """Return the changes of records of an array; split its new values into chunks as in the set."""
     key = f"{path}/.zarray"
     after = split_like(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
     hierarchy.metadata[key], hierarchy.manifests[path] = after.metadata, after.manifest
-    found = find_changed_records(before, after, size)
-    old, new = ({*list_records(a.manifest, size)} for a in (before, after))
-    return found._replace(records=found.records | (new - old))
+    changes = find_changed_records(before, after, size)
+    old_records, new_records = ({*list_records(a.manifest, size)} for a in (before, after))
+    return changes._replace(records=changes.records | (new_records - old_records))
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the indexes of the records to write; most records without chunks are left out.
+    """Return the indices of the records to write, without most records of missing chunks.
 
     fsspec's ``LazyReferenceMapper._load_one_key`` treats a record that does not exist as one of
     missing chunks; its ``_generate_record``, which lists all keys, does not.
     """
-    whole, numbers = range(-(-manifest.size // size)), manifest.find_existing()
-    if numbers is None:
-        return whole
-    # the numbers are ascending
-    records = numbers // size
-    found: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
-    return found if len(whole) - len(found) > MAX_EMPTY else whole
+    all_records, existing = range(-(-manifest.size // size)), manifest.find_existing()
+    if existing is None:
+        return all_records
+    # the indices are ascending
+    records = existing // size
+    nonempty: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
+    return nonempty if len(all_records) - len(nonempty) > MAX_EMPTY else all_records
 
 
 def encode_members(mapping: Mapping[str, Any]) -> bytes:
@@ -549,14 +559,14 @@ def encode_marker(
 ) -> bytes:
     """Encode the marker of a set.
 
-    ``files`` are the encoded members of its object ``files``, or None to leave that out. In a large
-    set they are most of the marker, and an append writes the marker twice, so they are encoded only
-    once.
+    ``files`` are the encoded members of its object ``files``, or None to leave that out. They are
+    most of the marker of a large set, and an append writes the marker twice, so they are encoded
+    only once.
     """
-    stand_in = uuid4().hex
-    noted = {} if files is None else {"files": stand_in}
-    text = json.dumps({**document, NOTES: {**notes, **noted}}, allow_nan=False)
+    placeholder = uuid4().hex
+    files_note = {} if files is None else {"files": placeholder}
+    text = json.dumps({**document, NOTES: {**notes, **files_note}}, allow_nan=False)
     if files is None:
         return text.encode()
-    before, _, after = text.partition(f'"{stand_in}"')
+    before, _, after = text.partition(f'"{placeholder}"')
     return b"".join([before.encode(), b"{", files, b"}", after.encode()])

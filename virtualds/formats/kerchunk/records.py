@@ -1,13 +1,12 @@
-"""Records of kerchunk Parquet: files with references of one array, by this package or other tools.
+"""Read, write and compare records of kerchunk Parquet: files with references of one array.
 
 kerchunk documentation, "References specification", section "Parquet references": record ``n`` has
 the references of the chunks from ``n * record_size`` on, in C order over the chunk grid, in columns
 ``path``, ``offset``, ``size`` and ``raw``.
 
-Also compares two tables of references, to find the records of a set that change.
-
-Unchanged rows need not be written. Rows that come from a set need not even be read: a lazy manifest
-knows of which rows of which table it consists.
+Records may come from virtualds or from other tools. Two tables of references are compared to find
+the records of a set that change. Unchanged rows are not written, and rows from a set need not even
+be read, since a lazy manifest records its table and rows.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from virtualds.formats.undecodable import (
     malformed_error,
     unreachable_error,
 )
-from virtualds.formats.zarr.data_types import decode_text, dtype_from_zarr_v2, encode_text
+from virtualds.formats.zarr.data_types import decode_strings, dtype_from_zarr_v2, encode_strings
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile, StorageOptions
@@ -62,17 +61,16 @@ from virtualds.stores.store import hash_version
 from virtualds.urls import make_relative
 
 WRITTEN = "records"
-"""A key in our notes: the ranges of records that were written, by array. All others were left out,
-since all their chunks are missing."""
+"""A key in the notes: the ranges of written records by array. The chunks of all other records are
+missing."""
 EARLIER = "earlier"
-"""A key in our notes: earlier names of the set, which its older records still have."""
+"""A key in the notes: earlier names of the set, which its older records still have."""
 
 
 TOKEN = b"virtualds"
 """The key of the name of the set in the metadata of a record."""
 WRITER = b"virtualds-writer"
-"""The key of the name of the writer in the metadata of a record, so that no two records are equal.
-"""
+"""The key of the name of the writer in the metadata of a record, which makes records distinct."""
 
 
 RECORD_NAME = re.compile(r"refs\.(0|[1-9]\d{0,17})\.parq")
@@ -88,19 +86,19 @@ def find_record_ranges(
     url: str, options: StorageOptions | None
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the ranges of records that exist in a folder, by array."""
-    found: dict[str, list[int]] = {}
+    numbers_by_array: dict[str, list[int]] = {}
     for listed in find_store(url).list_files(url, options):
         path, _, name = listed.path.rpartition("/")
         if number := RECORD_NAME.fullmatch(name):
-            found.setdefault(path, []).append(int(number[1]))
-    return {path: find_runs(np.unique(numbers)) for path, numbers in found.items()}
+            numbers_by_array.setdefault(path, []).append(int(number[1]))
+    return {path: find_runs(np.unique(numbers)) for path, numbers in numbers_by_array.items()}
 
 
 # ---------------------------------------------------------------------- reading
 
 
 def hash_document(document: Mapping[str, Any]) -> str:
-    """Return a hash of the marker of a set, without our notes."""
+    """Return a hash of the marker of a set, without the notes of virtualds."""
     contents = {key: value for key, value in document.items() if key != NOTES}
     return hash_version(json.dumps(contents, sort_keys=True).encode())
 
@@ -108,8 +106,9 @@ def hash_document(document: Mapping[str, Any]) -> str:
 class RecordFolder:
     """The records of the set in a folder, each with ``size`` references; some are cached.
 
-    ``notes`` are our notes, with the token that records of this set must have. ``allow`` says to
-    which files records may refer, and ``meaning`` is the `hash_document` of the marker.
+    ``notes`` are the notes of virtualds, with the token that records of this set must have.
+    ``allow`` says to which files records may refer, and ``marker_hash`` is the `hash_document` of
+    the marker.
     """
 
     def __init__(
@@ -118,23 +117,23 @@ class RecordFolder:
         size: int,
         notes: Mapping[str, Any],
         allow: AccessPolicy,
-        meaning: str = "",
+        marker_hash: str = "",
     ) -> None:
         self.source = source
         self.size = size
         self.token: str | None = notes.get("set")
         self.earlier: Sequence[str] = notes.get(EARLIER, ())
         self.allow = allow
-        self.noted = notes.get("files", {})
+        self.fingerprints = notes.get("files", {})
         self.written: Mapping[str, Any] = notes.get(WRITTEN, {})
-        # sets of other tools have no token: compare their marker with the one at opening
-        self._marker = None if self.token else self._describe_set()
-        self._meaning = meaning
+        # sets of other tools have no token, so their marker is compared with that at opening
+        self._marker = None if self.token else self._describe_marker()
+        self._marker_hash = marker_hash
         self._opening = make_opening_id()
         self._open()
 
-    def _describe_set(self) -> SourceFile | None:
-        """Return the file that marks the folder as a set, in its present state."""
+    def _describe_marker(self) -> SourceFile | None:
+        """Return the marker file in its current state, or None if there is none."""
         url = f"{self.source.url}/{ZMETADATA}"
         try:
             return find_store(url).describe(url, self.source.options)
@@ -143,20 +142,21 @@ class RecordFolder:
 
     def _is_current(self) -> bool:
         """Return whether a set of another tool is unchanged, apart from a writer's fence."""
-        if self._describe_set() == self._marker:
+        if self._describe_marker() == self._marker:
             return True
         try:
-            # not from the cache of an opening
+            # bypass the cache of opened files
             url = f"{self.source.url}/{ZMETADATA}"
             found, _ = find_store(url).read_version(url, self.source.options)
             document = json.loads(found)
-            return NOTES in document and hash_document(document) == self._meaning
+            return NOTES in document and hash_document(document) == self._marker_hash
         except (AttributeError, FileNotFoundError, TypeError, ValueError):
             return False
 
     def _open(self) -> None:
-        self._files = ReferencedFiles(self.source, self.noted, self.allow)
-        self._kept: RecordCache[ChunkManifest] = RecordCache(MAX_CACHED_ROWS // self.size)
+        """Create the caches, which are not pickled."""
+        self._files = ReferencedFiles(self.source, self.fingerprints, self.allow)
+        self._cache: RecordCache[ChunkManifest] = RecordCache(MAX_CACHED_ROWS // self.size)
 
     @property
     def name(self) -> tuple[Any, ...]:
@@ -164,49 +164,53 @@ class RecordFolder:
         return (*self.source, self.size, self.token, self.allow, self._marker)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the location of the records, not the cache."""
-        left = ("_files", "_kept", "catalogue")
-        kept = {name: value for name, value in self.__dict__.items() if name not in left}
-        return kept | {"noted": pack_table(self.noted)}
+        """Return the location of the records, without caches."""
+        not_pickled = ("_files", "_cache", "source_summary")
+        state = {name: value for name, value in self.__dict__.items() if name not in not_pickled}
+        return state | {"fingerprints": pack_table(self.fingerprints)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, noted=unpack_table(state["noted"]))
+        self.__dict__.update(state, fingerprints=unpack_table(state["fingerprints"]))
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpickle_shared, (RecordFolder, self._opening, self.__getstate__())
 
     @cached_property
-    def catalogue(self) -> SourceSummary | None:
-        """A summary of the files that we have recorded; None for sets of other tools."""
+    def source_summary(self) -> SourceSummary | None:
+        """A summary of the recorded files; None for sets of other tools."""
         if self.token is None:
             return None
-        sizes = [noted[0] if noted else None for noted in self.noted.values()]
-        known = [size for size in sizes if size is not None]
-        nbytes = sum(known) if len(known) == len(sizes) else None
-        return SourceSummary(self.name, len(sizes), nbytes, next(iter(self.noted), None))
+        sizes = [
+            fingerprint[0] if fingerprint else None for fingerprint in self.fingerprints.values()
+        ]
+        known_sizes = [size for size in sizes if size is not None]
+        nbytes = sum(known_sizes) if len(known_sizes) == len(sizes) else None
+        return SourceSummary(self.name, len(sizes), nbytes, next(iter(self.fingerprints), None))
 
     def read_rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
-        """Return the references of some chunks of one record, with their files.
+        """Return the references of chunks in one record, with their files.
 
         Chunks past the end of a record without padding are missing.
         """
         try:
             rows = self._read_record(path, number)
-            return self._check_rows(rows.take(0, np.where(ids < rows.size, ids, -1)).prune())
+            return self._build_checked(rows.take(0, np.where(ids < rows.size, ids, -1)).prune())
         except (AccessError, FormatError, ReadError) as error:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
 
     def _read_record(self, path: str, number: int) -> ChunkManifest:
+        """Return the references in a record, from the cache if possible."""
         runs = self.written.get(path)
         if runs is not None and not any(a <= number < b for a, b in runs):
-            # it was not written, since all its chunks are missing
+            # records of missing chunks are not written
             return ChunkManifest.missing((1,))
         url = f"{self.source.url}/{join_record_path(path, number)}"
-        return self._kept.get(url, lambda: self._read(url))
+        return self._cache.get(url, lambda: self._fetch_record(url))
 
-    def _read(self, url: str) -> ChunkManifest:
+    def _fetch_record(self, url: str) -> ChunkManifest:
+        """Return the references in the record at a url, after a check of its version."""
         if self.token is None and not self._is_current():
             raise ReadError(
                 f"{url}: the set was replaced or changed after it was opened; open it again"
@@ -233,14 +237,12 @@ class RecordFolder:
         return self._parse_table(table, url, self.size)
 
     def parse(self, data: bytes, url: str) -> ChunkManifest:
-        """Return the references in a record.
-
-        It is not checked to which version of the set the record belongs.
-        """
+        """Return the references in a record, without a check of its version."""
         table = read_parquet(data, url, ["path"])
         return self._parse_table(table, url, table.num_rows)
 
     def _parse_table(self, table: Any, url: str, most: int) -> ChunkManifest:
+        """Return the references in an Arrow table of at most ``most`` rows."""
         import pyarrow as pa
 
         try:
@@ -280,16 +282,16 @@ class RecordFolder:
             inline=tuple(inline),
         )
 
-    def _check_rows(self, rows: ChunkManifest) -> ChunkManifest:
-        """Check references and return them; the lengths of whole files are looked up only now."""
+    def _build_checked(self, rows: ChunkManifest) -> ChunkManifest:
+        """Return references after a check, with the lengths of chunks that are whole files."""
         offset, length = rows.offset, rows.length
-        whole = (rows.file >= 0) & (length == 0)
-        if whole.any():
+        is_whole_file = (rows.file >= 0) & (length == 0)
+        if is_whole_file.any():
             sizes = np.zeros(len(rows.files), np.int64)
-            for number in np.unique(rows.file[whole]).tolist():
+            for number in np.unique(rows.file[is_whole_file]).tolist():
                 sizes[number] = self._files.get_size(rows.files[number]) or 0
-            length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
-            offset = np.where(whole, 0, offset)
+            length = np.where(is_whole_file, sizes[np.where(is_whole_file, rows.file, 0)], length)
+            offset = np.where(is_whole_file, 0, offset)
         return ChunkManifest.build(
             rows.shape,
             files=rows.files,
@@ -309,7 +311,7 @@ class RecordTable(ReferenceTable):
     count: int
 
     @property
-    def _name(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[Any, ...]:
         return (*self.records.name, self.path, self.count)
 
     @property
@@ -318,13 +320,13 @@ class RecordTable(ReferenceTable):
         return self.records.name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordTable) and self._name == other._name
+        return isinstance(other, RecordTable) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._name)
+        return hash(self._identity)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return ("virtualds-records", *map(str, self._name))
+        return ("virtualds-records", *map(str, self._identity))
 
     def load(self, ids: Ints) -> ChunkManifest:
         return read_rows(ids, self.records.size, partial(self.records.read_rows, self.path))
@@ -341,19 +343,19 @@ class RecordTable(ReferenceTable):
         if self.records.token is None:
             # other tools record no files
             return ChunkManifest.from_table(self, (self.count,)).sources
-        return tuple(map(self.records.get_file, self.records.noted))
+        return tuple(map(self.records.get_file, self.records.fingerprints))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         records = self.records
         if records.token is None or records.allow.protocol is not None:
             return super().find_sources(urls)
-        # we write absolute urls, or urls relative to the set
+        # virtualds writes absolute urls, or urls relative to the set
         texts = (text for url in urls for text in (url, make_relative(url, records.source.url)))
-        found = {records.get_file(text) for text in texts if text in records.noted}
+        found = {records.get_file(text) for text in texts if text in records.fingerprints}
         return tuple(file for file in found if file.url in urls)
 
     def summarize_sources(self) -> SourceSummary | None:
-        return self.records.catalogue
+        return self.records.source_summary
 
 
 # ---------------------------------------------------------------------- writing
@@ -368,7 +370,7 @@ def encode_record(
 ) -> bytes:
     """Encode references as a Parquet file, padded to the size of a record.
 
-    ``name`` returns the written form of the url of a file.
+    ``name`` returns the url to write for the url of a file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -379,11 +381,11 @@ def encode_record(
         for column in (chunks.offset, chunks.length)
     )
     used, codes = np.unique(file[file >= 0], return_inverse=True)
-    numbers = np.zeros(file.size, np.int32)
-    numbers[file >= 0] = codes
+    url_numbers = np.zeros(file.size, np.int32)
+    url_numbers[file >= 0] = codes
     urls = pa.array([name(chunks.files[n].url) for n in used.tolist()], pa.string())
-    path = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
-    names = {TOKEN: token, WRITER: writer}
+    path = pa.DictionaryArray.from_arrays(pa.array(url_numbers, mask=file < 0), urls)
+    tags = {TOKEN: token, WRITER: writer}
     schema = pa.schema(
         [
             pa.field("path", path.type),
@@ -391,7 +393,7 @@ def encode_record(
             pa.field("size", pa.int64(), nullable=False),
             pa.field("raw", pa.binary()),
         ],
-        {key: name.encode() for key, name in names.items() if name is not None},
+        {key: name.encode() for key, name in tags.items() if name is not None},
     )
     columns = [path, pa.array(offset), pa.array(length), encode_inline(chunks, file)]
     sink = pa.BufferOutputStream()
@@ -407,7 +409,7 @@ def encode_record(
 
 
 def encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
-    """Return the inline bytes of every row as an Arrow array, null for rows without."""
+    """Return the inline bytes of rows as an Arrow array, with null for other rows."""
     import pyarrow as pa
 
     if not (inline_rows := np.flatnonzero(file == INLINE)).size:
@@ -418,16 +420,17 @@ def encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     return pa.array(values, pa.binary())
 
 
-def _pad_column(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
-    return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])
+def _pad_column(column: npt.NDArray[Any], size: int, fill: int) -> npt.NDArray[Any]:
+    """Return a column padded to a size."""
+    return np.concatenate([column, np.full(size - column.size, fill, column.dtype)])
 
 
 # ---------------------------------------------------------------------- columns
-# Reading columns as pandas, Arrow and other tools write them.
+# Columns as pandas, Arrow and other tools write them.
 
 
 def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the index of every row's url, -1 for rows without one, and the urls."""
+    """Return the index of the url of each row, -1 for rows without a url, and the urls."""
     import pyarrow as pa
 
     count = table.num_rows
@@ -441,7 +444,7 @@ def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
     urls = column.dictionary.cast(pa.string()).to_pylist()
-    # Arrow does not check the indices of a dictionary
+    # Arrow does not check dictionary indices
     if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
         raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
     return codes.astype(np.int32), urls
@@ -462,33 +465,33 @@ def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
 
 
 def _is_filled(column: Any) -> bool:
-    """Return whether a column has values: pandas gives empty columns any type."""
+    """Return whether a column has strings or bytes; pandas gives empty columns any type."""
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
-    return column.null_count < len(column) and not number
+    is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
+    return column.null_count < len(column) and not is_number
 
 
 def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
-    """Return a column of integers, in which nulls, and NaN as pandas writes them, are zero."""
+    """Return a column of integers, with zero for nulls and for NaN, which pandas writes."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.int64)
-    found = table[name].fill_null(0).to_numpy()
-    if found.dtype.kind == "f":
-        found = np.where(np.isnan(found), 0, found)
-    return np.array(found, np.int64)
+    column = table[name].fill_null(0).to_numpy()
+    if column.dtype.kind == "f":
+        column = np.where(np.isnan(column), 0, column)
+    return np.array(column, np.int64)
 
 
 # ---------------------------------------------------------------------- changed rows
 
-OBJECTS = [{"id": "vlen-utf8"}]
+STRING_FILTERS = [{"id": "vlen-utf8"}]
 """The filters for variable-length strings."""
 
 
 @dataclass(frozen=True)
 class ArrayChunks:
-    """An array that is in a set, or will be written to it: its ``.zarray``, and its chunks."""
+    """The ``.zarray`` and the chunks of an array that is in a set or will be written to it."""
 
     metadata: Mapping[str, Any]
     manifest: ChunkManifest
@@ -497,9 +500,8 @@ class ArrayChunks:
 class RecordChanges(NamedTuple):
     """The effect of a change on the records of an array.
 
-    ``records`` are the indexes of the records whose rows change. ``keeps`` is true if all old rows
-    remain equal for readers. Elements past the end of an array do not matter, so more elements of
-    the last chunk may become visible.
+    ``records`` are the indices of records whose rows change. ``keeps`` says whether all old rows
+    stay the same for readers; elements of the last chunk past the end of the array may change.
     """
 
     records: set[int]
@@ -509,50 +511,52 @@ class RecordChanges(NamedTuple):
 def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> RecordChanges:
     """Compare the rows of an array with the rows of a set, record by record.
 
-    Rows of the set that keep their number are not read.
+    Rows of the set that keep their position are not read.
     """
     old, new = before.manifest, after.manifest
     shapes = [tuple(a.metadata["shape"]) for a in (before, after)]
-    numbered_alike = len(shapes[0]) == len(shapes[1]) and old.shape[1:] == new.shape[1:]
+    is_same_numbering = len(shapes[0]) == len(shapes[1]) and old.shape[1:] == new.shape[1:]
     # with longer chunks, an array of the same shape has fewer of them
     shrinks = shapes[0] > shapes[1] or new.size < old.size
-    keeps = numbered_alike and shapes[0][1:] == shapes[1][1:] and not shrinks
+    keeps = is_same_numbering and shapes[0][1:] == shapes[1][1:] and not shrinks
     if not old.size:
         keeps, old = True, ChunkManifest.missing((0,))
-    both = min(old.size, new.size)
+    common = min(old.size, new.size)
     # a record with a new row is written even if that chunk is missing
-    changed = set(range(both // size, -(-new.size // size))) if both < new.size else set[int]()
-    for ids in _iterate_changed_rows(old, new, both):
+    changed = set(range(common // size, -(-new.size // size))) if common < new.size else set[int]()
+    for ids in _iterate_changed_rows(old, new, common):
         for part in np.split(ids, np.flatnonzero(np.diff(ids // size)) + 1):
-            same = find_same_rows(old.at(part), new.at(part))
-            if not same.all():
+            is_same = find_same_rows(old.at(part), new.at(part))
+            if not is_same.all():
                 changed.add(int(part[0]) // size)
-                keeps = keeps and all(_is_extended(before, after, int(row)) for row in part[~same])
+                keeps = keeps and all(
+                    _is_extended(before, after, int(row)) for row in part[~is_same]
+                )
     return RecordChanges(changed, keeps)
 
 
 def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
-    """Split values in memory into chunks of the same shape as in the set.
+    """Return an array whose values in memory are split into chunks as in the set.
 
     New values at the end of an array then become new rows at the end of its table. Other arrays,
     and values that are stored in another way, are returned unchanged.
     """
     old, new = before.metadata, after.metadata
-    whole = [max(n, 1) for n in new["shape"]]
+    whole_shape = [max(n, 1) for n in new["shape"]]
     if not (
         after.manifest.is_loaded
         and after.manifest.inline
         and after.manifest.size
-        and list(new["chunks"]) == whole
-        and _is_as_in_memory(new)
-        and _is_as_in_memory(old)
+        and list(new["chunks"]) == whole_shape
+        and _is_unencoded(new)
+        and _is_unencoded(old)
         and new["dtype"] == old["dtype"]
-        and whole[:1]
-        and list(old["chunks"][1:]) == whole[1:]
+        and whole_shape[:1]
+        and list(old["chunks"][1:]) == whole_shape[1:]
     ):
         return after
     length = old["chunks"][0]
-    metadata = {**new, "chunks": [length, *whole[1:]]}
+    metadata = {**new, "chunks": [length, *whole_shape[1:]]}
     chunks = _split_inline_values(after.manifest.inline[0], metadata)
     numbers, lengths = np.arange(len(chunks)), np.array([len(chunk) for chunk in chunks])
     manifest = ChunkManifest.build(
@@ -564,31 +568,33 @@ def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
 def iterate_other_sources(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[SourceFile]:
-    """Yield the files of chunks, without reading tables that are already known."""
+    """Yield the files of chunks, without those in known tables, which are not read."""
     for part in iterate_other_parts(manifest, is_known):
         yield from part.prune().sources
 
 
-# ---------------------------------------------------------------------- rows that stay
+# ---------------------------------------------------------------------- unchanged rows
 
 
-def _iterate_changed_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[Ints]:
-    """Yield the indexes of rows below ``both`` that may differ, in blocks."""
+def _iterate_changed_rows(old: ChunkManifest, new: ChunkManifest, common: int) -> Iterator[Ints]:
+    """Yield the indices of rows below ``common`` that may differ, in blocks."""
     runs, before, after = _find_kept_rows(old, new), old.find_existing(), new.find_existing()
-    ends = [*(edge for run in runs for edge in run), both]
-    # rows that exist in neither are missing in both
-    listed = None if before is None or after is None else np.union1d(before, after)
+    ends = [*(edge for run in runs for edge in run), common]
+    # rows that exist in neither manifest are missing in both
+    existing = None if before is None or after is None else np.union1d(before, after)
     for begin, end in zip([0, *ends[1::2]], ends[::2], strict=True):
-        known = listed[(listed >= begin) & (listed < end)] if listed is not None else None
-        count = end - begin if known is None else known.size
+        selected = (
+            existing[(existing >= begin) & (existing < end)] if existing is not None else None
+        )
+        count = end - begin if selected is None else selected.size
         for first in range(0, count, BLOCK_CHUNKS):
             ids = np.arange(first, min(first + BLOCK_CHUNKS, count))
-            yield begin + ids if known is None else known[ids]
+            yield begin + ids if selected is None else selected[ids]
 
 
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
-    """Return the ranges of rows that are the same rows of the set, without reading them."""
-    found = list[tuple[int, int]]()
+    """Return the ranges of rows that come from the same rows of the set, without reading them."""
+    ranges = list[tuple[int, int]]()
     table = new.get_table(TiledReferences)
     parts = [((0,) * len(new.shape), new)]
     if table is not None and new.shape == table.grid and new.is_row_range(table):
@@ -598,49 +604,56 @@ def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, i
         end = min(begin + part.size, old.size)
         is_run = part.shape[1:] == new.shape[1:] and part.is_row_range(old.table, begin)
         if begin < end and is_run:
-            found.append((begin, end))
-    return found
+            ranges.append((begin, end))
+    return ranges
 
 
 def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
-    """Return for every row of two tables whether both refer to the same bytes."""
+    """Return a mask of the rows in which two manifests refer to the same bytes."""
     if other.files[: len(one.files)] == one.files:
         # the table of files has grown, as in an append
         numbers = np.arange(len(other.files))
         tables = [numbers[: len(one.files)], numbers]
     else:
-        known: dict[str, int] = {}
+        file_numbers: dict[str, int] = {}
         tables = [
-            np.array([known.setdefault(file.url, len(known)) for file in rows.files], np.int64)
+            np.array(
+                [file_numbers.setdefault(file.url, len(file_numbers)) for file in rows.files],
+                np.int64,
+            )
             for rows in (one, other)
         ]
-    # `INLINE` and `MISSING` index the last two elements, and so map to themselves
+    # `INLINE` and `MISSING` index the last two elements, so they map to themselves
     first, second = (
         np.append(table, (INLINE, MISSING))[rows.file]
         for table, rows in zip(tables, (one, other), strict=True)
     )
-    where = (one.offset == other.offset) & (one.length == other.length)
-    same = np.asarray((first == second) & (where | (first < 0)), np.bool_)
-    for row in np.flatnonzero(same & (first == INLINE)).tolist():
-        same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
-    return same
+    is_same_range = (one.offset == other.offset) & (one.length == other.length)
+    is_same = np.asarray((first == second) & (is_same_range | (first < 0)), np.bool_)
+    for row in np.flatnonzero(is_same & (first == INLINE)).tolist():
+        is_same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
+    return is_same
 
 
 # ---------------------------------------------------------------------- values in memory
 
 
-def _is_as_in_memory(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the chunks of an array store its values as they are in memory."""
+def _is_unencoded(metadata: Mapping[str, Any]) -> bool:
+    """Return whether chunks of an array store values without codecs, in C order."""
     filters = metadata.get("filters") or []
-    plain: bool = filters == (OBJECTS if metadata["dtype"] == "|O" else [])
-    return plain and metadata.get("compressor") is None and metadata.get("order") in ("C", None)
+    has_no_filters: bool = filters == (STRING_FILTERS if metadata["dtype"] == "|O" else [])
+    return (
+        has_no_filters
+        and metadata.get("compressor") is None
+        and metadata.get("order") in ("C", None)
+    )
 
 
 def _is_extended(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     """Return whether a chunk differs only in elements past the end of the old array."""
     shape, chunks = before.metadata["shape"], before.metadata["chunks"]
-    alike = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))
-    if not (shape and alike and all(_is_as_in_memory(a.metadata) for a in (before, after))):
+    is_same_layout = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))
+    if not (shape and is_same_layout and all(_is_unencoded(a.metadata) for a in (before, after))):
         return False
     ids = np.array([row])
     old, new = (a.manifest.at(ids) for a in (before, after))
@@ -650,7 +663,7 @@ def _is_extended(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     count = min(shape[0] - slab * chunks[0], chunks[0]) * prod(chunks[1:])
     one, other = (rows.inline[int(rows.offset[0])] for rows in (old, new))
     if before.metadata["dtype"] == "|O":
-        return bool((decode_text(one)[:count] == decode_text(other)[:count]).all())
+        return bool((decode_strings(one)[:count] == decode_strings(other)[:count]).all())
     size = dtype_from_zarr_v2(before.metadata["dtype"]).itemsize
     return one[: count * size] == other[: count * size]
 
@@ -660,10 +673,10 @@ def _split_inline_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes
     count = prod(metadata["chunks"])
     total = read_chunk_grid(metadata)[0] * count
     if metadata["dtype"] == "|O":
-        texts = np.full(total, "", object)
-        found = decode_text(data)
-        texts[: found.size] = found
-        return [encode_text(texts[i : i + count]) for i in range(0, total, count)]
+        padded = np.full(total, "", object)
+        strings = decode_strings(data)
+        padded[: strings.size] = strings
+        return [encode_strings(padded[i : i + count]) for i in range(0, total, count)]
     size = dtype_from_zarr_v2(metadata["dtype"]).itemsize
     data = data.ljust(total * size, b"\0")
     return [data[i : i + count * size] for i in range(0, len(data), count * size)]

@@ -1,10 +1,9 @@
-"""Templates and generators of kerchunk references: a small language, evaluated for whole columns.
+"""Evaluate templates and generators of kerchunk references.
 
 kerchunk documentation, "References specification", version 1, calls its strings ``jinja-str``. The
-language is a small subset of Jinja: text with placeholders ``{{...}}`` of names, integers, strings,
-the operators ``+ - * / // %``, parentheses, and calls of templates with keyword arguments. It has
-nothing else: no attributes, items, powers, filters or statements, and no calls of anything but
-templates.
+supported language is a small subset of Jinja: text with placeholders ``{{...}}`` of names,
+integers, strings, the operators ``+ - * / // %``, parentheses, and calls of templates with keyword
+arguments. Attributes, items, powers, filters, statements and other calls are errors.
 
 A variable of a generator is an array along its own axis, so that an expression is evaluated once
 for all references. The cost of a document is limited (`MAX_EFFORT`, `MAX_REFERENCES`).
@@ -32,11 +31,11 @@ MAX_EFFORT = 2**30
 """Maximum number of characters rendered plus numbers computed for one document."""
 MAX_CHARACTERS = 2**13
 """Maximum number of characters of a template, and of the rendered text."""
-MAX_PLACES = 64
+MAX_PLACEHOLDERS = 64
 MAX_TOKENS = 256
 MAX_DIMENSIONS = 16
-LIMIT = 2**63
-"""All integers are less than this, and greater than its negative."""
+INT64_LIMIT = 2**63
+"""The exclusive limit of absolute values of integers."""
 Value = npt.NDArray[Any]
 """64-bit integers, or strings as objects, along the axes of the generator's variables."""
 Variables = Mapping[str, Value]
@@ -46,7 +45,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _CLOSING = re.compile(r"\s*\}\}")
-_REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
+_UNSUPPORTED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
 """Jinja's statements, comments and whitespace control."""
 _KNOWN = (
     "only names, integers, texts, + - * / // %, parentheses and templates with keyword arguments "
@@ -60,7 +59,7 @@ Operations = Mapping[type[ast.operator], Callable[[Value, Value], Value]]
 class Templates:
     """The templates of one document, by name.
 
-    A template with placeholders is called with arguments, and has access only to these.
+    A template with placeholders is called with arguments, and can use only these.
 
     Examples
     --------
@@ -76,11 +75,11 @@ class Templates:
         self._effort = [MAX_EFFORT] if effort is None else effort
 
     def render_text(self, source: str) -> str:
-        """Render a string without variables; raise an error if it is invalid, or too large."""
+        """Render a string without variables, or raise an error if it is invalid or too large."""
         return str(self.render_texts(source, {}).item())
 
     def render_texts(self, source: str, variables: Variables) -> Value:
-        """Render a string for all values of its variables."""
+        """Render a string for all values of variables."""
         parts = [
             np.array(part, object)
             if isinstance(part, str)
@@ -88,24 +87,24 @@ class Templates:
             for part in _parse_template(source)
         ]
         shape = np.broadcast_shapes(*(part.shape for part in parts))
-        longest = sum(max(map(len, part.ravel().tolist()), default=0) for part in parts)
-        if longest > MAX_CHARACTERS:
-            raise FormatError(f"template {source[:60]!r}: it renders to {longest} characters")
-        self.spend(longest * prod(shape))
+        length = sum(max(map(len, part.ravel().tolist()), default=0) for part in parts)
+        if length > MAX_CHARACTERS:
+            raise FormatError(f"template {source[:60]!r}: it renders to {length} characters")
+        self.spend(length * prod(shape))
         if not shape:
             return np.array("".join(part.item() for part in parts), object)
         columns = [np.broadcast_to(part, shape).ravel().tolist() for part in parts]
-        found = np.empty(prod(shape), object)
-        found[:] = list(map("".join, zip(*columns, strict=True)))
-        return found.reshape(shape)
+        rendered = np.empty(prod(shape), object)
+        rendered[:] = list(map("".join, zip(*columns, strict=True)))
+        return rendered.reshape(shape)
 
     def compute_integers(self, source: str, variables: Variables) -> Value:
-        """Compute an offset or length for all values of its variables."""
+        """Compute an offset or length for all values of variables."""
         parts = _parse_template(source)
         if len(parts) == 1 and not isinstance(parts[0], str):
-            found = self._evaluate(parts[0], variables, _INTEGER_OPERATIONS)
-            if found.dtype == np.int64:
-                return found
+            integers = self._evaluate(parts[0], variables, _INTEGER_OPERATIONS)
+            if integers.dtype == np.int64:
+                return integers
         rendered = self.render_texts(source, variables)
         numbers = [_parse_integer(text) for text in rendered.ravel().tolist()]
         return np.array(numbers, np.int64).reshape(rendered.shape)
@@ -114,7 +113,7 @@ class Templates:
         self, placeholder: ast.expr, variables: Variables, operations: Operations | None = None
     ) -> Value:
         """Evaluate the expression in a placeholder."""
-        known = _OPERATIONS if operations is None else operations
+        supported = _OPERATIONS if operations is None else operations
 
         def evaluate(node: ast.expr) -> Value:
             match node:
@@ -128,13 +127,13 @@ class Templates:
                     # there are no signs except + and -
                     operation = operator.sub if isinstance(sign, ast.USub) else operator.add
                     return _compute(operation, np.array(0, np.int64), evaluate(operand), self)
-                case ast.BinOp(left=left, op=sign, right=right) if type(sign) in known:
-                    return _compute(known[type(sign)], evaluate(left), evaluate(right), self)
+                case ast.BinOp(left=left, op=sign, right=right) if type(sign) in supported:
+                    return _compute(supported[type(sign)], evaluate(left), evaluate(right), self)
                 case ast.Call(func=ast.Name(id=name), args=[], keywords=given):
-                    values = {f"{one.arg}": evaluate(one.value) for one in given}
+                    values = {f"{k.arg}": evaluate(k.value) for k in given}
                     if len(values) < len(given):
                         raise FormatError(f"{name.removeprefix(_PREFIX)}: an argument is repeated")
-                    if None not in [one.arg for one in given]:
+                    if None not in [k.arg for k in given]:
                         arguments = {n.removeprefix(_PREFIX): value for n, value in values.items()}
                         return self.call(name.removeprefix(_PREFIX), arguments)
             raise FormatError(f"{type(node).__name__} is not known in templates; {_KNOWN}")
@@ -145,51 +144,53 @@ class Templates:
         """Render a template with its arguments."""
         if "{{" not in self.texts.get(name, ""):
             raise FormatError(f"{name}(...): there is no template of this name with arguments")
-        # it has no access to other templates, so that no template can call itself
-        alone = Templates({}, self._effort)
+        # without access to other templates, no template can call itself
+        isolated = Templates({}, self._effort)
         try:
-            return alone.render_texts(self.texts[name], arguments)
+            return isolated.render_texts(self.texts[name], arguments)
         except FormatError as error:
             error.add_note(f"template {name!r}")
             raise
 
     def spend(self, effort: int) -> None:
-        """Add up the effort; raise an error if it exceeds `MAX_EFFORT`."""
+        """Subtract from the effort that is left, and raise an error if none is left."""
         self._effort[0] -= effort
         if self._effort[0] < 0:
             raise FormatError("the templates and generators render to more than a set can be")
 
 
 def _to_text(value: Value) -> Value:
+    """Return a value with integers as strings."""
     if value.dtype == object:
         return value
-    found = np.empty(value.size, object)
-    found[:] = list(map(str, value.ravel().tolist()))
-    return found.reshape(value.shape)
+    strings = np.empty(value.size, object)
+    strings[:] = list(map(str, value.ravel().tolist()))
+    return strings.reshape(value.shape)
 
 
 def _parse_integer(text: str) -> int:
+    """Return the integer in a rendered text."""
     if not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", text, re.ASCII):
         raise FormatError(f"offset or length {text[:40]!r}: it is not an integer")
     return int(text)
 
 
-# ---------------------------------------------------------------------- the grammar
+# ---------------------------------------------------------------------- grammar
 
 
 def _parse_template(source: str) -> list[str | ast.expr]:
     """Split a template into text and placeholders."""
     if not isinstance(source, str) or len(source) > MAX_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
-    if found := _REFUSED.search(source):
+    if unsupported := _UNSUPPORTED.search(source):
         raise FormatError(
-            f"template {source[:60]!r}: {found[0]!r} is not a part of a reference set"
+            f"template {source[:60]!r}: {unsupported[0]!r} is not a part of a reference set"
         )
     parts: list[str | ast.expr] = []
     end = 0
     while (begin := source.find("{{", end)) >= 0:
-        if len(parts) > 2 * MAX_PLACES:
-            raise FormatError(f"template {source[:60]!r}: more than {MAX_PLACES} places")
+        if len(parts) > 2 * MAX_PLACEHOLDERS:
+            raise FormatError(f"template {source[:60]!r}: more than {MAX_PLACEHOLDERS} places")
         stop = begin + 2
         while (token := _TOKEN.match(source, stop)) is not None:
             stop = token.end()
@@ -222,12 +223,13 @@ def _parse_placeholder(source: str) -> ast.expr | None:
         name, integer, text, sign = token.groups()
         if integer is not None and len(integer) > 18:
             return None
-        given = sign or (f"{_PREFIX}{name}" if name else None)
-        words.append(given or repr(int(integer) if integer else text[1:-1]))
+        word = sign or (f"{_PREFIX}{name}" if name else None)
+        words.append(word or repr(int(integer) if integer else text[1:-1]))
     return ast.parse(" ".join(words), mode="eval").body
 
 
 def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
+    """Return the value of a variable, or the text of a template without placeholders."""
     if name in variables:
         return variables[name]
     text = templates.texts.get(name)
@@ -240,7 +242,7 @@ def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
 
 
 def _compute(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
-    """Compute with 64-bit integers; raise an error on overflow."""
+    """Return the result of an operation on 64-bit integers, or raise an error on overflow."""
     if left.dtype == object or right.dtype == object:
         raise FormatError("a text stands where a number is computed; only integers are")
     templates.spend(prod(np.broadcast_shapes(left.shape, right.shape)))
@@ -248,20 +250,20 @@ def _compute(operation: Any, left: Value, right: Value, templates: Templates) ->
         if not right.all():
             raise FormatError("a number is divided by zero")
     else:
-        ends = [(int(v.min()), int(v.max())) for v in (left, right)]
-        corners = [operation(a, b) for a in ends[0] for b in ends[1]]
-        if max(map(abs, corners)) >= LIMIT:
+        ranges = [(int(v.min()), int(v.max())) for v in (left, right)]
+        corners = [operation(a, b) for a in ranges[0] for b in ranges[1]]
+        if max(map(abs, corners)) >= INT64_LIMIT:
             raise FormatError("a number does not fit into 64 bits")
-    found: Value = np.asarray(operation(left, right), np.int64)
-    return found
+    result: Value = np.asarray(operation(left, right), np.int64)
+    return result
 
 
 def _divide(left: Value, right: Value) -> Value:
-    """Divide without remainder, since an offset or length is an integer."""
+    """Return a quotient, or raise an error for a remainder: offsets and lengths are integers."""
     if (left % right).any():
         raise FormatError("a division leaves a rest; '//' rounds down")
-    found: Value = left // right
-    return found
+    quotient: Value = left // right
+    return quotient
 
 
 _OPERATIONS: Operations = {
@@ -276,31 +278,31 @@ _INTEGER_OPERATIONS: Operations = {**_OPERATIONS, ast.Div: _divide}
 
 
 # ---------------------------------------------------------------------- generators
-# Loops over dimensions, evaluated for whole columns.
+# Generators are loops over dimensions, which are evaluated as arrays.
 
 
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
-    """Return the references from the generators of a document; raise an error for too many."""
-    found: dict[str, list[Any]] = {}
-    left = MAX_REFERENCES
+    """Return the references from the generators of a document, or raise an error for too many."""
+    references: dict[str, list[Any]] = {}
+    references_left = MAX_REFERENCES
     for item in items:
         dimensions = [_parse_dimension(name, v) for name, v in item["dimensions"].items()]
         sizes = tuple(len(values) for _, values in dimensions)
-        left -= prod(sizes)
-        if left < 0 or len(sizes) > MAX_DIMENSIONS:
+        references_left -= prod(sizes)
+        if references_left < 0 or len(sizes) > MAX_DIMENSIONS:
             raise FormatError(
                 f"gen {item['key']!r}: dimensions of {sizes} values; at most {MAX_DIMENSIONS} "
                 f"dimensions and {MAX_REFERENCES} references are generated, write the others out"
             )
         variables = dict[str, Value]()
         for axis, (name, values) in enumerate(dimensions if prod(sizes) else ()):
-            # along its own axis
-            kind = object if isinstance(values[0], str) else np.int64
+            # each variable is an array along its own axis
+            dtype = object if isinstance(values[0], str) else np.int64
             shape = [-1 if n == axis else 1 for n in range(len(dimensions))]
-            variables[name] = np.array(values, kind).reshape(shape)
+            variables[name] = np.array(values, dtype).reshape(shape)
         if prod(sizes):
-            found.update(_generate(item, variables, sizes, templates))
-    return found
+            references.update(_generate(item, variables, sizes, templates))
+    return references
 
 
 def _generate(
@@ -320,15 +322,18 @@ def _generate(
 
 
 def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
-    """Return the values of a dimension, as a range or a list."""
+    """Return the name and the values of a dimension of a generator."""
     if isinstance(given, list):
-        if not all(type(v) is int and abs(v) < LIMIT for v in given) and not all(
+        if not all(type(v) is int and abs(v) < INT64_LIMIT for v in given) and not all(
             type(v) is str for v in given
         ):
             raise FormatError(f"dimension {name!r}: a list of integers, or of texts, is expected")
         return name, given
     start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
-    if any(type(v) is not int or abs(v) >= LIMIT // 4 for v in (start, stop, step)) or not step:
+    if (
+        any(type(v) is not int or abs(v) >= INT64_LIMIT // 4 for v in (start, stop, step))
+        or not step
+    ):
         raise FormatError(
             f"dimension {name!r}: from {start!r} to {stop!r} in steps of {step!r} is not a range"
         )

@@ -1,4 +1,4 @@
-"""Converts codec chains of Zarr v3 to pipelines, and pipelines to codec chains.
+"""Convert codec chains of Zarr v3 to pipelines and back.
 
 A chain converts arrays to arrays, the last array to bytes, and bytes to bytes (Zarr core
 specification version 3.0, "Chunk encoding"). A pipeline works on bytes only: its layout describes
@@ -6,7 +6,7 @@ where each axis is stored, and its data type has the byte order.
 
 Two codecs only change axes. ``transpose`` (codec specification, version 1.0) permutes them;
 ``reshape``, registered in zarr-extensions, arranges the same elements, in the same order, along
-other axes. A pipeline represents only the former, by its layout. The latter determines the shape
+other axes. A pipeline represents ``transpose`` by its layout; ``reshape`` only determines the shape
 that a later codec encodes.
 """
 
@@ -42,7 +42,7 @@ OTHER_SERIALISERS = {
     "vlen-bytes",
     "vlen-utf8",
 }
-"""Other codecs that convert an array to bytes, which virtualds does not decode."""
+"""Other codecs that convert an array to bytes; virtualds does not decode them."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -53,11 +53,11 @@ def codecs_to_v3(
 ) -> list[dict[str, Any]] | None:
     """Return the codec chain of a pipeline, or None if there is none.
 
-    ``chunk`` is the shape of the chunks if all have the same. There is no chain for packed values,
-    data types that Zarr v3 does not have, compound types of mixed byte order, stored axes that the
-    array does not have or shows flipped, and array filters after other codecs. Nor for a
-    serialising codec after bytes-to-bytes codecs or on big-endian numbers, permuted axes with a
-    codec that depends on memory order, and a codec that needs one chunk shape if there are several.
+    ``chunk`` is the shape of chunks if all have the same shape. There is no chain for packed
+    values, data types that Zarr v3 lacks, compound types of mixed byte order, stored axes that the
+    array lacks or flips, and array filters after other codecs. There is also none for a serialising
+    codec after bytes-to-bytes codecs or on big-endian numbers, permuted axes with a codec that
+    depends on memory order, and a codec that needs one chunk shape if there are several.
 
     Examples
     --------
@@ -67,34 +67,36 @@ def codecs_to_v3(
     order = _find_permutation(pipeline, ndim)
     if pipeline.packing is not None or data_type_to_v3(pipeline.dtype) is None or order is None:
         return None
-    permuted = order != list(range(ndim))
+    is_permuted = order != list(range(ndim))
     count = sum(codec.is_array_to_array for codec in pipeline.codecs)
     filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
     if any(codec.is_array_to_array for codec in rest) or any(
         codec.is_array_to_bytes for codec in rest[1:]
     ):
         return None
-    # other readers would filter the elements in memory order, not in the order of axes
-    if permuted and any(codec.uses_memory_order for codec in pipeline.codecs):
+    # other readers would filter elements in memory order instead of the order of axes
+    if is_permuted and any(codec.uses_memory_order for codec in pipeline.codecs):
         return None
-    serialised = bool(rest) and rest[0].is_array_to_bytes
-    reshaped = _find_reshaping(rest[0], order, chunk) if serialised else []
-    if reshaped is None:
+    has_serialiser = bool(rest) and rest[0].is_array_to_bytes
+    reshape_entries = _find_reshaping(rest[0], order, chunk) if has_serialiser else []
+    if reshape_entries is None:
         return None
-    stored = _find_filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
+    stored = _find_filtered_dtype(pipeline.dtype, [*filters, *rest[:has_serialiser]])
     if stored is None or (endian := _find_endian(stored)) is None:
         return None
     # zarr-python before 3.2 requires a byte order whenever the data type has one
     endian = endian or _find_endian(pipeline.dtype)
     itemsize = pipeline.dtype.itemsize
-    if serialised and endian == "big":
+    if has_serialiser and endian == "big":
         return None
-    made = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
+    bytes_entry = (
+        {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
+    )
     return [
-        *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
+        *([{"name": "transpose", "configuration": {"order": order}}] if is_permuted else []),
         *(codec.to_chain_entry(itemsize) for codec in filters),
-        *reshaped,
-        *([] if serialised else [made]),
+        *reshape_entries,
+        *([] if has_serialiser else [bytes_entry]),
         *(codec.to_chain_entry(itemsize) for codec in rest),
     ]
 
@@ -114,51 +116,51 @@ def _find_reshaping(
 
 
 def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
-    """Return the axis of the array for each stored axis, or None if some have none or are flipped.
+    """Return the axis of the array for each stored axis, or None if that is impossible.
 
-    Axes that are not stored have one element per chunk, and may be anywhere: here each follows the
-    previous axis.
+    It is impossible for stored axes that the array lacks or flips. Axes that are not stored have
+    one element per chunk and may be anywhere: each is put after the previous axis.
     """
-    found = [entry for entry in pipeline.layout if isinstance(entry, int)]
-    if len(found) != len(pipeline.layout) or len(set(found)) != len(found) or pipeline.flipped:
+    order = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(order) != len(pipeline.layout) or len(set(order)) != len(order) or pipeline.flipped:
         return None
     for axis in range(ndim):
-        if axis not in found:
-            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
-    return found
+        if axis not in order:
+            order.insert(order.index(axis - 1) + 1 if axis else 0, axis)
+    return order
 
 
 def _find_endian(dtype: np.dtype[Any]) -> str | None:
-    """Return ``endian`` of the codec ``bytes`` for a dtype; empty if it has no byte order.
+    """Return ``endian`` of the codec ``bytes`` for a dtype, or "" if it has no byte order.
 
     Returns None for a compound type of mixed byte order.
     """
-    if not _has_order(dtype):
+    if not _has_byte_order(dtype):
         return ""
-    found = (name for name, order in ORDERS.items() if dtype.newbyteorder(order) == dtype)
-    return next(found, None)
+    names = (name for name, order in ORDERS.items() if dtype.newbyteorder(order) == dtype)
+    return next(names, None)
 
 
-def _has_order(dtype: np.dtype[Any]) -> bool:
+def _has_byte_order(dtype: np.dtype[Any]) -> bool:
     """Return whether the codec ``bytes`` needs the byte order of a dtype.
 
     zarr-python requires it if a member of a compound type has more than one byte.
     """
     if dtype.names is not None:
         members = [dtype[name] for name in dtype.names]
-        return any(_has_order(member) or member.itemsize > 1 for member in members)
+        return any(_has_byte_order(member) or member.itemsize > 1 for member in members)
     return dtype.newbyteorder("<") != dtype.newbyteorder(">")
 
 
-# ---------------------------------------------------------------------- filters of arrays
+# ---------------------------------------------------------------------- array filters
 
 
 def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
-    """Return the dtype that filters convert a dtype to, or None if they expect another one."""
-    made: np.dtype[Any] | None = dtype
+    """Return the dtype to which filters convert a dtype, or None if they expect another dtype."""
+    filtered: np.dtype[Any] | None = dtype
     for codec in filters:
-        made = None if made is None else codec.get_encoded_dtype(made)
-    return made
+        filtered = None if filtered is None else codec.get_encoded_dtype(filtered)
+    return filtered
 
 
 # ---------------------------------------------------------------------- reading
@@ -169,33 +171,37 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
     chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
-    position = _find_bytes_codec(chain)
+    position = _find_serialiser(chain)
     axes = StoredAxes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
     axes, filters = _read_array_codecs(chain[:position], dtype, axes)
-    layout, made = axes.layout, _find_filtered_dtype(dtype, filters) or dtype
-    # other serialising codecs encode the type of the numbers, without a byte order
-    serialised = chain[position][0] not in BYTES_CODEC
-    behind = chain[position + (not serialised) :]
-    rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
-    if any(codec.is_array_to_array for codec in rest):
+    layout, filtered_dtype = axes.layout, _find_filtered_dtype(dtype, filters) or dtype
+    # other serialising codecs have no byte order
+    has_serialiser = chain[position][0] not in BYTES_CODEC
+    later_entries = chain[position + (not has_serialiser) :]
+    later_codecs = [
+        codec_from_zarr_v3(*entry, filtered_dtype, axes.chunk) for entry in later_entries
+    ]
+    if any(codec.is_array_to_array for codec in later_codecs):
         raise _misplaced_error(chain)
-    if layout != tuple(range(len(layout))) and any(c.uses_memory_order for c in (*filters, *rest)):
-        # numcodecs would read the elements in memory order, and return them in the order of axes
+    if layout != tuple(range(len(layout))) and any(
+        c.uses_memory_order for c in (*filters, *later_codecs)
+    ):
+        # numcodecs reads elements in memory order, but returns them in the order of axes
         raise UnsupportedError(
             f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
             f"not decoded; open the data with zarr-python"
         )
-    order = "<" if serialised else _read_order(chain[position][1], made)
-    # numpy has two names for one type, and all readers support the shorter one
+    order = "<" if has_serialiser else _read_order(chain[position][1], filtered_dtype)
+    # prefer the dtype whose byte order is implicit, since all readers support it
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
-    native = np.asarray(fill, dtype)
-    # numpy's casts do not change the byte order of times without a unit
-    raw = (native if stored == dtype else native.byteswap()).tobytes()
-    turned = [codec.with_byte_order(order) for codec in filters]
-    return CodecPipeline(stored, (*turned, *rest), raw, layout)
+    native_fill = np.asarray(fill, dtype)
+    # casts of numpy do not change the byte order of times without a unit
+    fill_bytes = (native_fill if stored == dtype else native_fill.byteswap()).tobytes()
+    ordered_filters = [codec.with_byte_order(order) for codec in filters]
+    return CodecPipeline(stored, (*ordered_filters, *later_codecs), fill_bytes, layout)
 
 
-def _find_bytes_codec(chain: Sequence[Entry]) -> int:
+def _find_serialiser(chain: Sequence[Entry]) -> int:
     """Return the position in a chain of the codec that converts an array to bytes."""
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
@@ -203,22 +209,23 @@ def _find_bytes_codec(chain: Sequence[Entry]) -> int:
                 f"codec {name!r}: virtualds decodes no arrays whose chunks are made with it; open "
                 f"the data with zarr-python"
             )
-    positions = [number for number, (name, _) in enumerate(chain) if _makes_bytes(name)]
+    positions = [number for number, (name, _) in enumerate(chain) if _is_serialiser(name)]
     if len(positions) == 1:
         return positions[0]
     for entry in chain:
         # an unknown name may be that of another serialising codec
-        if entry[0] not in AXES and not _makes_bytes(entry[0]):
+        if entry[0] not in AXIS_CODECS and not _is_serialiser(entry[0]):
             find_zarr_v3_maker(entry[0])
     raise _misplaced_error(chain)
 
 
-def _makes_bytes(name: str) -> bool:
+def _is_serialiser(name: str) -> bool:
     """Return whether a codec converts an array to bytes."""
-    return name in BYTES_CODEC or (name not in AXES and is_array_to_bytes_name(name))
+    return name in BYTES_CODEC or (name not in AXIS_CODECS and is_array_to_bytes_name(name))
 
 
 def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
+    """Return the error for a chain whose codecs are not in a valid order."""
     return FormatError(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
         f"arrays come before it and codecs of bytes behind; the metadata is damaged"
@@ -230,30 +237,30 @@ def _read_array_codecs(
 ) -> tuple[StoredAxes, list[Codec]]:
     """Return the stored axes, and the array filters before the codec ``bytes``."""
     filters: list[Codec] = []
-    made = dtype
+    current = dtype
     for name, config in chain:
-        if name in AXES:
-            axes = AXES[name](axes, config)
+        if name in AXIS_CODECS:
+            axes = AXIS_CODECS[name](axes, config)
             continue
-        codec = codec_from_zarr_v3(name, config, made)
+        codec = codec_from_zarr_v3(name, config, current)
         if not codec.is_array_to_array:
             raise _misplaced_error(chain)
         codec = codec.with_byte_order("=")
-        if (after := codec.get_encoded_dtype(made)) is None:
+        if (filtered := codec.get_encoded_dtype(current)) is None:
             raise UnsupportedError(
-                f"codec {name!r}: {dict(config)} takes {made} for something else; open the data "
+                f"codec {name!r}: {dict(config)} takes {current} for something else; open the data "
                 f"with zarr-python"
             )
         filters.append(codec)
-        made = after
+        current = filtered
     return axes, filters
 
 
 def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
     """Return the byte order in the configuration of the codec ``bytes``."""
     endian = config.get("endian")
-    # compound types were once written without it, always little-endian
-    if endian is None and (dtype.names is not None or not _has_order(dtype)):
+    # compound types were formerly written without ``endian``, always little-endian
+    if endian is None and (dtype.names is not None or not _has_byte_order(dtype)):
         return "<"
     if endian not in ORDERS:
         raise FormatError(
@@ -267,9 +274,8 @@ def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
 class StoredAxes:
     """The axes of an array after some codecs of a chain.
 
-    ``layout`` is the axis of the array for each stored axis; if they are ``reshaped``, for each
-    axis before that. ``chunk`` is the number of elements along each, or None if chunks differ, or
-    it is unknown.
+    ``layout`` is the axis of the array for each stored axis, before any ``reshape``. ``chunk`` is
+    the shape of chunks along the stored axes, or None if it varies or is unknown.
     """
 
     layout: tuple[int, ...]
@@ -283,12 +289,13 @@ class StoredAxes:
             return cls(tuple(range(ndim)))
         name, config = parse_extension(chunk_grid, "chunk_grid")
         chunk = config.get("chunk_shape") if name == "regular" else None
-        known = isinstance(chunk, list | tuple) and len(chunk) == ndim
-        whole = known and all(type(n) is int and n >= 0 for n in chunk or ())
-        return cls(tuple(range(ndim)), tuple(chunk or ()) if whole else None)
+        has_shape = isinstance(chunk, list | tuple) and len(chunk) == ndim
+        is_valid = has_shape and all(type(n) is int and n >= 0 for n in chunk or ())
+        return cls(tuple(range(ndim)), tuple(chunk or ()) if is_valid else None)
 
 
 def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
+    """Return the axes after the codec ``transpose``."""
     if axes.reshaped:
         raise UnsupportedError(
             "codec 'transpose' behind 'reshape': axes that are not the array's are not "
@@ -300,21 +307,22 @@ def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
 
 
 def parse_order(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
-    """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
+    """Return the order of the codec ``transpose``; drafts of Zarr v3 also had "C" and "F"."""
     order: Any = config.get("order")
     axes = list(range(ndim))
     if isinstance(order, str):
         order = {"C": axes, "F": axes[::-1]}.get(order, order)
-    whole = isinstance(order, list | tuple) and all(type(axis) is int for axis in order)
-    if not whole or sorted(order) != axes:
+    is_valid = isinstance(order, list | tuple) and all(type(axis) is int for axis in order)
+    if not is_valid or sorted(order) != axes:
         raise FormatError(
             f"codec 'transpose': order {order!r} of {ndim} axes; the metadata is damaged"
         )
-    found: Sequence[int] = order
-    return found
+    permutation: Sequence[int] = order
+    return permutation
 
 
 def _reshape(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
+    """Return the axes after the codec ``reshape``."""
     if axes.chunk is None:
         raise UnsupportedError(
             "codec 'reshape': it needs chunks of one shape, on a regular grid; open the data with "
@@ -336,44 +344,44 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
         declared if isinstance(declared, list | tuple) and config.keys() == {"shape"} else [None]
     )
     lengths = [_find_length(item, before) for item in items]
-    rest = prod(n for n in lengths if n is not None and n != -1)
-    if lengths.count(-1) == 1 and rest and prod(before) % rest == 0:
-        lengths[lengths.index(-1)] = prod(before) // rest
-    found = tuple(n for n in lengths if n is not None and n != -1)
-    named = [axis for item in items if isinstance(item, list | tuple) for axis in item]
+    known_size = prod(n for n in lengths if n is not None and n != -1)
+    if lengths.count(-1) == 1 and known_size and prod(before) % known_size == 0:
+        lengths[lengths.index(-1)] = prod(before) // known_size
+    shape = tuple(n for n in lengths if n is not None and n != -1)
+    merged_axes = [axis for item in items if isinstance(item, list | tuple) for axis in item]
     if (
-        len(found) != len(lengths)
-        or prod(found) != prod(before)
-        or named != sorted(set(named))
-        or any(_is_misplaced(items, i, found, before) for i in range(len(items)))
+        len(shape) != len(lengths)
+        or prod(shape) != prod(before)
+        or merged_axes != sorted(set(merged_axes))
+        or any(_is_misplaced(items, i, shape, before) for i in range(len(items)))
     ):
         raise FormatError(
             f"codec 'reshape': {dict(config)} of chunks of {before}; the metadata is damaged"
         )
-    return found
+    return shape
 
 
 def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
-    """Return the length of an axis in a configuration; -1 for the rest, None if it is invalid."""
+    """Return the length of an axis in a configuration: -1 for the remainder, None if invalid."""
     if isinstance(item, list | tuple):
-        whole = all(type(axis) is int and 0 <= axis < len(before) for axis in item)
-        return prod(before[axis] for axis in item) if whole else None
+        is_valid = all(type(axis) is int and 0 <= axis < len(before) for axis in item)
+        return prod(before[axis] for axis in item) if is_valid else None
     return item if type(item) is int and (item == -1 or item > 0) else None
 
 
 def _is_misplaced(
-    items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]
+    items: Sequence[Any], i: int, shape: tuple[int, ...], before: tuple[int, ...]
 ) -> bool:
-    """Return whether an axis that is merged from others is not at their position."""
+    """Return whether an axis merged from others is not at the position of these."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
         return False
-    return prod(found[:i]) != prod(before[: axes[0]]) or (
-        prod(found[i + 1 :]) != prod(before[axes[-1] + 1 :])
+    return prod(shape[:i]) != prod(before[: axes[0]]) or (
+        prod(shape[i + 1 :]) != prod(before[axes[-1] + 1 :])
     )
 
 
-AXES: dict[str, Callable[[StoredAxes, Mapping[str, Any]], StoredAxes]] = {
+AXIS_CODECS: dict[str, Callable[[StoredAxes, Mapping[str, Any]], StoredAxes]] = {
     "reshape": _reshape,
     "transpose": _transpose,
 }

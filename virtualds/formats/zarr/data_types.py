@@ -1,8 +1,8 @@
-"""Converts data types, fill values and strings between Zarr and numpy.
+"""Convert data types, fill values and strings between Zarr and numpy.
 
 Zarr storage specification version 2, "Data type encoding" and "Fill value encoding". Zarr core
 specification version 3.0, "Data types"; zarr-extensions registers further types and the form of
-their fill values. In version 3, a data type has no byte order: that is a parameter of the codec
+their fill values. In version 3, a data type has no byte order, which is an option of the codec
 ``bytes``.
 """
 
@@ -20,7 +20,7 @@ from virtualds.bounds import check_element, check_nesting
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
-NAMES = {
+NUMPY_CODES = {
     "bool": "?",
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
@@ -29,17 +29,17 @@ NAMES = {
 """Data types without a configuration, and their numpy codes."""
 ALIASES = {"complex_float32": "c8", "complex_float64": "c16"}
 """Other registered names of such types."""
-BYTES_PER_LETTER = {"S": 1, "U": 4, "V": 1}
+BYTES_PER_CHARACTER = {"S": 1, "U": 4, "V": 1}
 FIXED_LENGTH = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
 """Data types with a length in bytes, by numpy's kind."""
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 RECORDS = ("struct", "structured")
 """The registered name of compound types, and its former name."""
 VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
-MAX_STEP = 2**31 - 1
-"""The largest multiple of a unit that numpy's times can have."""
+MAX_TIME_FACTOR = 2**31 - 1
+"""The largest multiple of a unit that numpy supports for times."""
 
-_CODES = {np.dtype(code).char: name for name, code in NAMES.items()}
+_CODES = {np.dtype(code).char: name for name, code in NUMPY_CODES.items()}
 _KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.items()}
 
 
@@ -49,8 +49,8 @@ _KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.
 def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
     """Return the Zarr v3 representation of a dtype, or None if it has none.
 
-    Long doubles, objects, compound types with padding or with arrays as members, and types of
-    length 0 have none.
+    There is none for long doubles, objects, compound types with padding or with arrays as members,
+    and types of length 0.
 
     Examples
     --------
@@ -73,21 +73,22 @@ def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
 
 
 def _record_to_v3(dtype: np.dtype[Any]) -> Any | None:
-    """Return the representation of a compound type without padding."""
+    """Return the representation of a compound type, or None if it has padding."""
     fields: list[dict[str, Any]] = []
     end = 0
     members: Mapping[str, Any] = dtype.fields or {}
     for name in dtype.names or ():
         member, offset, *title = members[name]
-        spelled = data_type_to_v3(member)
-        if spelled is None or offset != end or title or not name:
+        data_type = data_type_to_v3(member)
+        if data_type is None or offset != end or title or not name:
             return None
-        fields.append({"name": name, "data_type": spelled})
+        fields.append({"name": name, "data_type": data_type})
         end += member.itemsize
     return _describe_named("struct", fields=fields) if end == dtype.itemsize else None
 
 
 def _describe_named(name: str, **configuration: Any) -> dict[str, Any]:
+    """Return a data type with a configuration as JSON."""
     return {"name": name, "configuration": configuration}
 
 
@@ -101,29 +102,29 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
     """
     name, configuration = parse_extension(value, "data_type")
     try:
-        found = _data_type_from_v3(name, configuration)
+        dtype = _data_type_from_v3(name, configuration)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FormatError(
             f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
         ) from error
-    if found is not None:
-        check_nesting(found, f"data_type {name!r}")
-        check_element(found.itemsize, f"data_type {name!r}")
-        return found
+    if dtype is not None:
+        check_nesting(dtype, f"data_type {name!r}")
+        check_element(dtype.itemsize, f"data_type {name!r}")
+        return dtype
     if name in VARIABLE_LENGTH:
         raise UnsupportedError(
             f"data_type {name!r}: its elements have no fixed length; open the data with zarr-python"
         )
     raise UnsupportedError(
-        f"data_type {name!r}: it is not one of {sorted([*NAMES, *_KINDS, *RECORDS])}; open the "
-        f"data "
-        f"with zarr-python"
+        f"data_type {name!r}: it is not one of {sorted([*NUMPY_CODES, *_KINDS, *RECORDS])}; open "
+        f"the data with zarr-python"
     )
 
 
 def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[Any] | None:
-    if name in NAMES or name in ALIASES:
-        return np.dtype(NAMES.get(name) or ALIASES[name])
+    """Return the dtype of a name and configuration, or None for an unknown name."""
+    if name in NUMPY_CODES or name in ALIASES:
+        return np.dtype(NUMPY_CODES.get(name) or ALIASES[name])
     if bits := re.fullmatch(r"r([1-9]\d*)", name):
         return np.dtype(("V", _count_units(int(bits[1]), 8)))
     if name in RECORDS:
@@ -137,27 +138,27 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
         return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
     kind = _KINDS.get(name)
     if kind in TIMES:
-        # numpy accepts only one of the two characters that look like mu
+        # Unicode has two characters for mu, and numpy accepts only "u"
         unit = configuration["unit"].replace("\u03bc", "u").replace("\u00b5", "u")
         factor = configuration["scale_factor"]
-        if type(factor) is not int or not 0 < factor <= MAX_STEP:
+        if type(factor) is not int or not 0 < factor <= MAX_TIME_FACTOR:
             raise ValueError(f"scale factor {factor!r}")
         return np.dtype(kind if unit == "generic" else f"{kind}8[{factor}{unit}]")
     if kind is not None:
-        letters = _count_units(configuration["length_bytes"], BYTES_PER_LETTER[kind])
-        return np.dtype((kind, letters))
+        length = _count_units(configuration["length_bytes"], BYTES_PER_CHARACTER[kind])
+        return np.dtype((kind, length))
     return None
 
 
 def _count_units(length: Any, unit: int) -> int:
-    """Return a length in multiples of a unit."""
+    """Return a length in units, or raise an error if it is not a multiple."""
     if type(length) is not int or length < 1 or length % unit:
         raise ValueError(f"a length of {length!r} in units of {unit}")
     return length // unit
 
 
 def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    """Return name and configuration of an extension of Zarr v3, which may be a bare name."""
+    """Return the name and configuration of a Zarr v3 extension, which may be a bare name."""
     if isinstance(value, str):
         return value, {}
     if isinstance(value, Mapping):
@@ -176,7 +177,7 @@ def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
 def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return the Zarr v3 representation of a fill value.
 
-    A NaN with an unusual bit pattern is written as hexadecimal digits.
+    A NaN with an unusual bit pattern becomes hexadecimal digits.
 
     Examples
     --------
@@ -204,6 +205,7 @@ def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _float_to_v3(scalar: Any) -> Any:
+    """Return the representation of a float, which is exact for all NaNs."""
     if np.isfinite(scalar):
         return scalar.item()
     for name, usual in NON_FINITE.items():
@@ -230,38 +232,39 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a fill value, of a dtype in native byte order."""
+    """Return the bytes of a fill value as a dtype in native byte order."""
     if dtype.names is not None:
         return _encode_record(value, dtype)
     match dtype.kind:
         case "b":
             if isinstance(value, str) or value not in (False, True):
                 raise ValueError("neither true nor false")
-            found = np.asarray(value, dtype).tobytes()
+            raw = np.asarray(value, dtype).tobytes()
         case "i" | "u":
-            found = encode_int(value, dtype)
+            raw = encode_int(value, dtype)
         case "f":
-            found = encode_float(value, dtype)
+            raw = encode_float(value, dtype)
         case "c":
             if not isinstance(value, list | tuple) or len(value) != 2:
                 raise ValueError("not a pair of numbers")
             part = np.dtype(f"f{dtype.itemsize // 2}")
-            found = b"".join(encode_float(one, part) for one in value)
+            raw = b"".join(encode_float(number, part) for number in value)
         case "M" | "m":
             # NaT is the smallest integer; numpy cannot create NaT of types without a unit
-            found = encode_int(np.iinfo("i8").min if value == "NaT" else value, np.dtype("i8"))
+            raw = encode_int(np.iinfo("i8").min if value == "NaT" else value, np.dtype("i8"))
         case "U":
             if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
                 raise ValueError("not a string of that length")
-            found = np.asarray(value, dtype).tobytes()
+            raw = np.asarray(value, dtype).tobytes()
         case _:
-            found = _encode_raw(value, dtype)
-    return found.ljust(dtype.itemsize, b"\0")
+            raw = _encode_raw(value, dtype)
+    return raw.ljust(dtype.itemsize, b"\0")
 
 
 def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes of a fill value of a compound type."""
     if isinstance(value, str):
-        # formerly the bytes of an element were written as base64, little-endian
+        # the former representation: a little-endian element in base64
         stored = np.frombuffer(_encode_raw(value, dtype), dtype.newbyteorder("<"))
         return stored.astype(dtype).tobytes()
     names = dtype.names or ()
@@ -271,7 +274,7 @@ def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
-    # a list of bytes in the core specification, base64 in the registry
+    """Return the bytes of a fill value: a list (core specification) or base64 (registry)."""
     raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
     if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
         raise ValueError(f"{len(raw)} bytes")
@@ -281,22 +284,22 @@ def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
 def dtype_from_zarr_v2(value: Any) -> np.dtype[Any]:
     """Return the dtype of a Zarr v2 representation ("Data type encoding")."""
     try:
-        found: np.dtype[Any] = np.dtype(_to_numpy_descr(value))
+        dtype: np.dtype[Any] = np.dtype(_to_numpy_descr(value))
     except (SyntaxError, TypeError, ValueError) as error:
-        # numpy parses shapes in types as Python
+        # numpy parses shapes in dtypes as Python code
         raise FormatError(
             f"dtype {value!r}: it is not a dtype of numpy; the reference set is damaged"
         ) from error
-    if not found.itemsize:
+    if not dtype.itemsize:
         raise FormatError(f"dtype {value!r}: it has no bytes; the reference set is damaged")
-    if found.names and found.hasobject:
+    if dtype.names and dtype.hasobject:
         raise FormatError(
             f"dtype {value!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
-    check_nesting(found, "dtype")
-    check_element(found.itemsize, f"dtype {value!r}")
-    return found
+    check_nesting(dtype, "dtype")
+    check_element(dtype.itemsize, f"dtype {value!r}")
+    return dtype
 
 
 def _to_numpy_descr(value: Any) -> Any:
@@ -307,18 +310,18 @@ def _to_numpy_descr(value: Any) -> Any:
 
 
 def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
-    """Return the Zarr v2 representation of a dtype: text, or a list of fields."""
+    """Return the Zarr v2 representation of a dtype: a string, or a list of fields."""
     if dtype.names is None:
         return dtype.str
-    spelled = []
+    fields = []
     for name in dtype.names:
         base, shape = dtype[name].base, dtype[name].shape
-        spelled.append([name, dtype_to_zarr_v2(base), *([list(shape)] if shape else [])])
-    return spelled
+        fields.append([name, dtype_to_zarr_v2(base), *([list(shape)] if shape else [])])
+    return fields
 
 
 def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Remove the padding between the members of values of a compound type."""
+    """Return values of a compound type without padding between members."""
     return values.astype(to_packed(values.dtype), copy=False)
 
 
@@ -340,7 +343,7 @@ def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def is_representable_in_zarr_v2(dtype: np.dtype[Any]) -> bool:
-    """Return whether Zarr v2 can represent a dtype: it has no padding between its fields."""
+    """Return whether Zarr v2 can represent a dtype, which must have no padding between fields."""
     return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 
 
@@ -353,13 +356,14 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _decode_fill(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value as a scalar, or None for null."""
     if value is None or dtype.kind == "O":
         return None
     if dtype.kind == "U" and value == 0:
         return np.asarray("", dtype)[()]
     if dtype.kind in "SV":
-        text = isinstance(value, str)
-        raw = base64.b64decode(value, validate=True) if text else bytes(dtype.itemsize)
+        is_string = isinstance(value, str)
+        raw = base64.b64decode(value, validate=True) if is_string else bytes(dtype.itemsize)
         if len(raw) > dtype.itemsize:
             raise ValueError(f"{len(raw)} bytes")
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
@@ -386,7 +390,7 @@ def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the representation of the attribute ``_FillValue`` that xarray reads in Zarr v3.
+    """Return the value of the attribute ``_FillValue`` as xarray encodes it in Zarr v3.
 
     Floats are base64 of eight bytes, little-endian (`xarray.backends.zarr.FillValueCoder`).
     """
@@ -399,7 +403,7 @@ def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the attribute ``_FillValue`` from the representation in `fill_to_attribute`."""
+    """Return the fill value that `fill_to_attribute` has encoded."""
     if dtype.kind == "c":
         real, imaginary = (fill_from_attribute(part, np.dtype("f8")) for part in value)
         return dtype.type(complex(real, imaginary))
@@ -410,14 +414,14 @@ def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a fill value has the dtype of its array, so that nothing is lost."""
+    """Return whether a fill value is a scalar of the dtype of its array."""
     return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
 
 
-# ---------------------------------------------------------------------- vlen text
+# ---------------------------------------------------------------------- variable-length strings
 
 
-def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def to_string_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return strings as objects.
 
     Raises
@@ -425,25 +429,25 @@ def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     UnsupportedError
         An element is not a string.
     """
-    texts = values.astype(object)
-    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
+    strings = values.astype(object)
+    if invalid := [t for t in strings.ravel().tolist() if not isinstance(t, str)]:
         raise UnsupportedError(
-            f"it holds {bad[0]!r} where only strings can be written; fill in what is missing "
+            f"it holds {invalid[0]!r} where only strings can be written; fill in what is missing "
             f"(fillna), convert bytes with astype('S') and the rest with astype(str), or leave the "
             f"variable out with ds.drop_vars"
         )
-    return texts
+    return strings
 
 
-def encode_text(texts: npt.NDArray[Any]) -> bytes:
-    """Encode strings, in C order, as a chunk."""
+def encode_strings(strings: npt.NDArray[Any]) -> bytes:
+    """Encode strings as a chunk in C order."""
     import numcodecs
 
-    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
+    return bytes(numcodecs.VLenUTF8().encode(strings.ravel()))
 
 
-def decode_text(data: bytes) -> npt.NDArray[Any]:
-    """Decode the strings of a chunk, along one axis.
+def decode_strings(data: bytes) -> npt.NDArray[Any]:
+    """Decode the strings of a chunk as a 1-D array.
 
     Raises
     ------
@@ -456,7 +460,7 @@ def decode_text(data: bytes) -> npt.NDArray[Any]:
 
 
 def decode_bytes(data: bytes) -> npt.NDArray[Any]:
-    """Decode the byte strings of a chunk, along one axis.
+    """Decode the byte strings of a chunk as a 1-D array.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The root ``zarr.json`` of a set (its metadata, snapshots and notes), and encodings of chunk keys.
+"""Read and write the root ``zarr.json`` of a set, and encode chunk keys.
 
-``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
-``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own encoding,
-and is used only in reference sets (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
+Chunk key encodings ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key
+encoding". ``prefix``, ``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS`
+is used only in reference sets (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
 `virtualds.manifest`").
 """
 
@@ -37,9 +37,9 @@ ZMETADATA, ZGROUP, ZARRAY = ".zmetadata", ".zgroup", ".zarray"
 STORE_MARKERS = (MARKER, ZMETADATA, ZGROUP, ZARRAY)
 """Files that mark a folder as a Zarr store, in the order of search."""
 NOTES = "virtualds"
-"""The key of our notes: in documents, in markers, in metadata of nodes, and among attributes."""
+"""The key of the notes of virtualds in documents, markers, metadata of nodes, and attributes."""
 FOLDER = "__virtualds__"
-"""The folder of snapshots and tables of sources; no node of Zarr may have this name."""
+"""The folder of snapshots and tables of sources; no Zarr node may have this name."""
 CHUNKS = f"{FOLDER}/chunks"
 """The folder of copied chunks, named by their hash; no snapshot has this name."""
 VERSION = 1
@@ -51,18 +51,18 @@ COPIES = "copies"
 HISTORY = "history"
 """The note with the earlier snapshots."""
 NOTE_MAPPINGS = ("arrays", "groups", "sources", "values", COPIES)
-"""Kinds of notes that are mappings, all but the last by path of a node or of a table of files."""
+"""Notes that are mappings: ``copies`` by hash, all others by the path of a node or table."""
 
 
 @dataclass(frozen=True)
 class Document:
     """The content of the root ``zarr.json``: metadata of nodes by path, and notes.
 
-    The notes are ``snapshot``, its id; ``history``, the earlier snapshots, oldest first, as pairs
-    of an id and a time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
-    ``arrays`` and ``groups``, by path; ``values``, the chunks of native arrays; ``copies``, the
-    content of the small ones among them; ``sources``, the first and last paths of the records of
-    tables of files, by folder.
+    The notes are ``snapshot``, the id of the snapshot; ``history``, the earlier snapshots, oldest
+    first, as pairs of an id and a time, and files of such pairs
+    (`virtualds.formats.zarr_manifests.snapshots`); ``arrays`` and ``groups``, by path; ``values``,
+    the chunks of native arrays; ``copies``, the content of small chunks of native arrays;
+    ``sources``, the first and last paths of the records of tables of files, by folder.
 
     Examples
     --------
@@ -113,9 +113,9 @@ class Document:
     def to_snapshot_bytes(self) -> bytes:
         """Return the content of the file that archives this snapshot.
 
-        Copies of chunks are left out, since the set also has them as files, and so is the history.
+        It lacks the history, and copies of chunks, which the set also has as files.
         """
-        notes = {n: noted for n, noted in self.notes.items() if n not in (COPIES, HISTORY)}
+        notes = {n: note for n, note in self.notes.items() if n not in (COPIES, HISTORY)}
         return gzip.compress(replace(self, notes=notes).to_bytes(), mtime=0)
 
     def to_bytes(self) -> bytes:
@@ -138,9 +138,9 @@ def join_node_path(path: str, name: str) -> str:
 
 def consolidate(nodes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of all nodes below a group, consolidated as by zarr-python."""
-    # zarr-python can only build a tree if the members of every group are contiguous
-    together = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
-    return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": together}}
+    # zarr-python builds a tree only if the members of every group are contiguous
+    ordered = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
+    return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": ordered}}
 
 
 def is_node_path(path: str) -> bool:
@@ -166,12 +166,12 @@ def check_node(path: str, node: Any, url: str) -> None:
 
 def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
     """Return the object under a key, or an empty one if there is none."""
-    found = parent.get(key)
-    if found is None:
+    value = parent.get(key)
+    if value is None:
         return {}
-    if not isinstance(found, Mapping):
-        raise FormatError(f"{url}: {key!r} is {found!r:.60}, which is not an object; it is damaged")
-    return found
+    if not isinstance(value, Mapping):
+        raise FormatError(f"{url}: {key!r} is {value!r:.60}, which is not an object; it is damaged")
+    return value
 
 
 class ValueChunk(NamedTuple):
@@ -190,21 +190,22 @@ class ValueChunk(NamedTuple):
         return "/".join(part for part in (array, self.folder, self.key) if part)
 
 
-def list_value_chunks(noted: Mapping[str, Any] | None) -> list[ValueChunk]:
-    """Return the chunks of a native array, from its entry in the note ``values``.
+def list_value_chunks(entry: Mapping[str, Any] | None) -> list[ValueChunk]:
+    """Return the chunks of a native array from its entry in the note ``values``.
 
-    Chunks that an append has not rewritten have their own folder.
+    Chunks from before the last append have a folder of their own in the entry.
     """
-    return [ValueChunk(*(*one, noted["folder"])[:4]) for one in noted["chunks"]] if noted else []
+    rows = entry["chunks"] if entry else ()
+    return [ValueChunk(*(*row, entry["folder"])[:4]) for row in rows]  # type: ignore[index]
 
 
-def note_value_chunks(chunks: Sequence[ValueChunk]) -> dict[str, Any]:
-    """Build the entry in the note ``values`` for the chunks of a native array."""
+def build_value_note(chunks: Sequence[ValueChunk]) -> dict[str, Any]:
+    """Return the entry in the note ``values`` for the chunks of a native array."""
     folder = max((chunk.folder for chunk in chunks), default="")
-    return {"folder": folder, "chunks": [[*one[: 3 + (one.folder != folder)]] for one in chunks]}
+    return {"folder": folder, "chunks": [[*c[: 3 + (c.folder != folder)]] for c in chunks]}
 
 
-def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def build_value_entries(path: str, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the chunks of a native array as entries of a manifest."""
     return {
         ".".join(chunk.key.split("/")[1:]) or "0": {
@@ -212,28 +213,28 @@ def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[s
             "offset": 0,
             "length": chunk.nbytes,
         }
-        for chunk in list_value_chunks(noted)
+        for chunk in list_value_chunks(entry)
     }
 
 
 def read_copies(
-    path: str, noted: Mapping[str, Any] | None, copies: Mapping[str, str]
+    path: str, entry: Mapping[str, Any] | None, copies: Mapping[str, str]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the copies of chunks in the document: path in the set, and bytes.
+    """Yield the path in the set and the bytes of each copy of a chunk in the document.
 
     A copy whose content does not match its hash is left out.
     """
-    if not noted or not copies:
+    if not entry or not copies:
         return
-    for chunk in list_value_chunks(noted):
+    for chunk in list_value_chunks(entry):
         with suppress(TypeError, ValueError):
             data = base64.b64decode(copies.get(chunk.digest, ""))
             if hashlib.sha256(data).hexdigest() == chunk.digest:
                 yield chunk.get_path(path), data
 
 
-def name_snapshot() -> tuple[str, str]:
-    """Return a unique id that sorts by time, and the time."""
+def make_snapshot_id() -> tuple[str, str]:
+    """Return a unique snapshot id that sorts by time, and the time."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"
 
@@ -253,17 +254,15 @@ FORBIDDEN_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
 MAX_CHILDREN = 1001
 """The default number of entries in a folder of ``fanout``."""
 MANIFEST_KEYS = "virtualds.manifest"
-"""The encoding for arrays whose chunks have no keys, since their references are in a manifest.
-Readers may ignore storage transformers, and consider such an array as one without chunks. No reader
-may ignore an unknown encoding.
+"""The encoding of arrays whose references are in a manifest, so that their chunks have no keys.
 
-Readers may ignore storage transformers, and take such an array for one without chunks. No reader
-may ignore the name of an encoding.
+Readers may ignore storage transformers, and would then take such an array for one without chunks.
+No reader may ignore an unknown encoding.
 """
 
 
 def unravel_in_grid(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
-    """Convert flat indexes in a grid at ``origin`` to positions of chunks, as rows."""
+    """Return the positions of chunks, as rows, from flat indices in a grid at ``origin``."""
     if not grid:
         return np.zeros((ids.size, 0), np.int64)
     positions = np.stack(np.unravel_index(ids, grid), 1)
@@ -271,7 +270,7 @@ def unravel_in_grid(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()
 
 
 def number_in_grid(positions: Ints, grid: tuple[int, ...]) -> Ints:
-    """Convert positions of chunks, given as rows, to flat indexes in a grid."""
+    """Return the flat indices in a grid of positions of chunks, given as rows."""
     numbers = np.ravel_multi_index(tuple(positions.T), grid) if grid else np.zeros(len(positions))
     return np.asarray(numbers, np.int64)
 
@@ -284,22 +283,22 @@ class ChunkKeys(ABC):
         """Return the key of a chunk."""
 
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
-        """Return the keys of chunks, given by flat index in a grid that begins at ``origin``."""
+        """Return the keys of chunks from their flat indices in a grid at ``origin``."""
         return [self(tuple(chunk_id)) for chunk_id in unravel_in_grid(ids, grid, origin).tolist()]
 
     @abstractmethod
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk that a key of this encoding denotes; other keys give any result."""
+        """Return the chunk of a key of this encoding; the result for other keys is undefined."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return the ``chunk_key_encoding``."""
+        """Return the encoding as ``chunk_key_encoding``."""
 
     def parse_key(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key denotes, or None if it is not the key of a chunk."""
-        found = self.read(key, ndim)
+        chunk_id = self.read(key, ndim)
         # every chunk has exactly one key, without leading zeros
-        return found if found is not None and self(found) == key else None
+        return chunk_id if chunk_id is not None and self(chunk_id) == key else None
 
 
 @dataclass(frozen=True)
@@ -312,11 +311,11 @@ class SeparatedKeys(ChunkKeys):
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
         if not grid:
             return [self(())] * ids.size
-        # a million calls would take longer than everything else that is done with the keys
-        before = "" if self.name == "v2" else f"c{self.separator}"
+        # join columns at once, since one call per chunk takes most of the time of writing
+        prefix = "" if self.name == "v2" else f"c{self.separator}"
         columns = unravel_in_grid(ids, grid, origin).T.tolist()
         texts = zip(*(map(str, column) for column in columns), strict=True)
-        return [before + text for text in map(self.separator.join, texts)]
+        return [prefix + text for text in map(self.separator.join, texts)]
 
     def __call__(self, chunk_id: ChunkIndex) -> str:
         indices = self.separator.join(map(str, chunk_id))
@@ -327,19 +326,19 @@ class SeparatedKeys(ChunkKeys):
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
         if not ndim:
             return ()
-        before = "" if self.name == "v2" else f"c{self.separator}"
-        parts = key.removeprefix(before).split(self.separator)
-        whole = len(parts) == ndim and all(part.isdecimal() and part.isascii() for part in parts)
-        return tuple(map(int, parts)) if whole else None
+        prefix = "" if self.name == "v2" else f"c{self.separator}"
+        parts = key.removeprefix(prefix).split(self.separator)
+        is_valid = len(parts) == ndim and all(part.isdecimal() and part.isascii() for part in parts)
+        return tuple(map(int, parts)) if is_valid else None
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "configuration": {"separator": self.separator}}
 
 
 PLAIN_KEYS = SeparatedKeys("default", "/")
-"""The keys of chunks in Zarr v3 arrays that we write."""
+"""The chunk keys of Zarr v3 arrays that virtualds writes."""
 DOTTED_KEYS = SeparatedKeys("v2", ".")
-"""The keys of chunks in JSON manifests, and in Zarr v2 sets that we write."""
+"""The chunk keys of JSON manifests, and of Zarr v2 sets that virtualds writes."""
 
 
 @dataclass(frozen=True)
@@ -376,21 +375,22 @@ class FanoutKeys(ChunkKeys):
         return "".join(axes) + "c"
 
     def _split_digits(self, index: int) -> list[str]:
+        """Return the digits of an index to the base ``most - 1``."""
         digits = [str(index % (self.most - 1))]
         while index := index // (self.most - 1):
             digits.append(str(index % (self.most - 1)))
         return digits[::-1]
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        found: list[int] = []
+        indices: list[int] = []
         for part in key.split("/")[:-1]:
-            if part == f"d{len(found)}":
-                found.append(0)
-            elif found and part.isdecimal() and part.isascii():
-                found[-1] = found[-1] * (self.most - 1) + int(part)
+            if part == f"d{len(indices)}":
+                indices.append(0)
+            elif indices and part.isdecimal() and part.isascii():
+                indices[-1] = indices[-1] * (self.most - 1) + int(part)
             else:
                 return None
-        return tuple(found) if len(found) == ndim else None
+        return tuple(indices) if len(indices) == ndim else None
 
     def to_json(self) -> dict[str, Any]:
         return {"name": "fanout", "configuration": {"max_children": self.most}}
@@ -401,16 +401,16 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
 
     Examples
     --------
-    >>> said = {"suffix": ".tiff", "base_encoding": "default"}
-    >>> keys = parse_chunk_keys({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
-    >>> keys((1, 2)), keys.parse_key("c/1/2.tiff", 2)
+    >>> config = {"suffix": ".tiff", "base_encoding": "default"}
+    >>> node = {"chunk_key_encoding": {"name": "suffix", "configuration": config}}
+    >>> parse_chunk_keys(node)((1, 2)), parse_chunk_keys(node).parse_key("c/1/2.tiff", 2)
     ('c/1/2.tiff', (1, 2))
     """
     return _parse_encoding(metadata.get("chunk_key_encoding", "default"))
 
 
 def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Change the metadata of a virtual array so that readers without manifests reject it.
+    """Return the metadata of a virtual array with an encoding that other readers reject.
 
     Examples
     --------
@@ -425,7 +425,7 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the original encoding of chunk keys in the metadata of a virtual array."""
+    """Return the metadata of a virtual array with its original chunk key encoding."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
     configuration = node["chunk_key_encoding"].get("configuration", {})
@@ -433,13 +433,15 @@ def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_manifest_keys(node: Mapping[str, Any]) -> bool:
-    configuration = node.get("chunk_key_encoding")
-    return isinstance(configuration, Mapping) and configuration.get("name") == MANIFEST_KEYS
+    """Return whether an array has the encoding `MANIFEST_KEYS`."""
+    encoding = node.get("chunk_key_encoding")
+    return isinstance(encoding, Mapping) and encoding.get("name") == MANIFEST_KEYS
 
 
-def _parse_encoding(configuration: Any) -> ChunkKeys:
-    encoding = configuration if isinstance(configuration, Mapping) else {"name": configuration}
-    name, how = encoding.get("name"), encoding.get("configuration", {})
+def _parse_encoding(value: Any) -> ChunkKeys:
+    """Return the chunk keys of a ``chunk_key_encoding``, which may be a bare name."""
+    encoding = value if isinstance(value, Mapping) else {"name": value}
+    name, configuration = encoding.get("name"), encoding.get("configuration", {})
     if name == MANIFEST_KEYS:
         raise _format_error(name, "no storage transformer says where the manifest is")
     if not isinstance(name, str) or name not in ENCODINGS:
@@ -447,36 +449,39 @@ def _parse_encoding(configuration: Any) -> ChunkKeys:
             f"chunk key encoding {name!r}: it is not one of {list(ENCODINGS)}; open the data with "
             f"zarr-python"
         )
-    return ENCODINGS[name](name, how)
+    return ENCODINGS[name](name, configuration)
 
 
-def _parse_separated(name: str, how: Mapping[str, Any]) -> SeparatedKeys:
-    separator = how.get("separator", SEPARATORS[name])
+def _parse_separated(name: str, configuration: Mapping[str, Any]) -> SeparatedKeys:
+    """Return the chunk keys of ``default`` or ``v2``."""
+    separator = configuration.get("separator", SEPARATORS[name])
     if separator not in ("/", "."):
         raise _format_error(name, f"separator {separator!r}, not '/' or '.'")
     return SeparatedKeys(name, separator)
 
 
-def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
-    text = how.get(name)
+def _parse_affixed(name: str, configuration: Mapping[str, Any]) -> AffixedKeys:
+    """Return the chunk keys of ``prefix`` or ``suffix``."""
+    text = configuration.get(name)
     if (
         not isinstance(text, str)
         or text.startswith("/")
         or any(n in text for n in FORBIDDEN_IN_KEYS)
     ):
         raise _format_error(name, f"{name} {text!r} leads elsewhere, or is not a text")
-    # the registry's own example has a hyphen in the name
-    base = how.get("base_encoding", how.get("base-encoding"))
+    # the example in the registry has a hyphen in the name
+    base = configuration.get("base_encoding", configuration.get("base-encoding"))
     if base is None:
         raise _format_error(name, "no base_encoding")
     return AffixedKeys(name, text, _parse_encoding(base))
 
 
-def _parse_fanout(name: str, how: Mapping[str, Any]) -> FanoutKeys:
-    most = how.get("max_children", MAX_CHILDREN)
-    if type(most) is not int or most <= 3:
-        raise _format_error(name, f"max_children {most!r}, not a number above 3")
-    return FanoutKeys(most)
+def _parse_fanout(name: str, configuration: Mapping[str, Any]) -> FanoutKeys:
+    """Return the chunk keys of ``fanout``."""
+    max_children = configuration.get("max_children", MAX_CHILDREN)
+    if type(max_children) is not int or max_children <= 3:
+        raise _format_error(name, f"max_children {max_children!r}, not a number above 3")
+    return FanoutKeys(max_children)
 
 
 def _format_error(name: str, what: str) -> FormatError:

@@ -1,4 +1,4 @@
-"""Sharded arrays of Zarr v3, whose inner chunks become the chunks of the virtual array.
+"""Read sharded arrays of Zarr v3, with inner chunks as the chunks of virtual arrays.
 
 Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). References point to inner
 chunks, which are decoded one by one. Only the index of a shard is read, in one request.
@@ -39,7 +39,7 @@ MAX_SHARDS = {True: 100_000, False: 10_000}
 MAX_INNER_CHUNKS = 2**20
 """Maximum number of chunks of an array whose indexes are read when it is opened."""
 CACHED_INDEXES = 128
-"""The number of indexes that are cached in the process, among those that are read later."""
+"""The number of indexes read after opening that are cached in the process."""
 _INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)
 
 # ---------------------------------------------------------------------- metadata
@@ -48,31 +48,30 @@ _INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)
 def expand_shards(
     metadata: Mapping[str, Any], manifests: Manifests
 ) -> tuple[Mapping[str, Any], Manifests]:
-    """Replace shards by their inner chunks, in the metadata and the references of an array.
+    """Return the metadata and references of an array with inner chunks instead of shards.
 
-    ``manifests`` returns the references of the shards. Arrays without shards are returned
-    unchanged.
+    ``manifests`` returns the references of shards. Arrays without shards stay unchanged.
     """
     codecs, levels = _parse_levels(metadata)
     if not levels:
         return metadata, manifests
     shape, inner = tuple(metadata["shape"]), levels[-1].chunk
     shards = axes_from_v3(shape, metadata["chunk_grid"])
-    _check_divided(shards, levels)
+    _check_divisible(shards, levels)
     grid = {"name": "regular", "configuration": {"chunk_shape": list(inner)}}
 
-    def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-        [wanted] = grids
-        found = manifests([tuple(axis.nchunks for axis in shards)], 0)
-        return [_expand_part(part, shards, wanted, levels) for part in found]
+    def find_parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
+        [inner_grid] = grids
+        shard_parts = manifests([tuple(axis.nchunks for axis in shards)], 0)
+        return [_expand_part(part, shards, inner_grid, levels) for part in shard_parts]
 
-    return {**metadata, "chunk_grid": grid, "codecs": codecs}, parts
+    return {**metadata, "chunk_grid": grid, "codecs": codecs}, find_parts
 
 
 def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLevel, ...]]:
     """Return the codecs of the innermost chunks, and the levels of shards around them."""
     order = tuple(range(len(metadata["shape"])))
-    around: list[Any] = []
+    outer_codecs: list[Any] = []
     levels: list[ShardLevel] = []
     codecs = list(metadata["codecs"])
     chain = [parse_extension(entry, "codec") for entry in codecs]
@@ -83,15 +82,16 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
             order = tuple(order[i] for i in parse_order(config, len(order)))
         if chain[position:]:
             raise _unsupported_error(chain[position][0])
-        around += codecs[: position - 1]
+        outer_codecs += codecs[: position - 1]
         config = chain[position - 1][1]
         levels.append(_parse_level(config, order))
         codecs = list(config["codecs"])
         chain = [parse_extension(entry, "codec") for entry in codecs]
-    return [*around, *codecs], tuple(levels)
+    return [*outer_codecs, *codecs], tuple(levels)
 
 
 def _unsupported_error(name: str) -> UnsupportedError:
+    """Return the error for a codec that encodes shards as a whole."""
     return UnsupportedError(
         f"codec {name!r} around {SHARDING!r}: shards are encoded as a whole, so that no chunk can "
         f"be read on its own; open the data with zarr-python, or write them without it"
@@ -99,10 +99,10 @@ def _unsupported_error(name: str) -> UnsupportedError:
 
 
 def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLevel:
-    """Parse the configuration of a level; earlier codecs have put its axes into ``order``."""
+    """Return the level of a configuration; earlier codecs have permuted its axes to ``order``."""
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
-    whole = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
-    if not whole or len(chunk or ()) != len(order) or location not in ("start", "end"):
+    is_valid = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
+    if not is_valid or len(chunk or ()) != len(order) or location not in ("start", "end"):
         raise FormatError(
             f"codec {SHARDING!r}: chunk_shape {chunk!r} of {len(order)} axes, index_location "
             f"{location!r}; the metadata is damaged"
@@ -128,8 +128,8 @@ def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLeve
     return level
 
 
-def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) -> None:
-    """Raise an error for chunks that do not divide their shards."""
+def _check_divisible(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) -> None:
+    """Raise an error if chunks do not divide their shards."""
     for axis, shard_axis in enumerate(shards):
         for outer in sorted(shard_axis.stored_lengths()):
             for level in levels:
@@ -148,18 +148,18 @@ def _expand_part(
     grid: tuple[int, ...],
     levels: tuple[ShardLevel, ...],
 ) -> ManifestPart:
-    """Return the innermost chunks of a part of the shards."""
+    """Return the part with the innermost chunks of a part of shards."""
     origin, edges, shape = [], [], []
     counts = zip(part.origin, part.manifest.shape, strict=True)
     for shard_axis, (first, count), size, chunk in zip(
         shards, counts, grid, levels[-1].chunk, strict=True
     ):
-        before = int(shard_axis.slabs(0, first).encoded.sum()) // chunk
-        inside = shard_axis.slabs(first, first + count).encoded // chunk
-        edges.append(np.concatenate([[0], np.cumsum(inside)]))
-        origin.append(before)
+        chunks_before = int(shard_axis.slabs(0, first).encoded.sum()) // chunk
+        chunks_inside = shard_axis.slabs(first, first + count).encoded // chunk
+        edges.append(np.concatenate([[0], np.cumsum(chunks_inside)]))
+        origin.append(chunks_before)
         # the last shard may reach past the end of the array
-        shape.append(min(int(edges[-1][-1]), size - before))
+        shape.append(min(int(edges[-1][-1]), size - chunks_before))
     table = ShardTable(part.manifest, tuple(edges), tuple(shape), levels)
     return ManifestPart(part.fragment, tuple(origin), table.to_manifest())
 
@@ -168,8 +168,8 @@ def _expand_part(
 class ShardLevel:
     """One level of shards, which contain chunks or shards of the next level, of shape ``chunk``.
 
-    ``order`` is the axis of the array for each axis of the index. ``index`` is the pipeline of the
-    index, and ``at_start`` whether it is before or after the chunks.
+    ``order`` is the axis of the array for each axis of the index. ``index`` is the pipeline that
+    decodes the index, and ``at_start`` says whether the index precedes the chunks.
     """
 
     chunk: tuple[int, ...]
@@ -185,9 +185,9 @@ class ShardLevel:
 class ShardTable(ReferenceTable):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
-    ``edges`` are, per axis, the index of the first innermost chunk of every shard, and the end of
-    the last; ``grid`` is the number of innermost chunks per axis, and ``levels`` begin with the
-    outermost.
+    ``edges`` has, for each axis, the index of the first innermost chunk of every shard, and the end
+    of the last shard. ``grid`` is the grid shape of innermost chunks, and ``levels`` begin with the
+    outermost level.
     """
 
     shards: ChunkManifest
@@ -196,15 +196,15 @@ class ShardTable(ReferenceTable):
     levels: tuple[ShardLevel, ...]
 
     def to_manifest(self) -> ChunkManifest:
-        """Return the manifest, lazy if there are many shards or their own manifest is lazy."""
+        """Return a manifest, which is lazy if there are many shards or their manifest is lazy."""
         if self.shards.is_loaded and prod(self.grid) <= MAX_INNER_CHUNKS:
-            there = self.shards.file != MISSING
-            if not there.any():
+            exists = self.shards.file != MISSING
+            if not exists.any():
                 return ChunkManifest.missing(self.grid)
-            near = not any(
+            is_local = not any(
                 find_store(f.url).request_limits.max_requests for f in self.shards.files[:1]
             )
-            if np.count_nonzero(there) <= MAX_SHARDS[near]:
+            if np.count_nonzero(exists) <= MAX_SHARDS[is_local]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return ChunkManifest.from_table(self, self.grid)
 
@@ -214,24 +214,27 @@ class ShardTable(ReferenceTable):
     def load(self, ids: Ints) -> ChunkManifest:
         positions = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
         pairs = list(zip(self.edges, positions, strict=True))
-        within = [np.searchsorted(edges, along, "right") - 1 for edges, along in pairs]
-        number = np.zeros(ids.size, np.int64)
-        for along, count in zip(within, self.shards.shape, strict=True):
-            number = number * count + along
-        known, row = np.unique(number, return_inverse=True)
-        shards = self.shards.at(known).loaded()
-        shard_sizes = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
-        local = [p - e[s] for (e, p), s in zip(pairs, within, strict=True)]
+        shard_positions = [np.searchsorted(edges, along, "right") - 1 for edges, along in pairs]
+        numbers = np.zeros(ids.size, np.int64)
+        for along, count in zip(shard_positions, self.shards.shape, strict=True):
+            numbers = numbers * count + along
+        shard_numbers, row = np.unique(numbers, return_inverse=True)
+        shards = self.shards.at(shard_numbers).loaded()
+        shard_sizes = [e[s + 1] - e[s] for e, s in zip(self.edges, shard_positions, strict=True)]
+        positions_in_shard = [p - e[s] for (e, p), s in zip(pairs, shard_positions, strict=True)]
         # inline shards are numbered after the files
-        inline = shards.file == INLINE
-        file = np.where(inline, len(shards.files) + shards.offset, shards.file).astype(np.int64)
-        offset = np.where(inline, 0, shards.offset).astype(np.int64)
+        is_inline = shards.file == INLINE
+        file = np.where(is_inline, len(shards.files) + shards.offset, shards.file).astype(np.int64)
+        offset = np.where(is_inline, 0, shards.offset).astype(np.int64)
         length = shards.length.astype(np.int64)
-        stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, shard_sizes))
+        stacked = (
+            np.asarray(c, np.int64).reshape(len(c), ids.size)
+            for c in (positions_in_shard, shard_sizes)
+        )
         rows = _ChunkLocations(row, file[row], offset[row], length[row], *stacked)
         sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
-            rows = _look_up(rows, level, self.levels[-1].chunk, sources)
+            rows = _enter_level(rows, level, self.levels[-1].chunk, sources)
         return _build_manifest(rows, sources).reshape(ids.shape)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
@@ -242,14 +245,14 @@ class ShardTable(ReferenceTable):
 
 
 class _ChunkLocations(NamedTuple):
-    """The shard that contains each chunk, while indexes are looked up.
+    """The shard that contains each chunk, at one level of shards.
 
-    ``whole`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
+    ``shard`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
     ``position`` is the position of the chunk in the shard, and ``shard_size`` the size of the
     shard, both in innermost chunks, as arrays with one row per axis.
     """
 
-    whole: Ints
+    shard: Ints
     file: Ints
     offset: Ints
     length: Ints
@@ -258,7 +261,7 @@ class _ChunkLocations(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """A shard whose index is needed, and its number of chunks along the axes of the array."""
+    """The location of a shard, and its number of chunks along the axes of the array."""
 
     file: SourceFile | bytes
     offset: int
@@ -266,54 +269,61 @@ class _Shard(NamedTuple):
     counts: tuple[int, ...]
 
 
-def _look_up(
+def _enter_level(
     rows: _ChunkLocations,
     level: ShardLevel,
     innermost: tuple[int, ...],
     sources: Sequence[SourceFile | bytes],
 ) -> _ChunkLocations:
-    """Replace each shard by its shard of the next level, or by the chunk itself."""
+    """Return the location of each chunk at the next level, from the indexes of its shards."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
-    shard, inside = rows.position // step, rows.position % step
-    there = np.flatnonzero(rows.file != MISSING)
+    shard, position_in_chunk = rows.position // step, rows.position % step
+    existing = np.flatnonzero(rows.file != MISSING)
     counts = rows.shard_size // step
-    _, first, which = np.unique(rows.whole[there], return_index=True, return_inverse=True)
-    wholes = np.stack([rows.file, rows.offset, rows.length, *counts])[:, there[first]]
-    wanted = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in wholes.T.tolist()]
-    indexes = _read_indexes(wanted, level)
+    _, first, shard_of_row = np.unique(rows.shard[existing], return_index=True, return_inverse=True)
+    locations = np.stack([rows.file, rows.offset, rows.length, *counts])[:, existing[first]]
+    shards = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in locations.T.tolist()]
+    indexes = _read_indexes(shards, level)
     file, offset, length = rows.file.copy(), rows.offset.copy(), rows.length.copy()
     # sort the rows by shard
-    order = np.argsort(which, kind="stable")
-    bounds = np.searchsorted(which[order], np.arange(len(wanted) + 1))
-    for number, index in enumerate(indexes):
-        members = there[order[bounds[number] : bounds[number + 1]]]
-        found = index[tuple(shard[i, members] for i in level.order)].reshape(-1, 2)
-        begin, size = _check_sound_index(found, wanted[number])
-        empty = size == 0
-        offset[members] = np.where(empty, 0, rows.offset[members] + begin)
+    order = np.argsort(shard_of_row, kind="stable")
+    bounds = np.searchsorted(shard_of_row[order], np.arange(len(shards) + 1))
+    for n, index in enumerate(indexes):
+        members = existing[order[bounds[n] : bounds[n + 1]]]
+        entries = index[tuple(shard[i, members] for i in level.order)].reshape(-1, 2)
+        begin, size = _check_entries(entries, shards[n])
+        is_empty = size == 0
+        offset[members] = np.where(is_empty, 0, rows.offset[members] + begin)
         length[members] = size
-        file[members] = np.where(empty, MISSING, rows.file[members])
-    whole = rows.whole
-    for one, most in zip(shard, counts.max(1, initial=1), strict=True):
-        whole = whole * most + one
-    return _ChunkLocations(whole, file, offset, length, inside, np.broadcast_to(step, shard.shape))
+        file[members] = np.where(is_empty, MISSING, rows.file[members])
+    number = rows.shard
+    for positions, count in zip(shard, counts.max(1, initial=1), strict=True):
+        number = number * count + positions
+    return _ChunkLocations(
+        number, file, offset, length, position_in_chunk, np.broadcast_to(step, shard.shape)
+    )
 
 
-def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
-    """Return the offset and length of each chunk in a shard; missing ones have length 0."""
-    empty = (found == EMPTY_CHUNK).all(-1)
-    begin, size = (np.where(empty, 0, found[..., i]).astype(np.uint64) for i in (0, 1))
+def _check_entries(entries: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
+    """Return the offset and length of chunks in a shard; missing chunks have length 0."""
+    is_empty = (entries == EMPTY_CHUNK).all(-1)
+    begin, size = (np.where(is_empty, 0, entries[..., i]).astype(np.uint64) for i in (0, 1))
     limit = np.uint64(shard.length)
     # the sum of offset and length may overflow 64 bits
-    bad = ~empty & ((size == 0) | (size > limit) | (begin > limit - np.minimum(size, limit)))
-    if bad.any():
-        wrong = found[np.flatnonzero(bad)[0]].tolist()
-        raise _damaged_error(shard, f"it says that a chunk has {wrong[1]} bytes from {wrong[0]} on")
+    is_invalid = ~is_empty & (
+        (size == 0) | (size > limit) | (begin > limit - np.minimum(size, limit))
+    )
+    if is_invalid.any():
+        invalid = entries[np.flatnonzero(is_invalid)[0]].tolist()
+        raise _damaged_error(
+            shard, f"it says that a chunk has {invalid[1]} bytes from {invalid[0]} on"
+        )
     return begin.astype(np.int64), size.astype(np.int64)
 
 
 def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
+    """Return a manifest of chunks in files or in the bytes of inline shards."""
     files = [source for source in sources if isinstance(source, SourceFile)]
     inline_rows = np.flatnonzero(rows.file >= len(files))
     file, offset = rows.file.copy(), rows.offset.copy()
@@ -331,7 +341,7 @@ def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]
 
 
 def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArray[np.uint64]]:
-    """Read the indexes of shards, many at a time."""
+    """Return the indexes of shards, which are read concurrently."""
 
     def url_of(shard: _Shard) -> str | None:
         return None if isinstance(shard.file, bytes) else shard.file.url
@@ -343,7 +353,7 @@ def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArr
 
 
 def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
-    """Return the index of a shard; its last axis has offset and length."""
+    """Return the index of a shard, with offset and length along the last axis."""
     counts = tuple(shard.counts[i] for i in level.order)
     size = compute_index_size(level, counts)
     if shard.length < size:
@@ -359,6 +369,7 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
 
 
 def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
+    """Return ``size`` bytes of a shard from ``begin`` on."""
     file, offset = shard.file, shard.offset + begin
     if isinstance(file, bytes):
         return file[offset : offset + size]
@@ -369,7 +380,7 @@ def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
-    """Return the size in bytes of an index with these numbers of chunks."""
+    """Return the size in bytes of an index with the given numbers of chunks."""
     size: int | None = 16 * prod(counts)
     for codec in level.index.codecs:
         size = None if size is None else codec.encoded_size(size)
@@ -383,6 +394,7 @@ def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
 
 
 def _damaged_error(shard: _Shard, reason: str) -> ReadError:
+    """Return the error for a shard with a damaged index."""
     url = "bytes held inline" if isinstance(shard.file, bytes) else shard.file.url
     return ReadError(
         f"{url}, bytes {shard.offset} to {shard.offset + shard.length}: the index of the shard is "

@@ -1,7 +1,7 @@
-"""Arrays of variable-length strings, read and decoded on demand.
+"""Read and decode arrays of variable-length strings on demand.
 
-numpy represents such strings as objects, so the bytes of a chunk cannot be decoded directly into
-the result. Therefore these arrays are not virtual arrays.
+numpy represents such strings as objects, so chunks cannot be decoded directly into the result.
+Therefore these arrays are not virtual arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.codecs import parse_order
-from virtualds.formats.zarr.data_types import decode_bytes, decode_text, parse_extension
+from virtualds.formats.zarr.data_types import decode_bytes, decode_strings, parse_extension
 from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, build_part_fragment
 from virtualds.options import get_options
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
@@ -48,17 +48,17 @@ SERIALISERS = {
 """The codec of a data type of Zarr v3."""
 DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
 """Dtypes of the values; xarray recognises strings by the metadata of the dtype."""
-DECODERS = {TEXT: decode_text, BYTES: decode_bytes}
-VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
-"""Errors for bytes that cannot be decoded."""
+DECODE = {TEXT: decode_strings, BYTES: decode_bytes}
+STRING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
+"""Errors of decoding damaged bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class VariableLengthArray:
     """A chunked array of strings or bytes; ``serialiser`` is `TEXT` or `BYTES`.
 
-    ``codecs`` encoded the bytes of a chunk, in this order; ``layout`` is the axis of the array for
-    each stored axis, and ``fill`` the value of missing chunks.
+    ``codecs`` are in the order in which they encode a chunk. ``layout`` is the axis of the array
+    for each stored axis, and ``fill`` the value of missing chunks.
     """
 
     shape: tuple[int, ...]
@@ -79,10 +79,10 @@ class VariableLengthArray:
         return DTYPES[self.serialiser]
 
     def load_if_small(self) -> tuple[Objects | VariableLengthArray, dict[str, Any]]:
-        """Return the values of a small array, or else the array, and the encoding of a variable.
+        """Return the values if the array is small, else the array, and the encoding of a variable.
 
-        xarray immediately converts strings declared as ``str``, like those of netCDF. Those of a
-        large array are declared as objects, so that they are not read.
+        xarray immediately converts strings with the dtype ``str`` in the encoding, like those of
+        netCDF. Strings of a large array have the dtype of objects, so that they are not read.
         """
         is_large = prod(self.shape) * self.dtype.itemsize > get_options().small_variable
         kind = self.dtype if is_large or self.serialiser != TEXT else str
@@ -90,7 +90,7 @@ class VariableLengthArray:
         return (self if is_large else self.read((slice(None),) * self.ndim)), encoding
 
     def read(self, key: Sequence[Any]) -> Objects:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
+        """Return a selection; the key has an int, a slice, or a 1-D array of positions per axis."""
         counts = list(map(count_selected, key, self.shape))
         check_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
         positions = list(map(resolve_index, key, self.shape))
@@ -101,16 +101,21 @@ class VariableLengthArray:
         return out.squeeze(dropped)
 
     def _read_fragment(self, fragment: Fragment, positions: Sequence[Ints], out: Objects) -> None:
+        """Read the selected elements of a fragment into ``out``."""
         columns = zip(fragment.axes, fragment.start, positions, strict=True)
-        taken = [_find_selected_chunks(axis, chunk_id - start) for axis, start, chunk_id in columns]
-        if not all(taken):
+        selected = [
+            _find_selected_chunks(axis, chunk_id - start) for axis, start, chunk_id in columns
+        ]
+        if not all(selected):
             return
-        manifest, first = fragment.manifest, [min(chunks) for chunks in taken]
-        for axis, chunks in enumerate(taken):
+        manifest, first = fragment.manifest, [min(chunks) for chunks in selected]
+        for axis, chunks in enumerate(selected):
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
         manifest = manifest.loaded()
-        found = (tuple(p - f for p, f in zip(at, first, strict=True)) for at in product(*taken))
-        there = (chunk_id for chunk_id in found if manifest.file[chunk_id] != MISSING)
+        chunk_ids = (
+            tuple(p - f for p, f in zip(at, first, strict=True)) for at in product(*selected)
+        )
+        existing = (chunk_id for chunk_id in chunk_ids if manifest.file[chunk_id] != MISSING)
 
         def find_slot(chunk_id: ChunkIndex) -> HostSlot | None:
             row = manifest.lookup(chunk_id)
@@ -123,11 +128,11 @@ class VariableLengthArray:
         def finish(item: tuple[ChunkIndex, bytes | None]) -> None:
             chunk_id, data = item
             number = tuple(p + f for p, f in zip(chunk_id, first, strict=True))
-            selections = [chunks[n] for chunks, n in zip(taken, number, strict=True)]
+            selections = [chunks[n] for chunks, n in zip(selected, number, strict=True)]
             data = fetch(chunk_id) if data is None else data
             try:
                 values = self.decode(data, [selection.encoded for selection in selections])
-            except VARYING_ERRORS as error:
+            except STRING_ERRORS as error:
                 row = manifest.lookup(chunk_id)
                 is_inline = row.file == INLINE
                 url = "bytes held inline" if is_inline else manifest.files[row.file].url
@@ -139,35 +144,35 @@ class VariableLengthArray:
             outer, inner = ([s[i] for s in selections] for i in (1, 0))
             out[np.ix_(*outer)] = values[np.ix_(*inner)]
 
-        run_all(Prefetcher(there, find_slot, fetch), finish)
+        run_all(Prefetcher(existing, find_slot, fetch), finish)
 
     def decode(self, data: Buffer, encoded: Sequence[int]) -> Objects:
-        """Decode a chunk with ``encoded`` elements along the axes of the array."""
+        """Return the strings of a chunk with the stored shape ``encoded``, in axes of the array."""
         for codec in self.codecs[::-1]:
             data = codec.decode(data, None)
         shape = [encoded[axis] for axis in self.layout]
-        # check this first, since damaged bytes may request any amount of memory
+        # check the count first, since damaged bytes could request any amount of memory
         if (count := int.from_bytes(data[:4], "little")) != prod(shape):
             raise ValueError(f"{count} strings, not {prod(shape)}")
-        values = DECODERS[self.serialiser](bytes(data)).reshape(shape)
+        values = DECODE[self.serialiser](bytes(data)).reshape(shape)
         return values.transpose(np.argsort(self.layout))
 
 
 # ---------------------------------------------------------------------- Zarr v2
 
 
-def varying_from_zarr_v2(
+def strings_from_zarr_v2(
     metadata: Mapping[str, Any], manifest: ChunkManifest
 ) -> tuple[VariableLengthArray, str | bytes | None]:
-    """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
+    """Return the array of a ``.zarray`` with dtype ``|O``, and its fill value or None.
 
     Without a fill value, missing chunks read as empty strings.
     """
     first, *rest = metadata.get("filters") or [{"id": None}]
     serialiser = first.get("id")
-    if serialiser not in DECODERS:
+    if serialiser not in DECODE:
         raise UnsupportedError(
-            f"objects through filter {serialiser!r}: only those through {sorted(DECODERS)} are "
+            f"objects through filter {serialiser!r}: only those through {sorted(DECODE)} are "
             f"read, as anything else may be code, or no array at all; write the array anew"
         )
     steps = [*rest, metadata.get("compressor")]
@@ -177,7 +182,7 @@ def varying_from_zarr_v2(
     layout = tuple(range(len(shape)))
     layout = layout if metadata.get("order") != "F" else layout[::-1]
     value = metadata.get("fill_value")
-    # for bytes, 0 means none
+    # for bytes, 0 means no fill value
     is_none = value is None or (serialiser == BYTES and value == 0)
     fill = None if is_none else _decode_fill(str(value), serialiser)
     fragments = (Fragment.whole(axes, manifest),)
@@ -185,11 +190,11 @@ def varying_from_zarr_v2(
     return VariableLengthArray(shape, serialiser, codecs, layout, empty, fragments), fill
 
 
-# ---------------------------------------------------------------------- one selection
+# ---------------------------------------------------------------------- selections
 
 
 class _AxisSelection(NamedTuple):
-    """A selection along one axis of a chunk: positions in it and in the result, and its length."""
+    """A selection along an axis of a chunk: positions in it and in the result, and its length."""
 
     inner: Ints
     outer: Ints
@@ -201,13 +206,13 @@ def _find_selected_chunks(axis: ChunkAxis, positions: Ints) -> dict[int, _AxisSe
     outer = np.flatnonzero((positions >= 0) & (positions < axis.size))
     inside = positions[outer]
     chunk = axis.locate(inside)
-    found = {}
+    selections = {}
     for number in np.unique(chunk).tolist():
         edges, encoded, inset = axis.slabs(number, number + 1)
         member = chunk == number
         inner = inside[member] - edges[0] + inset[0]
-        found[number] = _AxisSelection(inner, outer[member], int(encoded[0]))
-    return found
+        selections[number] = _AxisSelection(inner, outer[member], int(encoded[0]))
+    return selections
 
 
 # ---------------------------------------------------------------------- Zarr v3
@@ -218,8 +223,8 @@ def is_variable_length(metadata: Mapping[str, Any]) -> bool:
     return parse_extension(metadata["data_type"], "data_type")[0] in SERIALISERS
 
 
-def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VariableLengthArray:
-    """Return the array of strings that the content of ``zarr.json`` describes."""
+def strings_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VariableLengthArray:
+    """Return the array of strings that a ``zarr.json`` describes."""
     shape = tuple(metadata["shape"])
     serialiser = SERIALISERS[parse_extension(metadata["data_type"], "data_type")[0]]
     layout, codecs = tuple(range(len(shape))), []
@@ -249,11 +254,11 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Variab
 
 
 def _decode_fill(value: Any, serialiser: str) -> str | bytes:
-    """Decode a fill value; for bytes it is base64 or a list of numbers."""
+    """Return a fill value; that of bytes is base64 or a list of numbers."""
     try:
         if serialiser == BYTES:
-            text = isinstance(value, str)
-            return base64.b64decode(value, validate=True) if text else bytes(list(value))
+            is_string = isinstance(value, str)
+            return base64.b64decode(value, validate=True) if is_string else bytes(list(value))
     except (TypeError, ValueError) as error:
         raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
     if not isinstance(value, str):

@@ -1,7 +1,8 @@
-"""Converts arrays to ``.zarray`` of Zarr v2 and back, and says which arrays it cannot describe.
+"""Convert arrays to ``.zarray`` of Zarr v2 and back.
 
-Zarr storage specification version 2, "Metadata" and "Arrays". `unsupported_reasons` lists what such
-metadata cannot describe, so that a writer can name every obstacle before it writes.
+Zarr storage specification version 2, "Metadata" and "Arrays". `list_unsupported_reasons` returns
+all reasons why such metadata cannot describe an array, so that writers can name them before they
+write.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CHARACTER = np.dtype("S1")
 
 @dataclass(frozen=True)
 class ZarrArray:
-    """An array in terms of Zarr v2: one regular grid and one pipeline; ``fill_value`` is null."""
+    """An array of Zarr v2, with one regular grid and one pipeline; ``fill_value`` is null."""
 
     metadata: dict[str, Any]
     manifest: ChunkManifest
@@ -46,7 +47,7 @@ class ZarrArray:
 
 
 def to_zarr_v2(array: ManifestArray) -> ZarrArray:
-    """Describe an array that has no `unsupported_reasons`."""
+    """Return the Zarr v2 form of an array that has no `list_unsupported_reasons`."""
     pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
     grid = find_common_grid(array)
     if grid is None:
@@ -54,7 +55,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
     order = find_memory_order(pipeline, array.ndim)
     metadata = build_zarr_v2(array.shape, grid, dtype_to_zarr_v2(pipeline.dtype), codecs, order)
-    # the last codec of a Zarr v2 array is its compressor, where readers expect it
+    # readers expect a last codec that is not a filter as the compressor
     if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
     shape = tuple(-(-n // c) for n, c in zip(array.shape, grid, strict=True))
@@ -141,59 +142,59 @@ def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
-    """Return the encoding of an array with one pipeline, as xarray's netCDF4 backend names it."""
-    found = dict(NO_FILTERS)
+    """Return the encoding of an array with one pipeline, as that of xarray's netCDF4 backend."""
+    encoding = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
-        found |= codec.encoding
+        encoding |= codec.encoding
     chunks = find_common_grid(array)
     if chunks is not None and chunks:
-        found |= {"contiguous": False, "chunksizes": chunks}
-        found["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
+        encoding |= {"contiguous": False, "chunksizes": chunks}
+        encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     else:
-        found |= {"contiguous": True, "chunksizes": None}
-    return found
+        encoding |= {"contiguous": True, "chunksizes": None}
+    return encoding
 
 
-def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
-    """Return the reason why Zarr v2 metadata cannot describe an array; empty if it can.
+def list_unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
+    """Return the reasons why Zarr v2 metadata cannot describe an array; empty if it can.
 
-    The reasons name axes by ``dims``, if given.
+    The reasons name axes by ``dims`` if given.
     """
-    found = []
+    reasons = []
     flipped = sorted({axis for p in array.pipelines for axis in p.flipped})
     if flipped:
         along = ", ".join(repr(dims[axis]) if dims else f"axis {axis}" for axis in flipped)
-        found.append(
+        reasons.append(
             f"its chunks are flipped along {along} (they can also be flipped after opening the set)"
         )
     if len({replace(p, flipped=()) for p in array.pipelines}) > 1:
-        found.append(_describe_pipelines(array))
+        reasons.append(_describe_pipelines(array))
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
-            found.append(_describe_packing(array))
+            reasons.append(_describe_packing(array))
         elif pipeline.dtype.char in "gG":
-            found.append(f"its type {pipeline.dtype} has another form on every machine")
+            reasons.append(f"its type {pipeline.dtype} has another form on every machine")
         elif not is_representable_in_zarr_v2(pipeline.dtype):
-            found.append(f"its compound type {pipeline.dtype} has bytes between its members")
+            reasons.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif find_memory_order(pipeline, array.ndim) is None:
-            found.append(
+            reasons.append(
                 f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
             )
         elif pipeline.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
-            found.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
-    if not found and find_common_grid(array) is None:
-        found.append(describe_grids(array, dims))
-    return list(dict.fromkeys(found))
+            reasons.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
+    if not reasons and find_common_grid(array) is None:
+        reasons.append(describe_grids(array, dims))
+    return list(dict.fromkeys(reasons))
 
 
 def find_memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
     """Return the memory order of a layout, "C" or "F", or None if it is neither."""
-    shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
-    if len(shown) != len(pipeline.layout):
+    axes = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(axes) != len(pipeline.layout):
         return None
-    if shown == sorted(shown):
+    if axes == sorted(axes):
         return "C"
-    return "F" if shown == list(range(ndim))[::-1] else None
+    return "F" if axes == list(range(ndim))[::-1] else None
 
 
 def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
@@ -202,7 +203,7 @@ def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
 
 
 def _describe_packing(array: ManifestArray) -> str:
-    """Describe why attributes cannot express the packing of an array."""
+    """Return the reason why attributes cannot express the packing of an array."""
     if len({p.packing for p in array.pipelines}) > 1:
         return "its CF packing differs between files"
     if array.has_gaps:
@@ -211,27 +212,34 @@ def _describe_packing(array: ManifestArray) -> str:
 
 
 def _describe_pipelines(array: ManifestArray) -> str:
-    first = {
+    """Describe how the pipelines of an array differ, and in which files."""
+    first_files = {
         number: _find_first_file(array, number) for number in range(min(2, len(array.pipelines)))
     }
     a, b = array.pipelines[:2]
-    names = _list_differing(a, b)
+    names = _list_differing_parts(a, b)
     verb = "change" if len(names) > 1 or names[0].endswith("s") else "changes"
     return (
         f"its chunks use {len(array.pipelines)} encodings "
-        f"({', '.join(names)} {verb} at {first[1]}, unlike {first[0]})"
+        f"({', '.join(names)} {verb} at {first_files[1]}, unlike {first_files[0]})"
     )
 
 
-def _list_differing(a: CodecPipeline, b: CodecPipeline) -> list[str]:
+def _list_differing_parts(one: CodecPipeline, other: CodecPipeline) -> list[str]:
     """Return the parts in which two pipelines differ; for CF packing, the attributes."""
     parts = ("dtype", "codecs", "fill", "layout", "flipped")
-    found = [name for name in parts if getattr(a, name) != getattr(b, name)]
-    if a.packing == b.packing:
-        return found
-    ours, theirs = ({} if p.packing is None else p.packing.attributes for p in (a, b))
-    names = [n for n in {**ours, **theirs} if repr(ours.get(n)) != repr(theirs.get(n))]
-    return found + (names or ["CF packing"])
+    differing = [name for name in parts if getattr(one, name) != getattr(other, name)]
+    if one.packing == other.packing:
+        return differing
+    attributes, other_attributes = (
+        {} if p.packing is None else p.packing.attributes for p in (one, other)
+    )
+    names = [
+        n
+        for n in {**attributes, **other_attributes}
+        if repr(attributes.get(n)) != repr(other_attributes.get(n))
+    ]
+    return differing + (names or ["CF packing"])
 
 
 def _find_first_file(array: ManifestArray, pipeline: int) -> str:
@@ -247,14 +255,14 @@ def _find_first_file(array: ManifestArray, pipeline: int) -> str:
 
 
 def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
-    """Describe why the chunks of an array do not form a regular grid."""
+    """Return the reason why the chunks of an array do not form a regular grid."""
     for axis in range(array.ndim):
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:
                 slabs = fragment.axes[axis].slabs()
                 lengths = ", ".join(map(str, slabs.encoded[:8].tolist()))
-                odd = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
-                first, other = (_find_file_of_slab(fragment, axis, i) for i in (0, odd))
+                differing = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
+                first, other = (_find_file_of_slab(fragment, axis, i) for i in (0, differing))
                 along = repr(dims[axis]) if dims else f"axis {axis}"
                 return (
                     f"chunk lengths along {along} vary ({lengths}, ...; {first} and {other} "
@@ -269,7 +277,7 @@ def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
 
 
 def _find_file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
-    """Return the first file with chunks of one slab."""
+    """Return the first file with chunks in a slab."""
     manifest = fragment.manifest.take(axis, slice(slab, slab + 1)).loaded()
-    found = manifest.file[manifest.file >= 0]
-    return manifest.files[int(found[0])].url if found.size else "missing chunks"
+    files_of_chunks = manifest.file[manifest.file >= 0]
+    return manifest.files[int(files_of_chunks[0])].url if files_of_chunks.size else "missing chunks"

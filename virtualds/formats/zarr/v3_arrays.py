@@ -1,10 +1,10 @@
-"""Converts virtual arrays to Zarr v3 array metadata with parts of manifests, and back.
+"""Convert virtual arrays to Zarr v3 array metadata with parts of manifests, and back.
 
 Plain Zarr is preferred: one pipeline as codecs, chunks on a regular or ``rectilinear`` grid (Zarr
-core specification version 3.0, "Array metadata", and what is registered in zarr-extensions). Other
-arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
-fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. Readers must understand these
-extensions; ``docs/reference/formats/zarr-v3.md`` specifies them.
+core specification version 3.0, "Array metadata", and zarr-extensions). Other arrays (several
+pipelines, CF packing that differs between files, hidden elements of chunks, several fragments) use
+the chunk grid `FRAGMENTS` and the codec `PIPELINES`. Readers must understand these extensions;
+``docs/reference/formats/zarr-v3.md`` specifies them.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from virtualds.formats.zarr.data_types import (
     data_type_to_v3,
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
-    encode_text,
+    encode_strings,
     fill_value_from_v3,
     fill_value_to_v3,
     parse_extension,
-    to_text_objects,
+    to_string_objects,
 )
 from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.json_values import from_json, is_shape, to_json
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
-"""Names of our extensions: a chunk grid, a codec, and a data type."""
-EVEN_AXIS = ("size", "chunk", "hidden", "last")
-LISTED_AXIS = ("lengths", "stored", "hidden")
+"""Names of extensions of virtualds: a chunk grid, a codec, and a data type."""
+EVEN_AXIS_KEYS = ("size", "chunk", "hidden", "last")
+LISTED_AXIS_KEYS = ("lengths", "stored", "hidden")
 _AXES: RecordCache[ChunkAxis] = RecordCache(8)
 """Axes by the size of the array and the chunks as in JSON; one of a million chunks has 10 MB."""
-PIPELINE = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
-"""Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
+PIPELINE_KEYS = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
+"""Keys of an axis of a fragment, in its two forms, and of a pipeline."""
 MAX_EMPTY = 2**20
 """Maximum number of slabs without elements along an axis."""
 REQUIRED_KEYS = (
@@ -77,14 +77,14 @@ OPTIONAL_KEYS = ("attributes", "dimension_names", "storage_transformers")
 GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
 """Supported grids, and the key of chunk lengths in their configurations."""
 TEXT = "string"
-"""The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
+"""The data type of variable-length strings (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
 """The minimum size in bytes of an array whose chunks are compressed."""
 MAX_JOIN_RATIO = 8
-"""The maximum ratio of a chunk's length to the values after it at which both are joined."""
+"""The maximum ratio of the length of a chunk to that of new values at which both are joined."""
 MAX_UNFINISHED = 3
-"""The maximum number of chunks of values that are still joined with later values; opening a remote
-set takes one request for each."""
+"""The maximum number of chunks of values of different lengths. Opening a remote set takes one
+request for each."""
 CHUNK_BYTES = 2**26
 """The maximum size in bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -107,10 +107,10 @@ and the number of its pipelines (0 for plain Zarr)."""
 
 
 def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array in Zarr v3, in plain Zarr if possible.
+    """Return the Zarr v3 form of an array, in plain Zarr if possible.
 
-    Returns the content of its ``zarr.json``, without attributes, dimensions and storage
-    transformers, and the parts of its manifest.
+    Returns the content of ``zarr.json``, without attributes, dimensions and storage transformers,
+    and the parts of the manifest.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
@@ -118,38 +118,40 @@ def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
-    """Return whether an array uses our extensions."""
+    """Return whether an array uses the extensions of virtualds."""
     grid = metadata.get("chunk_grid")
     return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
 
 
 def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]] | None:
-    """Describe an array in plain Zarr, or return None if that cannot express it."""
+    """Return the form of an array in plain Zarr, or None if there is none."""
     if len(array.pipelines) > 1:
         return None
     pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
-    same = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder("=")
-    kind = data_type_to_v3(pipeline.dtype)
-    grid = grid_to_v3(array) if same and kind is not None else None
+    is_unpacked = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder(
+        "="
+    )
+    data_type = data_type_to_v3(pipeline.dtype)
+    grid = grid_to_v3(array) if is_unpacked and data_type is not None else None
     if grid is None:
         return None
     codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
     if codecs is None:
         return None
     fill = fill_value_to_v3(pipeline.fill_value, pipeline.dtype)
-    metadata = build_metadata(array.shape, kind, grid, fill, codecs)
+    metadata = build_metadata(array.shape, data_type, grid, fill, codecs)
     axes = axes_from_v3(array.shape, grid)
     parts = [ManifestPart(0, find_origin(f, axes), f.manifest) for f in array.fragments]
     return metadata, parts
 
 
 def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array with our extensions, fragment by fragment."""
-    kind, dtype = data_type_to_v3(array.dtype), array.dtype
-    if kind is not None:
+    """Return the form of an array with the extensions of virtualds, by fragment."""
+    data_type, dtype = data_type_to_v3(array.dtype), array.dtype
+    if data_type is not None:
         fill = fill_value_to_v3(array.fill_value, dtype)
     else:
-        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(dtype)}}
+        data_type = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(dtype)}}
         raw = np.asarray(array.fill_value).astype(dtype).tobytes()
         fill = base64.b64encode(raw).decode()
     fragments = [
@@ -159,7 +161,7 @@ def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestP
     grid = {"name": FRAGMENTS, "configuration": {"fragments": fragments}}
     pipelines = [_pipeline_to_json(p) for p in array.pipelines]
     codecs = [{"name": PIPELINES, "configuration": {"pipelines": pipelines}}]
-    metadata = build_metadata(array.shape, kind, grid, fill, codecs)
+    metadata = build_metadata(array.shape, data_type, grid, fill, codecs)
     parts = [
         ManifestPart(number, (0,) * array.ndim, f.manifest)
         for number, f in enumerate(array.fragments)
@@ -168,14 +170,14 @@ def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestP
 
 
 def build_metadata(
-    shape: tuple[int, ...], kind: Any, grid: Any, fill: Any, codecs: Any
+    shape: tuple[int, ...], data_type: Any, grid: Any, fill: Any, codecs: Any
 ) -> dict[str, Any]:
     """Return the content of ``zarr.json``; data type, grid, fill value and codecs are JSON."""
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
-        "data_type": kind,
+        "data_type": data_type,
         "chunk_grid": grid,
         "chunk_key_encoding": PLAIN_KEYS.to_json(),
         "fill_value": fill,
@@ -184,6 +186,7 @@ def build_metadata(
 
 
 def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
+    """Return the chunk axis of a fragment as JSON."""
     if isinstance(axis, RegularAxis):
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
     slabs = axis.slabs()
@@ -219,23 +222,24 @@ def _read_runs(items: Sequence[Any]) -> Ints | None:
 
 
 def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
+    """Return a pipeline as JSON."""
     layout = [
         {"length": e.length, "index": e.index} if isinstance(e, FixedAxis) else e
         for e in pipeline.layout
     ]
-    found = {
+    document = {
         "dtype": dtype_to_json(pipeline.dtype),
         "codecs": [codec.to_zarr_v3(pipeline.dtype.itemsize) for codec in pipeline.codecs],
         "fill": None if pipeline.fill is None else base64.b64encode(pipeline.fill).decode(),
         "layout": layout,
     }
     if pipeline.flipped:
-        # readers of version 1.1 refuse a key that they do not know
-        found["flipped"] = list(pipeline.flipped)
+        # readers of version 1.1 refuse unknown keys
+        document["flipped"] = list(pipeline.flipped)
     if (packing := pipeline.packing) is not None:
         attributes, types = to_json(packing.attributes)
-        found["packing"] = {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
-    return found
+        document["packing"] = {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
+    return document
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
@@ -253,17 +257,17 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
 
 
 def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> ManifestArray:
-    """Return the array that the content of ``zarr.json`` describes."""
+    """Return the array that a ``zarr.json`` describes."""
     shape = tuple(metadata["shape"])
     if is_extended(metadata):
-        return _build_array(shape, metadata, manifests)
+        return _extended_from_v3(shape, metadata, manifests)
     pipeline = pipeline_from_v3(metadata)
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
     count: int = prod(grid)
     parts = manifests([grid], 0) if count else []
     if not parts and count:
-        # the grid of an array without references is kept for references to come
+        # keep the grid of an array without references, to which references may be appended
         parts = [ManifestPart(0, (0,) * len(grid), ChunkManifest.missing(grid))]
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return ManifestArray.from_fragment(build_part_fragment(parts[0], axes), pipeline)
@@ -276,7 +280,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
 def build_part_fragment(
     part: ManifestPart, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()
 ) -> Fragment:
-    """Return the fragment of a part of the chunks of some axes."""
+    """Return the fragment of a part of a manifest on chunk axes."""
     start = start or (0,) * len(axes)
     if part.manifest.shape == tuple(axis.nchunks for axis in axes):
         return Fragment(start, axes, part.manifest)
@@ -289,59 +293,61 @@ def build_part_fragment(
     return Fragment(tuple(begin), tuple(fragment_axes), part.manifest)
 
 
-def _build_array(
+def _extended_from_v3(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
+    """Return an array that uses the extensions of virtualds."""
     grid = metadata["chunk_grid"]["configuration"]
-    check_extras(grid, {"fragments"})
-    described: list[tuple[tuple[int, ...], tuple[ChunkAxis, ...]]] = []
+    check_keys(grid, {"fragments"})
+    starts_and_axes: list[tuple[tuple[int, ...], tuple[ChunkAxis, ...]]] = []
     for fragment in grid["fragments"]:
-        check_extras(fragment, {"start", "axes"})
+        check_keys(fragment, {"start", "axes"})
         axes = zip(fragment["axes"], shape, strict=True)
         fragment_axes = tuple(
             _share_axis(axis, size, partial(_axis_from_json, axis, size)) for axis, size in axes
         )
-        described.append((tuple(fragment["start"]), fragment_axes))
+        starts_and_axes.append((tuple(fragment["start"]), fragment_axes))
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
         raise UnsupportedError(f"codec {codec['name']!r} in an array of fragments")
-    check_extras(codec["configuration"], {"pipelines"})
+    check_keys(codec["configuration"], {"pipelines"})
     pipelines = tuple(map(_pipeline_from_json, codec["configuration"]["pipelines"]))
-    kind = metadata["data_type"]
-    if isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE:
-        dtype = dtype_from_json(kind["configuration"]["dtype"])
+    data_type = metadata["data_type"]
+    if isinstance(data_type, Mapping) and data_type.get("name") == NUMPY_TYPE:
+        dtype = dtype_from_json(data_type["configuration"]["dtype"])
         fill = np.frombuffer(base64.b64decode(metadata["fill_value"]), dtype)[0]
     else:
-        dtype = data_type_from_v3(kind)
+        dtype = data_type_from_v3(data_type)
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
     count = max(len(pipelines), 1)
     parts = (
-        manifests([tuple(a.nchunks for a in axes) for _, axes in described], count)
-        if described
+        manifests([tuple(a.nchunks for a in axes) for _, axes in starts_and_axes], count)
+        if starts_and_axes
         else []
     )
     fragments = [
-        build_part_fragment(p, described[p.fragment][1], described[p.fragment][0]) for p in parts
+        build_part_fragment(p, starts_and_axes[p.fragment][1], starts_and_axes[p.fragment][0])
+        for p in parts
     ]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
-    found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
-    return replace(found, fill_value=fill)
+    array = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
+    return replace(array, fill_value=fill)
 
 
 def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     """Return the chunk axis of a fragment; the array has ``size`` elements along it."""
-    check_extras(config, {*EVEN_AXIS, *LISTED_AXIS})
+    check_keys(config, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS})
     if "size" in config:
-        numbers = [config[name] for name in EVEN_AXIS]
+        numbers = [config[name] for name in EVEN_AXIS_KEYS]
         if any(type(n) is not int for n in numbers):
             raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     config = {"stored": config["lengths"], **config}
-    runs = [run for name in LISTED_AXIS if (run := _read_runs(config[name])) is not None]
+    runs = [run for name in LISTED_AXIS_KEYS if (run := _read_runs(config[name])) is not None]
     # check before memory is allocated
     counts = {sum(run[:, 1].tolist()) for run in runs}
-    if len(runs) < len(LISTED_AXIS) or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
+    if len(runs) < len(LISTED_AXIS_KEYS) or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
         raise FormatError(
             f"lengths {config['lengths']!r:.80}, stored {config['stored']!r:.80}, hidden "
             f"{config['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
@@ -350,16 +356,17 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
 
 
 def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
-    check_extras(config, PIPELINE)
+    """Return the pipeline that `_pipeline_to_json` describes."""
+    check_keys(config, PIPELINE_KEYS)
     dtype = dtype_from_json(config["dtype"])
     codecs = tuple(
         codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in config["codecs"]
     )
     layout: list[FixedAxis | int] = []
     for entry in config["layout"]:
-        # a number denotes that axis of the array
+        # a number is an axis of the array
         if isinstance(entry, Mapping):
-            check_extras(entry, {"length", "index"})
+            check_keys(entry, {"length", "index"})
             layout.append(FixedAxis(entry["length"], entry["index"]))
         else:
             layout.append(int(entry))
@@ -373,7 +380,8 @@ def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
 
 
 def _packing_from_json(config: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
-    check_extras(config, {"dtype", "attributes", "types"})
+    """Return the CF decoding of stored numbers that a pipeline describes."""
+    check_keys(config, {"dtype", "attributes", "types"})
     types = config["types"]
     attributes = {n: from_json(v, types.get(n)) for n, v in config["attributes"].items()}
     dtype = np.dtype(config["dtype"])
@@ -388,17 +396,17 @@ def dtype_from_json(value: Any) -> np.dtype[Any]:
         return dtype_from_zarr_v2(value)
     names, kinds, shapes, offsets = zip(*value["members"], strict=True)
     formats = [(dtype_from_json(k), tuple(s)) for k, s in zip(kinds, shapes, strict=True)]
-    spelled: Any = {
+    fields: Any = {
         "names": list(names),
         "formats": formats,
         "offsets": list(offsets),
         "itemsize": value["itemsize"],
     }
-    found: np.dtype[Any] = np.dtype(spelled)
-    return found
+    dtype: np.dtype[Any] = np.dtype(fields)
+    return dtype
 
 
-# ---------------------------------------------------------------------- as a whole
+# ---------------------------------------------------------------------- checks
 
 
 def check_zarr_v3(metadata: Any) -> None:
@@ -408,8 +416,8 @@ def check_zarr_v3(metadata: Any) -> None:
     for key, value in (("zarr_format", 3), ("node_type", "array")):
         if (found := metadata.get(key)) != value:
             raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
-    if absent := set(REQUIRED_KEYS) - metadata.keys():
-        raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
+    if missing := set(REQUIRED_KEYS) - metadata.keys():
+        raise FormatError(f"zarr.json: there is no {min(missing)!r}; the metadata is damaged")
     shape, names = metadata["shape"], metadata.get("dimension_names")
     if not is_shape(shape):
         raise FormatError(f"zarr.json: shape {shape!r}; the metadata is damaged")
@@ -424,11 +432,11 @@ def check_zarr_v3(metadata: Any) -> None:
     for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
-    check_extras(metadata, {*REQUIRED_KEYS, *OPTIONAL_KEYS})
+    check_keys(metadata, {*REQUIRED_KEYS, *OPTIONAL_KEYS})
 
 
-def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise an error for unknown keys, unless they are marked as not needing to be understood."""
+def check_keys(metadata: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise an error for unknown keys, unless readers may ignore them (``must_understand``)."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
     for key in sorted(metadata.keys() - set(known)):
@@ -446,15 +454,15 @@ def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
 def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     """Return the chunk grid on which all fragments of an array are, or None.
 
-    It is ``regular`` if possible, else ``rectilinear``. Returns None if chunks have hidden
-    elements, if fragments are chunked in different ways, and if gaps between fragments have another
-    value than missing chunks.
+    The grid is ``regular`` if possible, else ``rectilinear``. There is none if chunks have hidden
+    elements, if fragments are chunked differently, or if gaps between fragments have another value
+    than missing chunks.
     """
     if not array.gaps_read_as_missing:
         return None
     chunks = find_regular_chunks(array.shape, array.fragments)
     if chunks is None and not array.size:
-        # fragments without elements have no chunks, whose position could matter
+        # fragments without elements have no chunks, so their positions do not matter
         chunks = find_regular_chunks(array.shape, ())
     if chunks is not None:
         return {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}
@@ -462,7 +470,7 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     if lengths is None:
         return None
     # runs of length 1 are written as a single number
-    shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(one)] for one in lengths]
+    shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(row)] for row in lengths]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
 
 
@@ -513,7 +521,8 @@ def _share_axis(config: Any, size: int, make: Callable[[], ChunkAxis]) -> ChunkA
 
 
 def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
-    # along empty axes, some writers have chunks of length 0
+    """Return an axis with chunks of one length."""
+    # some writers have chunks of length 0 along empty axes
     if type(length) is not int or length < min(size, 1):
         raise _axis_error(size, length, axis)
     return ChunkAxis.regular(size, max(length, 1))
@@ -542,6 +551,7 @@ def _build_axis(size: int, lengths: Any, axis: int) -> ChunkAxis:
 
 
 def _axis_error(size: int, lengths: Any, axis: int) -> FormatError:
+    """Return the error for chunks that do not cover an axis."""
     return FormatError(
         f"chunk_grid: chunks of {lengths!r} along axis {axis} do not cover its {size} elements; "
         f"the metadata is damaged"
@@ -549,7 +559,7 @@ def _axis_error(size: int, lengths: Any, axis: int) -> FormatError:
 
 
 def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chunks per axis of an array."""
+    """Return the number of chunks of an array along each axis."""
     axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
     return tuple(axis.nchunks for axis in axes)
 
@@ -561,57 +571,56 @@ class NativeArray(NamedTuple):
     chunks: Iterator[tuple[tuple[int, ...], bytes]]
 
 
-def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
-    """Describe values in memory, or return None if plain Zarr cannot express them.
+def values_to_v3(values: npt.NDArray[Any], existing: Sequence[int] = ()) -> NativeArray | None:
+    """Return values in memory as plain Zarr, or None if that cannot express them.
 
-    ``known`` are the lengths, along the first axis, of the chunks that a set already has of these
-    values: new values after them become separate chunks, so that the old ones need not change.
+    ``existing`` are the lengths, along the first axis, of the chunks of these values that a set
+    already has. New values become separate chunks, so that existing chunks need not change.
     """
-    text = values.dtype.kind in "OUT"
-    kind = TEXT if text else data_type_to_v3(values.dtype)
-    if kind is None:
+    is_text = values.dtype.kind in "OUT"
+    data_type = TEXT if is_text else data_type_to_v3(values.dtype)
+    if data_type is None:
         return None
-    if text:
-        values = to_text_objects(values)
-    rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
+    if is_text:
+        values = to_string_objects(values)
+    row_nbytes = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
     lengths: Sequence[int] = ()
     if shape:
-        shape[0] = min(shape[0], max(CHUNK_BYTES // rows, 1))
-    if values.nbytes >= COMPRESSED_FROM and not text:
-        lengths = _extend_chunks(known, len(values), shape[0])
+        shape[0] = min(shape[0], max(CHUNK_BYTES // row_nbytes, 1))
+    if values.nbytes >= COMPRESSED_FROM and not is_text:
+        lengths = _extend_chunks(existing, len(values), shape[0])
     grid: dict[str, Any] = {"name": "regular", "configuration": {"chunk_shape": shape}}
     if lengths:
-        cuts = {"kind": "inline", "chunk_shapes": [list(lengths), *shape[1:]]}
-        grid = {"name": "rectilinear", "configuration": cuts}
-    codecs: list[dict[str, Any]] = [_serialiser_of(values.dtype)]
+        configuration = {"kind": "inline", "chunk_shapes": [list(lengths), *shape[1:]]}
+        grid = {"name": "rectilinear", "configuration": configuration}
+    codecs: list[dict[str, Any]] = [_find_serialiser(values.dtype)]
     if values.nbytes >= COMPRESSED_FROM:
         codecs.append(ZSTD)
-    fill = "" if text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
-    metadata = build_metadata(values.shape, kind, grid, fill, codecs)
+    fill = "" if is_text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
+    metadata = build_metadata(values.shape, data_type, grid, fill, codecs)
     return NativeArray(metadata, _encode_chunks(values, grid, compress=len(codecs) > 1))
 
 
-def _extend_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
-    """Return the lengths of chunks after an extension; only the last few chunks change.
+def _extend_chunks(existing: Sequence[int], size: int, max_length: int) -> Sequence[int]:
+    """Return the lengths of chunks after an append, or an empty sequence for regular chunks.
 
-    A chunk is merged with the values after it once these are not much shorter. So each value is
-    written only a few times, and there are few chunks. Returns an empty sequence if they are
-    regular.
+    Only the last few chunks change: a chunk is joined with the values after it when these are not
+    much shorter. So each value is written only a few times, and there are few chunks.
     """
-    if not known or not 0 < sum(known) < size or max(known) > most:
+    if not existing or not 0 < sum(existing) < size or max(existing) > max_length:
         return ()
-    found = [*known, size - sum(known)]
-    while len(found) > 1 and (
-        found[-2] <= MAX_JOIN_RATIO * found[-1] or len(found) > MAX_UNFINISHED
+    lengths = [*existing, size - sum(existing)]
+    while len(lengths) > 1 and (
+        lengths[-2] <= MAX_JOIN_RATIO * lengths[-1] or len(lengths) > MAX_UNFINISHED
     ):
-        if found[-2] + found[-1] > most:
+        if lengths[-2] + lengths[-1] > max_length:
             return ()
-        found[-2:] = [found[-2] + found[-1]]
-    return found if len(found) > 1 else ()
+        lengths[-2:] = [lengths[-2] + lengths[-1]]
+    return lengths if len(lengths) > 1 else ()
 
 
-def _serialiser_of(dtype: np.dtype[Any]) -> dict[str, Any]:
+def _find_serialiser(dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return the codec that converts values to bytes, as `encode_chunk` does."""
     if dtype.kind == "O":
         return {"name": "vlen-utf8"}
@@ -622,19 +631,19 @@ def _serialiser_of(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
-    """Encode a chunk of a given shape without compression, padded if there are fewer values."""
-    text = values.dtype.kind == "O"
+    """Return values as an uncompressed chunk, padded to a shape."""
+    is_text = values.dtype.kind == "O"
     if values.shape != shape:
-        whole = np.full(shape, "", object) if text else np.zeros(shape, values.dtype)
-        whole[tuple(slice(0, n) for n in values.shape)] = values
-        values = whole
-    return encode_text(values) if text else values.tobytes()
+        padded = np.full(shape, "", object) if is_text else np.zeros(shape, values.dtype)
+        padded[tuple(slice(0, n) for n in values.shape)] = values
+        values = padded
+    return encode_strings(values) if is_text else values.tobytes()
 
 
 def _encode_chunks(
     values: npt.NDArray[Any], grid: dict[str, Any], compress: bool
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Yield encoded chunks; those at the edge are padded."""
+    """Yield the index and the bytes of each chunk; chunks at the edge are padded."""
     import numcodecs
 
     slabs = [axis.slabs() for axis in axes_from_v3(values.shape, grid)]
@@ -642,6 +651,6 @@ def _encode_chunks(
         pairs = list(zip(slabs, chunk_id, strict=True))
         box: Any = tuple(slice(*along.edges[i : i + 2].tolist()) for along, i in pairs)
         shape = tuple(int(along.encoded[i]) for along, i in pairs)
-        # the ellipsis keeps a string without axes an array
+        # with the ellipsis, numpy returns an array also for a 0-D string
         data = encode_chunk(values[(*box, ...)], shape)
         yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

@@ -1,6 +1,6 @@
-"""The plan of writing a group as Zarr: its nodes, and the references of its chunks.
+"""Plan how to write a group as Zarr: its nodes, and the references of its chunks.
 
-`plan_writing` makes a plan for Zarr v3, and `Hierarchy` one for Zarr v2, with chunks as manifests.
+`plan_writing` returns the plan for Zarr v3. `Hierarchy` is the form of a group in Zarr v2.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from virtualds.formats.referenced_files import NumberedFiles
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
-    encode_text,
+    encode_strings,
     fill_to_attribute,
     fill_to_zarr_v2,
     is_exact,
     pack_members,
-    to_text_objects,
+    to_string_objects,
 )
 from virtualds.formats.zarr.document import (
     DIMENSIONS,
@@ -53,9 +53,9 @@ from virtualds.formats.zarr.v2_arrays import (
     ZarrArray,
     build_zarr_v2,
     describe_storage,
+    list_unsupported_reasons,
     read_chunk_grid,
     to_zarr_v2,
-    unsupported_reasons,
 )
 from virtualds.formats.zarr.v3_arrays import (
     ManifestPart,
@@ -75,13 +75,13 @@ ZARR_V3 = (
 REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_LEAVE_OUT}"
 """The remedy for variables that a hierarchy cannot store."""
 RELATIVE = "relative_paths"
-"""The note of a set whose urls are relative to its folder, for later writers."""
+"""The note of a set with relative urls, for later writers."""
 MAX_INLINE = 2**20
 """The maximum size in bytes of missing chunks of one array that are written out inline."""
-CHUNK_ENTRIES = ("contiguous", "chunksizes")
-"""Encoding entries about the chunks of a variable."""
-SET_ENTRIES = ("zstd", "complevel", *CHUNK_ENTRIES)
-"""Encoding entries that a set determines for values that it stores as Zarr v3."""
+CHUNK_ENCODING = ("contiguous", "chunksizes")
+"""Names of encoding entries about the chunks of a variable."""
+SET_ENCODING = ("zstd", "complevel", *CHUNK_ENCODING)
+"""Names of encoding entries that a set determines for values that it stores as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
 
@@ -89,13 +89,13 @@ ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 class PlannedArray:
     """An array to write: its metadata, and its chunks or references.
 
-    If it is ``known``, the set already has everything except its metadata.
+    If ``has_known_values``, the set already has the values, and only the metadata are written.
     """
 
     metadata: dict[str, Any]
     parts: list[ManifestPart]
     values: NativeArray | None
-    known: bool = False
+    has_known_values: bool = False
 
 
 class WritePlan(NamedTuple):
@@ -121,10 +121,10 @@ def plan_writing(
     format_name: str = "zarr-v3",
     grids: tuple[str, ...] = (),
 ) -> WritePlan:
-    """Return the plan of writing a group to a folder; errors name all unsupported variables.
+    """Return the plan for writing a group to a folder; errors name all unsupported variables.
 
-    ``before`` is the snapshot of an existing set. ``grids`` are the chunk grids that are allowed by
-    a format that stores only plain Zarr.
+    ``before`` is the snapshot of an existing set. ``grids`` are the chunk grids of a format that
+    stores only plain Zarr.
     """
     planner = _Planner(root, before, grids)
     nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
@@ -143,7 +143,7 @@ def collect_references(
 
 @contextmanager
 def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
-    """Suggest zarr-v3 in errors about a group that another format cannot store."""
+    """Suggest zarr-v3 in errors of a block about a group that another format cannot store."""
     try:
         yield
     except UnsupportedError as error:
@@ -159,9 +159,9 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
 
 @contextmanager
 def suggest_instead(remedy: str, zarr_v3: str = "") -> Iterator[None]:
-    """Replace the remedy for unsupported variables in errors of a call without a dataset.
+    """Replace the remedy for unsupported variables in errors of a block without a dataset.
 
-    ``zarr_v3`` is put before it if zarr-v3 supports what the format does not.
+    ``zarr_v3`` is put before it if zarr-v3 can store the variables.
     """
     try:
         yield
@@ -179,10 +179,9 @@ def _plan_nodes(
     plan_group: Callable[[str, ManifestGroup], Any],
     plan_variable: Callable[[str, ManifestVariable], Any],
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the plan of every node by path, and all problems.
+    """Return the plans of all nodes by path, and all problems.
 
-    The two functions take the path of a node and the node, and raise errors that list problems line
-    by line.
+    The functions take the path of a node and the node, and raise errors with one problem per line.
     """
     planned: dict[str, Any] = {}
     problems: list[str] = []
@@ -202,15 +201,15 @@ def _plan_nodes(
 
 
 def _encode_group(path: str, group: ManifestGroup, notes: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a group as JSON; record what JSON cannot express in ``notes``."""
+    """Return the attributes of a group as JSON, and add to ``notes`` what JSON cannot express."""
     attributes, types = to_json(group.attributes)
-    noted: dict[str, Any] = {"attributes": types} if types else {}
+    group_notes: dict[str, Any] = {"attributes": types} if types else {}
     if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
-        noted["unlimited_dims"] = unlimited
+        group_notes["unlimited_dims"] = unlimited
     if group.notes:
-        noted["sync"] = dict(group.notes)
-    if noted:
-        notes[path] = noted
+        group_notes["sync"] = dict(group.notes)
+    if group_notes:
+        notes[path] = group_notes
     return attributes
 
 
@@ -219,10 +218,10 @@ def _encode_attributes(
     dtype: np.dtype[Any],
     stored: ManifestArray | None,
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return attributes as JSON, notes on what JSON and references lack, and a fill value.
+    """Return attributes as JSON, notes on facts that JSON and references lack, and a fill value.
 
-    The fill value is the attribute ``_FillValue`` if it has the dtype of the array. Otherwise it is
-    None, and the attribute has the form that xarray gives it in Zarr v3.
+    The fill value is the attribute ``_FillValue`` if it has the dtype of the array, else None. The
+    attribute is encoded as xarray does in Zarr v3.
     """
     attributes = dict(variable.attributes)
     fill = attributes.get("_FillValue")
@@ -232,75 +231,76 @@ def _encode_attributes(
     plain, types = to_json(attributes)
     if fill is not None:
         types.pop("_FillValue", None)
-    notes = _select_declared(variable, stored)
+    notes = _list_encoding_notes(variable, stored)
     return plain, notes | ({"attributes": types} if types else {}), fill
 
 
 # ---------------------------------------------------------------------- encodings
 
 
-def _select_declared(
+def _list_encoding_notes(
     variable: ManifestVariable, stored: ManifestArray | None = None
 ) -> dict[str, Any]:
-    """Return the part of an encoding that cannot be derived from the metadata.
+    """Return notes on the encoding entries that cannot be derived from the metadata.
 
-    ``stored`` is the array that a reader of the set will find, or None for values that the set
-    stores in its own way.
+    ``stored`` is the array that readers of the set will find, or None for values that the set
+    stores natively.
     """
-    found: dict[str, Any] = {}
+    notes: dict[str, Any] = {}
     encoding = variable.encoding
     if NO_FILTERS.keys() <= encoding.keys() and variable.data.dtype.kind not in "OUT":
-        found = _describe_storage(variable, stored)
+        notes = _list_storage_notes(variable, stored)
     if encoding.get("dtype") == CHARACTER and variable.data.dtype.kind in "OUT":
-        found["characters"] = _describe_characters(variable)
+        notes["characters"] = _describe_characters(variable)
     enum = getattr(encoding.get("dtype"), "metadata", None)
     if enum and "enum" in enum:
         members = {name: int(value) for name, value in enum["enum"].items()}
-        found["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
+        notes["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
     if "least_significant_digit" in encoding:
-        found["least_significant_digit"] = int(encoding["least_significant_digit"])
-    return found
+        notes["least_significant_digit"] = int(encoding["least_significant_digit"])
+    return notes
 
 
 def _describe_characters(variable: ManifestVariable) -> dict[str, Any]:
-    """Describe the characters of the source that became strings."""
+    """Return notes on the characters of the source that became strings."""
     encoding = variable.encoding
-    found: dict[str, Any] = {
+    notes: dict[str, Any] = {
         name: str(encoding[name]) for name in ("char_dim_name", "_Encoding") if name in encoding
     }
     shape = encoding.get("original_shape", ())
     if len(shape) == variable.data.ndim + 1:
-        found["length"] = int(shape[-1])
-    return found
+        notes["length"] = int(shape[-1])
+    return notes
 
 
-def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) -> dict[str, Any]:
-    """Describe the storage in the source, as far as it does not follow from the references."""
+def _list_storage_notes(variable: ManifestVariable, stored: ManifestArray | None) -> dict[str, Any]:
+    """Return notes on the storage in the source that cannot be derived from the references."""
     encoding = variable.encoding
     if stored is None:
         derived, names = dict(NO_FILTERS), [*NO_FILTERS]
-        for name in SET_ENTRIES:
+        for name in SET_ENCODING:
             derived.pop(name, None)
     else:
-        # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk has it
+        # the encoding may name an HDF5 filter that was skipped in all chunks, as it did not shrink
+        # them
         derived = describe_storage(stored, variable.dims)
         names = [*NO_FILTERS]
-    # arrays of several files, or of a part of one, have no such source
+    # entries about chunks describe a source only if the array has all of it
     if stored is None and encoding.get("original_shape") == variable.data.shape:
-        names += CHUNK_ENTRIES
+        names += CHUNK_ENCODING
     elif stored is not None and stored.nchunks <= 1:
-        # a set stores the values inline if the source stored them with its metadata
-        inline = encoding.get("original_shape") == variable.data.shape and (
+        # values are inline if the source stored them with its metadata
+        is_inline = encoding.get("original_shape") == variable.data.shape and (
             not isinstance(variable.data, ManifestArray)
             or any(fragment.manifest.inline for fragment in variable.data.fragments)
         )
-        names += CHUNK_ENTRIES if inline else CHUNK_ENTRIES[:1]
+        names += CHUNK_ENCODING if is_inline else CHUNK_ENCODING[:1]
     missing = object()
     differing = {
         n: encoding[n] for n in names if n in encoding and encoding[n] != derived.get(n, missing)
     }
     if (chunks := differing.pop("chunksizes", None)) is not None:
-        # contiguous data have none
+        # contiguous data have no chunks
         differing["chunksizes"] = [int(n) for n in chunks]
     return {"encoding": differing} if differing else {}
 
@@ -324,28 +324,28 @@ class _Planner:
         return describe_group(_encode_group(path, group, self.notes["groups"]))
 
     def plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
-        """Plan an array."""
+        """Return the plan of an array."""
         _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[ManifestPart]()
         if data is None:
-            read = variable.read()
-            values = values_to_v3(read, self._find_lengths(path))
-            if values is None and read.dtype.hasobject:
-                raise _objects_error(read.dtype)
+            loaded = variable.read()
+            values = values_to_v3(loaded, self._find_existing_lengths(path))
+            if values is None and loaded.dtype.hasobject:
+                raise _objects_error(loaded.dtype)
             if values is None:
-                data = ManifestArray.from_values(read)
-        known = data is not None and self._has_known_values(path, data)
+                data = ManifestArray.from_values(loaded)
+        has_known_values = data is not None and self._has_known_values(path, data)
         if values is not None:
             metadata = values.metadata
-        elif known and self.before is not None:
+        elif has_known_values and self.before is not None:
             metadata = self.before.nodes[path]
         elif data is not None:
-            # files without references may have changed
+            # leave out files without references, which may have changed
             metadata, parts = describe_on_grids(data.prune(), self.grids, variable.dims)
         dtype = data.dtype if data is not None else variable.data.dtype
-        is_held = values is not None or known
-        attributes, notes, _ = _encode_attributes(variable, dtype, None if is_held else data)
+        is_in_set = values is not None or has_known_values
+        attributes, notes, _ = _encode_attributes(variable, dtype, None if is_in_set else data)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
@@ -353,9 +353,9 @@ class _Planner:
             "dimension_names": list(variable.dims),
             "storage_transformers": metadata.get("storage_transformers", []),
         }
-        return PlannedArray(metadata, parts, values, bool(known))
+        return PlannedArray(metadata, parts, values, bool(has_known_values))
 
-    def _find_lengths(self, path: str) -> tuple[int, ...]:
+    def _find_existing_lengths(self, path: str) -> tuple[int, ...]:
         """Return the lengths, along the first axis, of the chunks of values in the set."""
         node = self.before.nodes.get(path) if self.before else None
         if node is None or not node["shape"] or path not in self.before.notes.get("values", {}):  # type: ignore[union-attr]
@@ -364,39 +364,41 @@ class _Planner:
 
     def _has_known_values(self, path: str, array: ManifestArray) -> bool:
         """Return whether the set already has the values of an array at its path."""
-        noted = self.before.notes.get("values", {}).get(path) if self.before else None
-        if noted is None or self.before is None or len(array.fragments) != 1:
+        entry = self.before.notes.get("values", {}).get(path) if self.before else None
+        if entry is None or self.before is None or len(array.fragments) != 1:
             return False
-        same = list(array.shape) == self.before.nodes[path]["shape"]
+        is_same_shape = list(array.shape) == self.before.nodes[path]["shape"]
         manifest = array.manifest.loaded()
         urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
-        return same and urls == [
-            f"{self.root}/{c.get_path(path)}" for c in list_value_chunks(noted)
+        return is_same_shape and urls == [
+            f"{self.root}/{c.get_path(path)}" for c in list_value_chunks(entry)
         ]
 
 
 def describe_on_grids(
     array: ManifestArray, grids: tuple[str, ...], dims: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array in Zarr v3 on one of some chunk grids, or any grid if none are given.
+    """Return the Zarr v3 form of an array on one of ``grids``, or on any grid if there are none.
 
-    Uncompressed chunks are split if that gives such a grid. Errors name axes by ``dims``.
+    Uncompressed chunks are split if necessary. Errors name axes by ``dims``.
     """
     metadata, parts = array_to_v3(array)
     if not grids or metadata["chunk_grid"]["name"] in grids:
         return metadata, parts
-    regular, moved = array_to_v3(to_regular_chunks(array, permuted=True))
+    regular, regular_parts = array_to_v3(to_regular_chunks(array, permuted=True))
     if regular["chunk_grid"]["name"] in grids:
-        return regular, moved
-    found = unsupported_reasons(array, dims) or ["Zarr has no plain form for how it is stored"]
+        return regular, regular_parts
+    reasons = list_unsupported_reasons(array, dims) or [
+        "Zarr has no plain form for how it is stored"
+    ]
     hint = ""
     if metadata["chunk_grid"]["name"] == "rectilinear":
         hint = " (rectilinear=True writes it for those who have that grid)"
-    raise UnsupportedError(f"{', '.join(found)}{hint}")
+    raise UnsupportedError(f"{', '.join(reasons)}{hint}")
 
 
 def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -> list[str]:
-    """Return the reason why Zarr v3 with some grids, or Zarr v2, cannot describe a variable."""
+    """Return the reasons why Zarr v3 with ``grids``, or Zarr v2, cannot describe a variable."""
     try:
         if grids is None:
             _describe_array(variable)
@@ -408,25 +410,26 @@ def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -
 
 
 def choose_grids(rectilinear: bool | None) -> tuple[str, ...]:
-    """Return the chunk grids of Zarr to write; the second one is experimental in zarr-python."""
+    """Return the chunk grids to write; ``rectilinear`` is experimental in zarr-python."""
     return ("regular", "rectilinear")[: 1 + bool(rectilinear)]
 
 
 def list_obstacles_of_icechunk(
     variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
 ) -> list[str]:
-    """Return the reason why Icechunk, even if not installed, cannot store a virtual variable."""
+    """Return the reasons why Icechunk cannot store a virtual variable; it need not be installed."""
     return _list_obstacles(variable, choose_grids(rectilinear))
 
 
 def list_obstacles_of_kerchunk(
     variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
 ) -> list[str]:
-    """Return the reason why references with metadata of a Zarr version cannot store a variable."""
+    """Return the reasons why kerchunk references of a Zarr version cannot store a variable."""
     return _list_obstacles(variable, choose_grids(False) if zarr_format == 3 else None)
 
 
 def _check_name(path: str) -> None:
+    """Raise an error for a path that Zarr v3 reserves."""
     if not is_node_path(path):
         raise UnsupportedError(
             "Zarr v3 reserves its name; rename it with ds.rename (in preprocess= where files are "
@@ -436,13 +439,12 @@ def _check_name(path: str) -> None:
 
 @dataclass
 class Hierarchy:
-    """A group and all groups below it as a Zarr v2 hierarchy.
+    """A group and its subgroups as a Zarr v2 hierarchy.
 
-    ``metadata`` are by key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on, and
-    ``manifests`` by path of the array; an array in memory is one inline chunk. ``notes`` are facts
-    that the metadata cannot express: ``files`` (url to size, mtime, etag), ``groups`` and
-    ``arrays`` by path. ``base`` is the url of the set, if urls are written relative to its parent
-    folder.
+    ``metadata`` are by key, such as ``.zgroup`` and ``a/v/.zarray``, and ``manifests`` by path of
+    the array; an array in memory is one inline chunk. ``notes`` are facts that the metadata cannot
+    express: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays`` by path. ``base`` is
+    the url of the set if urls are written relative to its parent folder.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -461,24 +463,27 @@ class Hierarchy:
         sources: ListSources = lambda manifest: manifest.prune().sources,
         relative: bool = False,
     ) -> Hierarchy:
-        """Create the hierarchy of a group.
+        """Return the hierarchy of a group.
 
         ``url`` is the url of the set, and ``format`` is for errors; ``sources`` returns the files
         of an array whose fingerprints are recorded. With ``relative``, urls are written relative to
         the set.
         """
-        found = cls(base=url if relative else None)
-        files = NumberedFiles(found.name_file)
+        hierarchy = cls(base=url if relative else None)
+        files = NumberedFiles(hierarchy.name_file)
 
         def add_variable(path: str, variable: ManifestVariable) -> None:
-            files.number_all(tuple(sources(found._add_variable(path, variable))))
+            files.number_all(tuple(sources(hierarchy._add_variable(path, variable))))
 
-        if problems := _plan_nodes(group, found._add_group, add_variable)[1]:
+        if problems := _plan_nodes(group, hierarchy._add_group, add_variable)[1]:
             raise make_unsupported_error(url, format, problems, REMEDY)
-        found.notes["files"] = {name: list(known) for name, known in files.iterate_rows()}
-        return found
+        hierarchy.notes["files"] = {
+            name: list(fingerprint) for name, fingerprint in files.iterate_rows()
+        }
+        return hierarchy
 
     def _add_group(self, path: str, group: ManifestGroup) -> None:
+        """Add the metadata and notes of a group."""
         prefix = f"{path}/" if path else ""
         self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
         self.metadata[f"{prefix}.zattrs"] = _encode_group(path, group, self.notes["groups"])
@@ -489,8 +494,9 @@ class Hierarchy:
             )
 
     def _add_variable(self, path: str, variable: ManifestVariable) -> ChunkManifest:
+        """Add the metadata, chunks and notes of a variable, and return its chunks."""
         variable, metadata, manifest = describe_for_v2(variable)
-        described = complete_for_v2(variable, metadata, _to_stored(variable))
+        described = complete_for_v2(variable, metadata, _find_stored_array(variable))
         self.metadata[f"{path}/.zarray"] = described.metadata
         self.metadata[f"{path}/.zattrs"] = described.attributes
         notes = described.notes
@@ -500,7 +506,7 @@ class Hierarchy:
         return manifest
 
     def name_file(self, url: str) -> str:
-        """Return the written form of a url."""
+        """Return the url to write for the url of a file."""
         return url if self.base is None else make_relative(url, self.base)
 
     def get_notes(self) -> dict[str, Any]:
@@ -510,7 +516,7 @@ class Hierarchy:
 
 
 class DocumentsV2(NamedTuple):
-    """An array in Zarr v2: ``.zarray``, ``.zattrs``, and notes on what they cannot express."""
+    """An array in Zarr v2: ``.zarray``, ``.zattrs``, and notes on facts that both lack."""
 
     metadata: dict[str, Any]
     attributes: dict[str, Any]
@@ -520,7 +526,7 @@ class DocumentsV2(NamedTuple):
 def describe_for_v2(
     variable: ManifestVariable,
 ) -> tuple[ManifestVariable, dict[str, Any], ChunkManifest]:
-    """Return a variable as Zarr v2 stores it, its ``.zarray`` without a fill value, and its chunks.
+    """Return a variable as in Zarr v2, its ``.zarray`` without a fill value, and its chunks.
 
     Raises `UnsupportedError` for an array that Zarr v2 cannot describe.
     """
@@ -535,7 +541,7 @@ def complete_for_v2(
 ) -> DocumentsV2:
     """Return the documents of an array, given its ``.zarray`` without a fill value."""
     dtype = dtype_from_zarr_v2(metadata["dtype"])
-    # xarray uses the fill value of Zarr v2; readers that convert to v3 use the attribute
+    # xarray uses the fill value of Zarr v2, but readers that convert to v3 use the attribute
     plain, notes, fill = _encode_attributes(variable, dtype, stored)
     if fill is not None:
         metadata = metadata | {"fill_value": fill_to_zarr_v2(fill, dtype)}
@@ -547,20 +553,25 @@ def _describe_array(
 ) -> tuple[dict[str, Any], ChunkManifest, ManifestArray]:
     """Return metadata and chunks of a virtual array, and the array split into regular chunks."""
     array = to_regular_chunks(unify_fill(variable.data))  # type: ignore[arg-type]
-    if reasons := unsupported_reasons(array, variable.dims):
+    if reasons := list_unsupported_reasons(array, variable.dims):
         raise UnsupportedError("\n".join(reasons))
-    found = to_zarr_v2(array)
+    zarr_array = to_zarr_v2(array)
     # an attribute of another dtype cannot be the fill value
-    known = variable.attributes.get("_FillValue")
-    known = known if is_exact(known, found.pipeline.dtype) else None
-    alike = _is_read_alike(found.pipeline.fill_value, known)
-    return found.metadata, found.manifest if alike else _write_out_missing(found), array
+    attribute = variable.attributes.get("_FillValue")
+    attribute = attribute if is_exact(attribute, zarr_array.pipeline.dtype) else None
+    is_same = _reads_same(zarr_array.pipeline.fill_value, attribute)
+    return (
+        zarr_array.metadata,
+        zarr_array.manifest if is_same else _fill_missing_chunks(zarr_array),
+        array,
+    )
 
 
-def _write_out_missing(array: ZarrArray) -> ChunkManifest:
-    """Convert missing chunks to inline chunks, which readers of Zarr v2 do not fill differently.
+def _fill_missing_chunks(array: ZarrArray) -> ChunkManifest:
+    """Return a manifest with missing chunks as inline chunks of the fill value.
 
-    They take ``fill_value`` for the attribute ``_FillValue``, which the fill value of HDF5 is not.
+    Readers of Zarr v2 take ``fill_value`` for the attribute ``_FillValue``, unlike the fill value
+    of HDF5, so it cannot be written for missing chunks.
     """
     manifest = array.manifest
     count = manifest.size - sum(ids.size for ids, _ in iterate_references(manifest))
@@ -587,7 +598,7 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
 
 
 def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
-    """Return the metadata of values in memory, and a manifest with one inline chunk of them."""
+    """Return the metadata of values in memory, and a manifest with one inline chunk."""
     if values.dtype.names:
         if values.dtype.hasobject:
             raise _objects_error(values.dtype)
@@ -597,19 +608,20 @@ def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkMan
     data = values.tobytes()
     if values.dtype.kind in "OUT":
         metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
-        data = encode_text(to_text_objects(values))
+        data = encode_strings(to_string_objects(values))
     grid = read_chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
 
 def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
+    """Return the error for a compound type with members of variable length."""
     return UnsupportedError(
         f"its members {dtype} hold variable-length strings or arrays, for which Zarr has no "
         f"form; leave the variable out with ds.drop_vars"
     )
 
 
-def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
+def _find_stored_array(variable: ManifestVariable) -> ManifestArray | None:
     """Return the array that readers will find, or None for strings."""
     data = variable.data
     if isinstance(data, ManifestArray):
@@ -619,8 +631,8 @@ def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
     return ManifestArray.from_values(np.empty(data.shape, data.dtype))
 
 
-def _is_read_alike(fill: Any, attribute: Any) -> bool:
-    """Return whether missing chunks read alike for a reader that uses only the attribute."""
+def _reads_same(fill: Any, attribute: Any) -> bool:
+    """Return whether missing chunks read the same for a reader that uses only the attribute."""
     if attribute is None:
         kind = np.asarray(fill).dtype
         # negative zero is a different number
@@ -631,7 +643,7 @@ def _is_read_alike(fill: Any, attribute: Any) -> bool:
 
 
 def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
-    """Encode one chunk, given as an array, since array filters need its dtype."""
+    """Return the bytes of a chunk, which is given as an array, since filters need its dtype."""
     import numcodecs
 
     data: Any = chunk
@@ -643,7 +655,7 @@ def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
                 f"its missing chunks have a fill value that would have to be encoded, which cannot "
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
-    decoded = found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    decoded = encoded = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
     for codec in reversed(pipeline.codecs):
         decoded = bytes(codec.decode(decoded, None))
     if decoded != chunk.tobytes():
@@ -652,4 +664,4 @@ def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
             f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
             f"value; load the variable first"
         )
-    return found
+    return encoded

@@ -1,4 +1,4 @@
-"""The format zarr-v3: Zarr hierarchies with chunk manifests for virtual arrays.
+"""Write the format zarr-v3: Zarr hierarchies with chunk manifests for virtual arrays.
 
 The layout is specified in ``docs/reference/formats/zarr-v3.md``, after the "Manifest storage
 transformer" proposal (zarr-specs issue 287) and the Zarr core specification 3. The root
@@ -18,7 +18,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ConflictError, ReadError
-from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
+from virtualds.formats.zarr.document import Document, join_snapshot_path, make_snapshot_id
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import collect_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
@@ -60,7 +60,7 @@ from virtualds.urls import scheme_of
 MANIFESTS = ("inline", "json", "parquet")
 """The kinds of manifests, for increasing numbers of chunks."""
 
-Joined = dict[str, list[ManifestPart]]
+PartsByPath = dict[str, list[ManifestPart]]
 """The parts of the manifests of arrays, by path."""
 
 
@@ -73,9 +73,9 @@ def write(
     base: FoundSet | None = None,
     manifest: str | None = None,
     relative_paths: bool | None = None,
-    joined: Joined | None = None,
+    joined: PartsByPath | None = None,
 ) -> None:
-    """Write a reference set, or a new snapshot of one: all of it, or nothing.
+    """Write a reference set, or a new snapshot of a set: all of it, or nothing.
 
     References and values that the set already has are not written again.
 
@@ -89,22 +89,22 @@ def write(
     replace : bool
         Whether an existing set may be replaced. Any other file of this name is never replaced.
     base : FoundSet, optional
-        The snapshot from which the group was made, and which it follows; by default the newest.
+        The snapshot that was changed to the group; by default the newest, which is replaced.
     manifest : {"inline", "json", "parquet"}, optional
         The form of chunk manifests; by default by the number of chunks.
     relative_paths : bool
         Whether paths of sources are written relative to the set, where possible; by default as in
         ``base``.
     joined : dict of str to list of ManifestPart, optional
-        What `compact` returned: small tables of the set are rewritten, joined with adjacent ones,
-        and must have the same references.
+        The result of `compact`: small tables of the set are joined with adjacent tables. The
+        written references are compared with these parts.
 
     Raises
     ------
     UnsupportedError
-        The format cannot represent some variables; all of them are named.
+        The format cannot represent some variables; the message names all of them.
     FileExistsError
-        The name is taken by something that is not a set, or by a set that may not be replaced.
+        There is something else than a set, or a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
@@ -113,14 +113,14 @@ def write(
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
         raise ValueError(f"manifest={manifest!r}: give one of {', '.join(map(repr, MANIFESTS))}")
-    found = base if base is not None else find_replaceable(root, options, replace)
+    existing = base if base is not None else find_replaceable(root, options, replace)
     if relative_paths is None:
         relative_paths = base is not None and base.document.is_relative
-    _commit(group, root, options, found, manifest, relative_paths, joined=joined)
+    _commit(group, root, options, existing, manifest, relative_paths, joined=joined)
 
 
 def compact(base: FoundSet) -> dict[str, Any] | None:
-    """Return the choices with which `write` joins the tables that many additions have left."""
+    """Return the choices with which `write` joins small tables, or None if there are none."""
     arrays = collect_references(base.group, base.root, base.document)
     joined = _join_arrays(arrays)
     if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
@@ -128,7 +128,7 @@ def compact(base: FoundSet) -> dict[str, Any] | None:
     return {"joined": joined}
 
 
-def _join_arrays(arrays: Joined) -> Joined:
+def _join_arrays(arrays: PartsByPath) -> PartsByPath:
     """Return the parts of all arrays, joined as far as possible."""
     return {path: join_all_parts(parts) for path, parts in arrays.items()}
 
@@ -138,9 +138,9 @@ def check_writable(
 ) -> None:
     """Raise the errors that `write` would raise before it writes anything."""
     root = url.rstrip("/")
-    found = find_replaceable(root, options, replace)
+    existing = find_replaceable(root, options, replace)
     find_store(root).check_conditions(root, options)
-    plan_writing(group, root, found.document if found else None)
+    plan_writing(group, root, existing.document if existing else None)
 
 
 def read_version(
@@ -157,17 +157,17 @@ def _commit(
     group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
-    found: FoundSet | None,
+    existing: FoundSet | None,
     manifest: str | None = None,
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
-    joined: Joined | None = None,
+    joined: PartsByPath | None = None,
 ) -> None:
-    """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
+    """Write the files of a snapshot, then the document that makes it the newest."""
     find_store(root).check_conditions(root, options)
-    name, time = name_snapshot()
+    name, time = make_snapshot_id()
     name = parts.snapshot if parts else name
-    before = found.document if found else None
+    before = existing.document if existing else None
     joins_all = joined is not None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, joins_all)
     try:
@@ -176,7 +176,7 @@ def _commit(
             after = read_document(root, options, document)
             written = _join_arrays(collect_references(after, root, document))
             check_same_parts(joined, written, root)
-        waste = check_parts(parts, document) if parts else []
+        unneeded = check_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
         writer.put(join_snapshot_path(name), document.to_snapshot_bytes())
@@ -184,24 +184,24 @@ def _commit(
         writer.undo()
         raise
     try:
-        commit_document(root, options, document, found.version if found else None)
+        commit_document(root, options, document, existing.version if existing else None)
     except ConflictError:
         writer.undo()
         raise
-    # after any other error the root may be the new one, or still become it, so its files must stay
+    # after any other error the document may have been committed, so its files must stay
     write_nodes(root, options, document, before)
-    find_store(root).remove([f"{root}/{path}" for path in waste], options)
+    find_store(root).remove([f"{root}/{path}" for path in unneeded], options)
 
 
 # ---------------------------------------------------------------------- parts
 # Several processes write parts of manifests to one set, before one process commits it. Each call
-# writes its own tables under a unique name, and returns arrays that refer to them. Tables become
-# part of the set once a snapshot refers to them. Until then, and after calls whose result was lost,
-# they are unneeded files with the id of a snapshot in their name.
+# writes its tables under a unique name, and returns arrays that refer to them. Tables become part
+# of the set when a snapshot refers to them. Before that, or if the result of a call was lost, they
+# are unneeded files with the id of a snapshot in their name.
 
 
 class PartsFolder(NamedTuple):
-    """The folder of the parts of a snapshot that is not committed yet."""
+    """The folder for the parts of a snapshot that is not committed yet."""
 
     root: str
     options: StorageOptions | None
@@ -223,18 +223,18 @@ def begin_parts(
 ) -> PartsFolder:
     """Return the folder to which several processes may write parts of manifests of one snapshot.
 
-    The arguments are those of `write`.
+    The arguments are as in `write`.
     """
     root = url.rstrip("/")
     find_replaceable(root, options, replace)
     find_store(root).check_conditions(root, options)
-    return PartsFolder(root, options, name_snapshot()[0], relative_paths)
+    return PartsFolder(root, options, make_snapshot_id()[0], relative_paths)
 
 
 def write_parts(
     arrays: Mapping[Any, ManifestArray], parts: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write references that are not in a set yet; return arrays that refer to the new tables."""
+    """Write references that are in no set yet, and return arrays that refer to the new tables."""
     folder, store = (
         f"{parts.folder}/{secrets.token_hex(8)}",
         SetFiles(parts.root, parts.options),
@@ -255,10 +255,10 @@ def write_parts(
                 table, loaded = f"{folder}/{len(written)}", fragment.manifest.loaded()
                 counts = writer.write_table(table, loaded, len(array.pipelines) > 1, lambda _: None)
                 written[name, number] = table, counts
-    # written last, since all tables add files to it
+    # write the table of files last, since all other tables add files to it
     sources = writer.write_sources(f"{folder}/sources")
 
-    def moved(name: Any, array: ManifestArray) -> ManifestArray:
+    def replace_manifests(name: Any, array: ManifestArray) -> ManifestArray:
         fragments, count = list(array.fragments), len(array.pipelines)
         for number, fragment in enumerate(array.fragments):
             if (name, number) in written:
@@ -269,22 +269,22 @@ def write_parts(
                 fragments[number] = replace(fragment, manifest=manifest)
         return replace(array, fragments=tuple(fragments))
 
-    return {name: moved(name, array) for name, array in pruned.items()}
+    return {name: replace_manifests(name, array) for name, array in pruned.items()}
 
 
 def is_table_inside(table: ReferenceTable, parts: PartsFolder) -> bool:
-    """Return whether a table of references is in the set to which the parts belong."""
+    """Return whether a table of references is in the set to which parts belong."""
     return table.owner == parts.root
 
 
 def commit_parts(group: ManifestGroup, parts: PartsFolder, *, replace: bool = True) -> None:
-    """Write a set from arrays that `write_parts` returned, as `write` does."""
-    found = find_replaceable(parts.root, parts.options, replace)
+    """Write a set of arrays that `write_parts` returned, as `write` does."""
+    existing = find_replaceable(parts.root, parts.options, replace)
     _commit(
         group,
         parts.root,
         parts.options,
-        found,
+        existing,
         None,
         parts.relative_paths,
         parts,
@@ -292,43 +292,43 @@ def commit_parts(group: ManifestGroup, parts: PartsFolder, *, replace: bool = Tr
 
 
 def abandon_parts(parts: PartsFolder) -> None:
-    """Remove the parts of a snapshot, unless the snapshot exists, or may still be committed."""
-    # it is written before the commit, and remains if the response to the commit was lost
-    kept = f"{parts.root}/{join_snapshot_path(parts.snapshot)}"
-    if find_store(kept).find_version(kept, parts.options) is None:
+    """Remove the parts of a snapshot, unless the snapshot may have been committed."""
+    # the snapshot is written before the commit, and kept if the response to the commit was lost
+    snapshot = f"{parts.root}/{join_snapshot_path(parts.snapshot)}"
+    if find_store(snapshot).find_version(snapshot, parts.options) is None:
         remove_parts(parts, is_set=find_set(parts.root, parts.options) is not None)
 
 
 def list_written_parts(parts: PartsFolder) -> list[str]:
     """Return the paths of all files of parts in the set."""
-    found = find_store(parts.root).list_files(f"{parts.root}/{parts.folder}", parts.options)
-    return [f"{parts.folder}/{listed.path}" for listed in found]
+    listing = find_store(parts.root).list_files(f"{parts.root}/{parts.folder}", parts.options)
+    return [f"{parts.folder}/{listed.path}" for listed in listing]
 
 
 def remove_parts(parts: PartsFolder, is_set: bool) -> None:
-    """Remove all parts, and, if there is no set yet, their parent folders."""
+    """Remove all parts, and their parent folders if there is no set yet."""
     store = find_store(parts.root)
     files = [f"{parts.root}/{path}" for path in list_written_parts(parts)]
     if files and scheme_of(parts.root) == "file":
-        # an unused name, so that empty folders up to this one are removed
-        above = parts.root if is_set else parts.root.rpartition("/")[0]
-        files.append(f"{above}/{parts.snapshot}")
+        # removing a file that does not exist also removes empty folders up to its parent
+        parent = parts.root if is_set else parts.root.rpartition("/")[0]
+        files.append(f"{parent}/{parts.snapshot}")
     store.remove(files, parts.options)
 
 
 def check_parts(parts: PartsFolder, document: Document) -> list[str]:
-    """Return the files of parts that a document does not need; raise an error if one is missing."""
-    there = set(list_written_parts(parts))
+    """Return the files of parts that a document does not need, or raise an error for lost files."""
+    existing = set(list_written_parts(parts))
     needed = {
         path for path in _iterate_needed_paths(document) if path.startswith(f"{parts.folder}/")
     }
-    if lost := sorted(needed - there):
+    if lost := sorted(needed - existing):
         raise ReadError(
             f"{parts.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
             f"have written, nothing has been committed; do not remove files of the set while it "
             f"is written, and build it again"
         )
-    return sorted(there - needed)
+    return sorted(existing - needed)
 
 
 def _iterate_needed_paths(document: Document) -> Iterator[str]:
@@ -341,7 +341,9 @@ def _iterate_needed_paths(document: Document) -> Iterator[str]:
             read_source_table(path, table["sources"]),
         )
         rows = table["chunks" if "begins" in table else "rows"]
-        for of, count in ((folder, rows), (sources.folder, sources.rows)):
-            yield from (f"{of}/{number}.parquet" for number in range(-(-count // RECORD_SIZE)))
-        if path_of_counts := read_counts(table.get("counts")).path:
-            yield f"{folder}/{path_of_counts}"
+        for table_folder, count in ((folder, rows), (sources.folder, sources.rows)):
+            yield from (
+                f"{table_folder}/{number}.parquet" for number in range(-(-count // RECORD_SIZE))
+            )
+        if counts_path := read_counts(table.get("counts")).path:
+            yield f"{folder}/{counts_path}"

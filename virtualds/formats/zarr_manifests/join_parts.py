@@ -1,6 +1,6 @@
-"""Decides to which tables the references of an array are written, and joins small tables.
+"""Choose the tables to which the references of an array are written, and join small tables.
 
-Parts follow each other along an axis, as after appends, or overlap as layers, as after filling
+Parts are adjacent along an axis, as after appends, or overlap as layers, as after writes to
 regions. Layers list their chunks by index, and the last layer that has a chunk takes precedence.
 """
 
@@ -19,11 +19,11 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 
 MAX_INLINE = 16
-"""Maximum number of chunks that are stored in the metadata: of an array, or of its newest part."""
+"""Maximum number of chunks of an array, or of its newest part, whose references are in metadata."""
 MAX_JSON = 4096
 """Maximum number of chunks of an array whose manifest is JSON, and of a small part."""
-TIER = 4
-"""The number of tables of similar size that are merged into one, so that a set has only a few."""
+TABLES_PER_TIER = 4
+"""The number of tables of similar size that are merged into one."""
 MAX_JOINED = 2**23
 """Maximum number of references of a table that is merged from others in memory."""
 MAX_GROWTH = 4
@@ -34,7 +34,7 @@ MAX_SMALL = 16
 COMPARED_AT_ONCE = 100_000
 """The number of references that are compared at a time."""
 AS_LAYERS = -1
-"""The value that stands for an axis if parts are layers on top of each other."""
+"""The value that replaces an axis if parts are layers."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
 """A function that returns the name of the table of the set in which a part is, or None."""
@@ -44,36 +44,42 @@ def join_small_parts(
     parts: list[ManifestPart],
     is_new: Callable[[ManifestPart], bool],
     table_of: TableOf,
-    pipelines: bool = False,
+    has_pipelines: bool = False,
 ) -> list[ManifestPart]:
     """Merge small adjacent parts, so that small additions do not leave many small tables.
 
     References that are not in a table yet become one part. Tables are merged as in a log-structured
-    merge tree (O'Neil et al. 1996, with tiers): `TIER` tables of one size are merged into one of
-    the next size, so that each reference is written only a few times, not with every addition.
-    Parts that another process has just written (``is_new``) are not merged, since all of them would
-    have to be read again. ``pipelines`` is true if the array has pipelines, of which missing chunks
-    have one as well.
+    merge tree (O'Neil et al. 1996, with tiers): `TABLES_PER_TIER` tables of one size are merged
+    into one of the next size, so that each reference is written only a few times. Parts that
+    another process has just written (``is_new``) are not merged, since all of them would have to be
+    read again. ``has_pipelines`` says whether chunks, including missing ones, have a pipeline.
 
-    The given parts do not overlap, and each of the returned ones is one table. For manifests with a
-    default for missing chunks (``rest``), only the references are written, with the numbers of
-    their chunks.
+    ``parts`` do not overlap, and each returned part is one table. Of manifests with one pipeline
+    for all missing chunks (``rest``), only references are written, with the indices of their
+    chunks.
     """
     runs: list[_AdjacentParts] = []
-    for run in (run for part in parts for run in _split_layers(part, is_new, table_of, pipelines)):
+    for run in (
+        run for part in parts for run in _split_layers(part, is_new, table_of, has_pipelines)
+    ):
         last = runs[-1] if runs else None
-        if last is not None and last.is_unwritten and run.is_unwritten and last.takes(run):
+        if (
+            last is not None
+            and last.is_unwritten
+            and run.is_unwritten
+            and last.can_write_together(run)
+        ):
             last.append(run)
         else:
             runs.append(run)
     while tier := _find_tier(runs):
         runs[tier] = [_join_runs(runs[tier])]
-    # data that were inserted between others have split tables
+    # insertions between existing data split tables, so join the smallest neighbours as well
     while True:
         joints = [
             (left.size + right.size, index)
             for index, (left, right) in enumerate(pairwise(runs))
-            if left.fits(right)
+            if left.can_join(right)
         ]
         if len(joints) < MAX_SMALL:
             return [run.merge() for run in runs]
@@ -82,9 +88,9 @@ def join_small_parts(
 
 
 class _AdjacentParts:
-    """Adjacent parts that are written as one table; the first may be in a table of the set.
+    """Adjacent parts to write as one table; a single part may be in a table of the set.
 
-    Layers have ``size`` references, and their missing chunks the pipeline ``rest``.
+    Layers have ``size`` references, and their missing chunks have the pipeline ``rest``.
     """
 
     def __init__(
@@ -102,38 +108,40 @@ class _AdjacentParts:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether the parts are in no table of the set, so that they must be written anyway."""
+        """Whether the parts are in no table of the set, so that they must be written."""
         return self.table is None
 
     @property
     def tier(self) -> int:
-        """The tier of the size; -1 if the parts are so few that the metadata may contain them."""
-        return ((self.size // (MAX_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
+        """The tier of the size, or -1 if metadata may contain so few references."""
+        return ((self.size // (MAX_INLINE + 1)).bit_length() - 1) // (
+            TABLES_PER_TIER.bit_length() - 1
+        )
 
     def find_axis(self, right: _AdjacentParts) -> int | None:
-        """Return the axis along which ``right`` follows these parts, or None if it does not."""
-        one, other = self.parts[0], right.parts[0]
-        if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
+        """Return the axis along which ``right`` follows these parts, or None if there is none."""
+        first, next_part = self.parts[0], right.parts[0]
+        if first.fragment != next_part.fragment or (self.rest is None) != (right.rest is None):
             return None
         if self.rest is not None:
             return AS_LAYERS
-        sides = zip(one.origin, self.shape, other.origin, right.shape, strict=True)
-        axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
+        extents = zip(first.origin, self.shape, next_part.origin, right.shape, strict=True)
+        axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(extents) if (a, n) != (b, m)]
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
 
-    def fits(self, right: _AdjacentParts) -> bool:
-        """Return whether two adjacent runs, one of them small, fit in one record."""
+    def can_join(self, right: _AdjacentParts) -> bool:
+        """Return whether two runs are adjacent, one of them small, and both fit in one record."""
         small, large = sorted((self.size, right.size))
         if small > MAX_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
             return False
         return self.find_axis(right) is not None
 
-    def takes(self, right: _AdjacentParts) -> bool:
-        """Return whether ``right`` is written together with these parts if both must be written."""
-        return self.find_axis(right) == AS_LAYERS or self.fits(right)
+    def can_write_together(self, right: _AdjacentParts) -> bool:
+        """Return whether to write ``right`` in one table with these parts if both are unwritten."""
+        return self.find_axis(right) == AS_LAYERS or self.can_join(right)
 
     def append(self, right: _AdjacentParts) -> None:
-        """Add the parts that follow."""
+        """Add the parts of a run that follows these parts."""
         axis = self.find_axis(right)
         if axis is None:
             raise ValueError(f"{right.parts[0].origin} is no neighbour of {self.parts[0].origin}")
@@ -163,22 +171,25 @@ class _AdjacentParts:
 
 
 def _split_layers(
-    part: ManifestPart, is_new: Callable[[ManifestPart], bool], table_of: TableOf, pipelines: bool
+    part: ManifestPart,
+    is_new: Callable[[ManifestPart], bool],
+    table_of: TableOf,
+    has_pipelines: bool,
 ) -> Iterator[_AdjacentParts]:
-    """Yield a part, or the layers of which it consists, the uppermost last."""
-    table, used = table_of(part), part.manifest.used_pipelines(2)
+    """Yield a part, or its layers with the uppermost last."""
+    table, used_pipelines = table_of(part), part.manifest.used_pipelines(2)
     has_layers = part.manifest.get_table(TiledReferences) is not None
-    if table is None and used.size == 1 and not has_layers:
-        # a few references on a huge grid are also a layer
-        known = part.manifest.find_existing()
-        has_layers = known is not None and is_sparse(part.manifest.size, known.size)
-    if table is not None or used.size != 1 or not has_layers:
+    if table is None and used_pipelines.size == 1 and not has_layers:
+        # a few references on a huge grid are written as a layer
+        existing = part.manifest.find_existing()
+        has_layers = existing is not None and is_sparse(part.manifest.size, existing.size)
+    if table is not None or used_pipelines.size != 1 or not has_layers:
         yield _AdjacentParts(part, table, is_new(part))
         return
-    [rest], is_empty = used.tolist(), True
+    [rest], is_empty = used_pipelines.tolist(), True
     for origin, manifest in split_layers(part.manifest):
-        begin = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
-        layer = ManifestPart(part.fragment, begin, manifest)
+        origin_in_grid = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
+        layer = ManifestPart(part.fragment, origin_in_grid, manifest)
         table = table_of(layer)
         if isinstance(table, ParquetTable) and table.begins is not None:
             yield _AdjacentParts(layer, table, is_new(layer), rest, table.rows)
@@ -189,36 +200,36 @@ def _split_layers(
         else:
             continue
         is_empty = False
-    if is_empty and pipelines:
-        # a table without rows records how missing chunks are decoded
+    if is_empty and has_pipelines:
+        # a table without rows records the pipeline of missing chunks
         yield _AdjacentParts(_merge_layers([part], rest), rest=rest)
 
 
 def _is_full(manifest: ChunkManifest) -> bool:
-    """Return whether to write all rows of a manifest, since few chunks may be missing."""
-    known = manifest.find_existing()
+    """Return whether to write all rows of a large manifest, since few chunks are missing."""
+    existing = manifest.find_existing()
     return manifest.size > RECORD_SIZE and (
-        known is None or not is_sparse(manifest.size, known.size)
+        existing is None or not is_sparse(manifest.size, existing.size)
     )
 
 
 def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
-    """Merge layers, the last one uppermost, into one part with the smallest box around them."""
+    """Return layers, the uppermost last, merged into one part with the smallest box around them."""
     low = np.min([part.origin for part in parts], axis=0)
     positions, rows = [], []
     for part in reversed(parts):
-        ids, found = gather_references(part.manifest)
+        ids, part_rows = gather_references(part.manifest)
         inner = np.stack(np.unravel_index(ids, part.manifest.shape))
         positions.append(inner + np.reshape(np.subtract(part.origin, low), (-1, 1)))
-        rows.append(found)
-    joined, every = ChunkManifest.concatenate(rows, 0), np.concatenate(positions, axis=1)
-    first = every.min(1, initial=0 if not every.size else int(every.max()))
-    box = tuple((every.max(1, initial=-1) - first + 1).tolist())
-    numbers, kept = np.unique(
-        np.ravel_multi_index(tuple(every - first[:, None]), box), return_index=True
+        rows.append(part_rows)
+    merged, all_positions = ChunkManifest.concatenate(rows, 0), np.concatenate(positions, axis=1)
+    first = all_positions.min(1, initial=0 if not all_positions.size else int(all_positions.max()))
+    box = tuple((all_positions.max(1, initial=-1) - first + 1).tolist())
+    numbers, selected = np.unique(
+        np.ravel_multi_index(tuple(all_positions - first[:, None]), box), return_index=True
     )
-    # of a file that was replaced, the rows may name an earlier state
-    table = SparseReferences(numbers.astype(np.int64), joined.at(kept).prune(), rest)
+    # rows of lower layers may name an earlier state of a file, so keep only selected ones
+    table = SparseReferences(numbers.astype(np.int64), merged.at(selected).prune(), rest)
     origin = tuple((low + first).tolist())
     return ManifestPart(parts[0].fragment, origin, ChunkManifest.from_table(table, box))
 
@@ -227,6 +238,7 @@ def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
 
 
 def _join_runs(runs: Sequence[_AdjacentParts]) -> _AdjacentParts:
+    """Return adjacent runs as one run."""
     first, *others = runs
     for run in others:
         first.append(run)
@@ -234,43 +246,43 @@ def _join_runs(runs: Sequence[_AdjacentParts]) -> _AdjacentParts:
 
 
 def _find_tier(runs: Sequence[_AdjacentParts]) -> slice | None:
-    """Return the adjacent runs to merge: the lowest full tier, and lower ones among it."""
+    """Return the adjacent runs to merge: those of the lowest full tier, and lower runs between."""
     for tier in sorted({run.tier for run in runs} - {-1}):
         for begin, stop in _iterate_windows(runs, tier):
-            of_tier = [n for n in range(begin, stop) if runs[n].tier == tier]
-            # parts of one table have been split by later insertions
-            tables = {runs[n].table or n for n in of_tier}
-            if len(tables) >= TIER:
-                return slice(of_tier[0], of_tier[-1] + 1)
+            in_tier = [n for n in range(begin, stop) if runs[n].tier == tier]
+            # count tables, since later insertions may have split a table into several runs
+            tables = {runs[n].table or n for n in in_tier}
+            if len(tables) >= TABLES_PER_TIER:
+                return slice(in_tier[0], in_tier[-1] + 1)
     return None
 
 
 def _iterate_windows(runs: Sequence[_AdjacentParts], tier: int) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of ranges of runs adjacent along one axis, none of a higher tier."""
-    begin, along = 0, None
+    """Yield ranges of runs that are adjacent along one axis, and not of a higher tier."""
+    begin, window_axis = 0, None
     for n in range(1, len(runs) + 1):
         axis = runs[n - 1].find_axis(runs[n]) if n < len(runs) else None
-        high = n < len(runs) and (runs[n].tier > tier or runs[n].is_new)
-        high = high or sum(run.size for run in runs[begin : n + 1]) > MAX_JOINED
-        if axis is None or high or runs[n - 1].tier > tier or along not in (None, axis):
+        is_break = n < len(runs) and (runs[n].tier > tier or runs[n].is_new)
+        is_break = is_break or sum(run.size for run in runs[begin : n + 1]) > MAX_JOINED
+        if axis is None or is_break or runs[n - 1].tier > tier or window_axis not in (None, axis):
             yield begin, n
-            begin, along = n, None
+            begin, window_axis = n, None
         else:
-            along = axis
+            window_axis = axis
 
 
 def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
-    """Merge adjacent parts until no two of them form a box, except for much larger tables."""
-    found, before = list(parts), len(parts) + 1
-    while len(found) < before:
-        before = len(found)
-        for axis in reversed(range(max((len(part.origin) for part in found), default=0))):
-            found = _join_along(found, axis)
-    return found
+    """Return parts merged until no two form a box, except for much larger tables."""
+    merged, last_count = list(parts), len(parts) + 1
+    while len(merged) < last_count:
+        last_count = len(merged)
+        for axis in reversed(range(max((len(part.origin) for part in merged), default=0))):
+            merged = _join_along(merged, axis)
+    return merged
 
 
 def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
-    """Merge parts that follow each other along an axis and agree in all others."""
+    """Return parts merged along an axis where they are adjacent and agree in all other axes."""
 
     def locate(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         origin, shape = part.origin, part.manifest.shape
@@ -282,31 +294,31 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
 
     # fragments may have different numbers of axes
     with_axis = [part for part in parts if len(part.origin) > axis]
-    found = [part for part in parts if len(part.origin) <= axis]
+    merged = [part for part in parts if len(part.origin) <= axis]
     ordered = sorted(with_axis, key=lambda part: (*locate(part), part.origin[axis]))
-    for _, alike in groupby(ordered, key=locate):
+    for _, candidates in groupby(ordered, key=locate):
         run: list[ManifestPart] = []
-        for part in alike:
+        for part in candidates:
             if run and run[-1].origin[axis] + run[-1].manifest.shape[axis] != part.origin[axis]:
-                found += _join_run(run, axis)
+                merged += _join_run(run, axis)
                 run = []
             run.append(part)
-        found += _join_run(run, axis)
-    return found
+        merged += _join_run(run, axis)
+    return merged
 
 
 def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
-    """Merge adjacent parts; their references are read only when they are written.
+    """Return adjacent parts merged into one, whose references are read when it is written.
 
-    A part that is much larger than all others is left alone, and separates its neighbours.
+    A part that is much larger than all others stays separate, and divides its neighbours.
     """
     if len(run) < 2:
         return list(run)
     sizes = [part.manifest.size for part in run]
     index, total = int(np.argmax(sizes)), sum(sizes)
     if sizes[index] > max(MAX_GROWTH * (total - sizes[index]), RECORD_SIZE - 1):
-        before, behind = run[:index], run[index + 1 :]
-        return [*_join_run(before, axis), run[index], *_join_run(behind, axis)]
+        before, after = run[:index], run[index + 1 :]
+        return [*_join_run(before, axis), run[index], *_join_run(after, axis)]
     first, manifests = run[0], [part.manifest for part in run]
     if any(
         bool(m.pipeline.any())
@@ -314,7 +326,7 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         else m.rows.table.has_pipelines or m.rows.only_pipeline
         for m in manifests
     ):
-        # a table of tiles has no pipelines
+        # lazy tiles cannot have pipelines, so load the references
         return [first._replace(manifest=ChunkManifest.concatenate(manifests, axis))]
     length = sum(manifest.shape[axis] for manifest in manifests)
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
@@ -323,28 +335,32 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
     return [first._replace(manifest=ChunkManifest.from_table(table, grid))]
 
 
-def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
-    """Yield each part as one table, whether or not it is already in the set."""
+def flatten_layers(parts: list[ManifestPart], has_pipelines: bool) -> Iterator[ManifestPart]:
+    """Yield each part in the form in which it is written as one table."""
     for part in parts:
-        known, used = part.manifest.find_existing(), part.manifest.used_pipelines(2)
-        if known is None or not is_sparse(part.manifest.size, known.size) or used.size != 1:
+        existing, used_pipelines = part.manifest.find_existing(), part.manifest.used_pipelines(2)
+        if (
+            existing is None
+            or not is_sparse(part.manifest.size, existing.size)
+            or used_pipelines.size != 1
+        ):
             yield part
-        elif known.size or pipelines:
-            yield _merge_layers([part], int(used[0]))
+        elif existing.size or has_pipelines:
+            yield _merge_layers([part], int(used_pipelines[0]))
 
 
 def count_layers(part: ManifestPart) -> int:
-    """Return the number of tables in which a part is written."""
+    """Return the number of tables to which a part is written."""
     return max(len(split_layers(part.manifest)), 1)
 
 
-# ---------------------------------------------------------------------- nothing is lost
+# ---------------------------------------------------------------------- verification
 
 
 def check_same_parts(
     before: Mapping[str, list[ManifestPart]], after: Mapping[str, list[ManifestPart]], url: str
 ) -> None:
-    """Check, chunk by chunk, that the references of a set are unchanged before committing it.
+    """Raise an error unless all references of a set are unchanged, before it is committed.
 
     The parts of each array must have been merged as far as possible.
     """
@@ -354,8 +370,8 @@ def check_same_parts(
 
     for name in dict.fromkeys([*before, *after]):
         old, new = (sorted(parts.get(name, []), key=locate) for parts in (before, after))
-        same = list(map(locate, old)) == list(map(locate, new))
-        if not same or not all(map(_is_same, old, new)):
+        is_same_grid = list(map(locate, old)) == list(map(locate, new))
+        if not is_same_grid or not all(map(_is_same, old, new)):
             raise FormatError(
                 f"{url}: the references of {name!r} would differ after this change; nothing has "
                 f"been written, please report it"
@@ -363,7 +379,7 @@ def check_same_parts(
 
 
 def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
-    """Return whether two parts refer to the same bytes in the same way, chunk by chunk."""
+    """Return whether all chunks of two parts have the same references, pipelines and checksums."""
     if (
         not before.manifest.is_loaded
         and before.manifest.__reduce__() == after.manifest.__reduce__()
@@ -372,10 +388,10 @@ def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
         return True
     for ids, rows in iterate_blocks(before.manifest, block_size=COMPARED_AT_ONCE):
         others = after.manifest.at(ids)
-        alike = all(
+        is_same_decoding = all(
             np.array_equal(getattr(rows, name), getattr(others, name))
             for name in ("pipeline", "checksum")
         )
-        if not alike or not find_same_rows(rows, others).all():
+        if not is_same_decoding or not find_same_rows(rows, others).all():
             return False
     return True

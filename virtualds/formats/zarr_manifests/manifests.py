@@ -1,4 +1,4 @@
-"""Reads the chunk manifests of a set as lazy manifests over its tables, and reads JSON tables.
+"""Read the chunk manifests of a set as lazy manifests, and read JSON tables.
 
 ``docs/reference/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer"
 proposal (zarr-specs issue 287). The keys of a JSON object are chunks, or prefixes of chunk keys.
@@ -21,10 +21,10 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTa
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import SparseReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
-from virtualds.formats.referenced_files import UNKNOWN
+from virtualds.formats.referenced_files import NO_FINGERPRINT
 from virtualds.formats.undecodable import MALFORMED_ERRORS
 from virtualds.formats.zarr.document import DOTTED_KEYS, ChunkKeys
-from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
+from virtualds.formats.zarr.v3_arrays import ManifestPart, check_keys
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.reading.threads import fetch_many
@@ -32,7 +32,7 @@ from virtualds.source_file import CHECKSUM_FLAG, SourceFile
 from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-SPARSE = 16
+LAZY_RATIO = 16
 """The minimum ratio of the chunks of a grid to the entries of a manifest in the metadata at which
 the manifest stays lazy."""
 
@@ -43,9 +43,9 @@ class JsonTable(ReferenceTable):
 
     ``manifest`` is the path of a file in the set, or the object itself; ``sources`` are
     fingerprints of files by their paths, or the path of a file with them. ``prefix`` is the start
-    of its keys. ``key`` returns the names of chunks below the folder of the array, for entries that
-    map a prefix of these names. ``numbered`` is the number of pipelines that entries may refer to,
-    0 if they refer to none.
+    of the keys. ``key`` returns the names of chunks below the folder of the array, for entries that
+    map a prefix of these names. ``pipeline_count`` is the number of pipelines to which entries may
+    refer, 0 in plain Zarr.
     """
 
     store: SetFiles
@@ -54,11 +54,11 @@ class JsonTable(ReferenceTable):
     prefix: str
     key: ChunkKeys
     sources: Any = None
-    numbered: int = 0
+    pipeline_count: int = 0
 
     @property
     def has_pipelines(self) -> bool:
-        return bool(self.numbered)
+        return bool(self.pipeline_count)
 
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))
@@ -74,92 +74,99 @@ class JsonTable(ReferenceTable):
         return self._read_object(self.sources or {}, "its sources are")
 
     def _read_object(self, value: Any, what: str) -> Mapping[str, Any]:
-        found = self.store.read_document(value) if isinstance(value, str) else value
-        if not isinstance(found, Mapping):
-            raise FormatError(f"{self._where}: {what} an object, found {found!r:.40}")
-        return found
+        """Return a JSON object, which may be in a file."""
+        document = self.store.read_document(value) if isinstance(value, str) else value
+        if not isinstance(document, Mapping):
+            raise FormatError(f"{self._url}: {what} an object, found {document!r:.40}")
+        return document
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether an entry stands for all keys that begin with its own."""
-        return bool(self._parsed().prefixes)
+        """Whether some entries are for all keys that begin with their key."""
+        return bool(self._read_entries().prefixes)
 
     def to_manifest(self) -> ChunkManifest:
-        """Return the manifest: lazy unless all of it is in the metadata."""
+        """Return a manifest, which is lazy unless all of it is in the metadata."""
         if not isinstance(self.manifest, str):
-            parsed, count = self._parsed(), prod(self.grid)
-            is_dense = count <= SPARSE * (parsed.rows.chunk_ids.size + 1)
-            if is_dense and not parsed.measured and not parsed.prefixes:
+            parsed, count = self._read_entries(), prod(self.grid)
+            is_dense = count <= LAZY_RATIO * (parsed.rows.chunk_ids.size + 1)
+            if is_dense and not parsed.unmeasured and not parsed.prefixes:
                 return parsed.rows.load(np.arange(count).reshape(self.grid))
         return ChunkManifest.from_table(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
-        parsed = self._parsed()
-        found = parsed.rows.load(ids).prune()
-        if not (parsed.measured or parsed.prefixes):
-            return found
-        flat, known = ids.ravel(), np.isin(ids.ravel(), parsed.rows.chunk_ids)
-        return self._add_measured(found.reshape(flat.shape), flat, known, parsed).reshape(ids.shape)
+        parsed = self._read_entries()
+        loaded = parsed.rows.load(ids).prune()
+        if not (parsed.unmeasured or parsed.prefixes):
+            return loaded
+        flat, is_listed = ids.ravel(), np.isin(ids.ravel(), parsed.rows.chunk_ids)
+        return self._measure_chunks(loaded.reshape(flat.shape), flat, is_listed, parsed).reshape(
+            ids.shape
+        )
 
     def find_existing_rows(self) -> Ints | None:
-        parsed = self._parsed()
-        measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
-        return None if parsed.prefixes else np.union1d(parsed.rows.chunk_ids, measured)
+        parsed = self._read_entries()
+        unmeasured = np.fromiter(parsed.unmeasured, np.int64, len(parsed.unmeasured))
+        return None if parsed.prefixes else np.union1d(parsed.rows.chunk_ids, unmeasured)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        # except for those below prefixes
-        parsed = self._parsed()
-        paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
+        # files below prefixes are unknown
+        parsed = self._read_entries()
+        paths = dict.fromkeys(entry["path"] for entry in parsed.unmeasured.values())
         return tuple(dict.fromkeys([*parsed.rows.files, *map(parsed.get_file, paths)]))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> JsonTable | None:
-        # other files are listed chunk by chunk
+        # files of other tables are changed chunk by chunk
         if not self.has_prefixes:
             return None
-        known, moved, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
+        fingerprints, new_paths, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
         for path in dict.fromkeys(e["path"] for e in self.entries.values() if "path" in e):
-            whole = path.rstrip("/")
-            file = self.store.get_file(whole, known.get(path, UNKNOWN))
-            found = change(file)
-            moved[path] = path if found.url == file.url else found.url + path[len(whole) :]
-            if any(found.fingerprint):
-                sources[moved[path]] = found.fingerprint
+            file_path = path.rstrip("/")
+            file = self.store.get_file(file_path, fingerprints.get(path, NO_FINGERPRINT))
+            changed = change(file)
+            new_paths[path] = (
+                path if changed.url == file.url else changed.url + path[len(file_path) :]
+            )
+            if any(changed.fingerprint):
+                sources[new_paths[path]] = changed.fingerprint
         entries = {
-            key: {**entry, "path": moved[entry["path"]]} if "path" in entry else entry
+            key: {**entry, "path": new_paths[entry["path"]]} if "path" in entry else entry
             for key, entry in self.entries.items()
         }
         return replace(self, manifest=entries, sources=sources)
 
     @property
-    def _where(self) -> str:
+    def _url(self) -> str:
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
-    def _parsed(self) -> _FragmentEntries:
+    def _read_entries(self) -> _FragmentEntries:
+        """Return the parsed entries, from the cache if they are in a file."""
         if isinstance(self.manifest, str):
-            found: _FragmentEntries = self.store.get_cached(
-                (self.manifest, self.prefix), self._read
+            entries: _FragmentEntries = self.store.get_cached(
+                (self.manifest, self.prefix), self._parse_entries
             )
-            return found
-        return self._read()
+            return entries
+        return self._parse_entries()
 
-    def _read(self) -> _FragmentEntries:
-        """Read the entries of the fragment."""
-        rows = _FragmentEntries(self.store, self.fingerprints, self.numbered)
+    def _parse_entries(self) -> _FragmentEntries:
+        """Return the parsed entries of the fragment."""
+        rows = _FragmentEntries(self.store, self.fingerprints, self.pipeline_count)
         for name, entry in self.entries.items():
-            self._read_entry(name, entry, rows)
+            self._parse_entry(name, entry, rows)
         try:
-            return rows.settled()
+            return rows.build()
         except VirtualdsError as error:
-            error.add_note(f"manifest {self._where}")
+            error.add_note(f"manifest {self._url}")
             raise
 
-    def _read_entry(self, name: str, entry: Any, rows: _FragmentEntries) -> None:
+    def _parse_entry(self, name: str, entry: Any, rows: _FragmentEntries) -> None:
+        """Add an entry to ``rows`` if it belongs to the fragment."""
         try:
             if name.endswith("/"):
                 if self.prefix:
                     raise FormatError("an array of fragments has no keys that could begin so")
-                rows.prefixes.append((name.removeprefix("./"), _check_text(entry["path"])))
+                rows.prefixes.append((name.removeprefix("./"), _check_path(entry["path"])))
             elif name.startswith(self.prefix):
                 key = name[len(self.prefix) :]
                 chunk_id = DOTTED_KEYS.parse_key(key, len(self.grid))
@@ -169,48 +176,50 @@ class JsonTable(ReferenceTable):
                     raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
                 rows.add(sum(map(mul, chunk_id, compute_strides(self.grid))), entry)
         except VirtualdsError as error:
-            error.add_note(f"entry {name!r} of {self._where}")
+            error.add_note(f"entry {name!r} of {self._url}")
             raise
         except MALFORMED_ERRORS as error:
             raise FormatError(
-                f"{self._where}: entry {name!r} is {entry!r:.80}, which is invalid ({error}); "
+                f"{self._url}: entry {name!r} is {entry!r:.80}, which is invalid ({error}); "
                 f"the set is damaged"
             ) from error
 
-    # ------------------------------------------------------------------ chunks to be measured
+    # ------------------------------------------------------------------ unmeasured chunks
 
-    def _add_measured(
-        self, found: ChunkManifest, ids: Ints, known: Any, parsed: _FragmentEntries
+    def _measure_chunks(
+        self, listed: ChunkManifest, ids: Ints, is_listed: Any, parsed: _FragmentEntries
     ) -> ChunkManifest:
-        """Add the chunks that are the rest of a file, whose length is looked up in the store."""
-        rows = _FragmentEntries(self.store, parsed.sources, self.numbered)
+        """Return chunks with those up to the end of a file, whose size the store returns."""
+        rows = _FragmentEntries(self.store, parsed.sources, self.pipeline_count)
         entries: list[tuple[int, Mapping[str, Any]]] = []
-        for row in np.flatnonzero(~known).tolist():
+        for row in np.flatnonzero(~is_listed).tolist():
             number = int(ids[row])
-            if entry := parsed.measured.get(number) or self._find_prefixed(number, parsed.prefixes):
+            if entry := parsed.unmeasured.get(number) or self._find_prefixed(
+                number, parsed.prefixes
+            ):
                 entries.append((row, entry))
 
-        def measured(one: tuple[int, Mapping[str, Any]]) -> int | None:
-            row, entry = one
+        def measure(item: tuple[int, Mapping[str, Any]]) -> int | None:
+            row, entry = item
             try:
                 return rows.get_length(entry)
             except VirtualdsError as error:
-                error.add_note(f"chunk {int(ids[row])} of {self._where}")
+                error.add_note(f"chunk {int(ids[row])} of {self._url}")
                 raise
 
         lengths = fetch_many(
-            entries, lambda one: resolve_url(one[1]["path"], f"{self.store.root}/"), measured
+            entries, lambda item: resolve_url(item[1]["path"], f"{self.store.root}/"), measure
         )
         for (row, entry), length in zip(entries, lengths, strict=True):
             if length is not None:
                 rows.add(row, {**entry, "length": length})
-        added = rows.settled()
+        added = rows.build()
         row_ids = np.arange(ids.size)
         row_ids[added.rows.chunk_ids] = ids.size + np.arange(added.rows.chunk_ids.size)
-        return ChunkManifest.concatenate([found, added.rows.rows], 0).at(row_ids)
+        return ChunkManifest.concatenate([listed, added.rows.rows], 0).at(row_ids)
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
-        """Return the entry for the longest prefix of a chunk's key, or None if there is none."""
+        """Return the entry of the longest prefix of the key of a chunk, or None."""
         [key] = self.key.list_keys(np.array([number]), self.grid)
         fitting = [pair for pair in prefixes if key.startswith(pair[0])]
         if not fitting:
@@ -225,9 +234,9 @@ class JsonTable(ReferenceTable):
 class _FragmentEntries:
     """The entries of one fragment.
 
-    ``rows`` are the chunks with entries, once all are added and `settled`. ``measured`` are entries
-    without a length, by flat index; ``prefixes`` are pairs of the start of a key and the
-    path that replaces it; ``sources`` are fingerprints by path.
+    ``rows`` are the chunks of entries with a length, after `build`. ``unmeasured`` are entries
+    without a length, by flat index; ``prefixes`` are pairs of the start of a key and the path that
+    replaces it; ``sources`` are fingerprints by path.
     """
 
     rows: SparseReferences
@@ -236,7 +245,7 @@ class _FragmentEntries:
         self._store = store
         self._pipelines = max(pipelines, 1)
         self.sources = sources
-        self.measured: dict[int, Mapping[str, Any]] = {}
+        self.unmeasured: dict[int, Mapping[str, Any]] = {}
         self.prefixes: list[tuple[str, str]] = []
         self._numbers: dict[str, int] = {}
         self._files: list[SourceFile] = []
@@ -247,31 +256,31 @@ class _FragmentEntries:
         """Add the entry of a chunk."""
         if not isinstance(entry, Mapping):
             raise TypeError("it is not an object")
-        pipeline, checksum = _check_natural(entry.get("pipeline", 0)), 0
+        pipeline, checksum = _check_count(entry.get("pipeline", 0)), 0
         if pipeline >= self._pipelines:
             raise ValueError(f"there are {self._pipelines} pipelines")
         if "data" in entry or "path" in entry:
             checksum = _parse_checksum(entry.get("checksum"))
-        offset = _check_natural(entry.get("offset", 0))
+        offset = _check_count(entry.get("offset", 0))
         if "data" in entry:
             self._inline.append(base64.b64decode(entry["data"], validate=True))
             location = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
         elif "path" not in entry:
             location = (MISSING, 0, 0)
         elif entry.get("length") is None:
-            _check_text(entry["path"])
-            self.measured[number] = entry
+            _check_path(entry["path"])
+            self.unmeasured[number] = entry
             return
         else:
-            location = (self._number_file(entry["path"]), offset, _check_natural(entry["length"]))
+            location = (self._number_file(entry["path"]), offset, _check_count(entry["length"]))
         self._rows.append((number, *location, pipeline, checksum))
 
     def get_file(self, path: str) -> SourceFile:
-        """Return the file at a path, with its fingerprint if it is known."""
-        return self._store.get_file(path, self.sources.get(path, UNKNOWN))
+        """Return the file at a path, with its fingerprint if the set has recorded it."""
+        return self._store.get_file(path, self.sources.get(path, NO_FINGERPRINT))
 
     def get_length(self, entry: Mapping[str, Any]) -> int | None:
-        """Return the length of the rest of a file; None if the file may be missing, and is."""
+        """Return the length of a file after an offset, or None for a file that may be missing."""
         try:
             size = self._store.get_size(self.get_file(entry["path"]))
         except ReadError as error:
@@ -287,13 +296,14 @@ class _FragmentEntries:
         return length
 
     def _number_file(self, path: Any) -> int:
-        if _check_text(path) not in self._numbers:
+        """Return the index of the file at a path."""
+        if _check_path(path) not in self._numbers:
             self._files.append(self.get_file(path))
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
 
-    def settled(self) -> _FragmentEntries:
-        """Return the entries with their rows; raise an error for two entries of one chunk."""
+    def build(self) -> _FragmentEntries:
+        """Set ``rows`` and return the entries, or raise an error for two entries of one chunk."""
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
         if (numbers[1:] == numbers[:-1]).any():
@@ -305,14 +315,15 @@ class _FragmentEntries:
         return self
 
 
-def _check_natural(value: Any) -> int:
+def _check_count(value: Any) -> int:
+    """Return a non-negative integer, or raise an error for other values."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a number of bytes, or of a pipeline")
     return value
 
 
-def _check_text(value: Any) -> str:
-    """Return a path; raise an error for other values."""
+def _check_path(value: Any) -> str:
+    """Return a path, or raise an error for other values."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a path")
     return value
@@ -334,10 +345,10 @@ def _parse_checksum(text: Any) -> int:
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """The names of the storage transformers."""
-PART = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
-ENTRIES = ("fragment", "origin", "shape", "manifest", "sources")
+PART_KEYS = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
+ENTRIES_KEYS = ("fragment", "origin", "shape", "manifest", "sources")
 """Keys of a part whose references are in the metadata."""
-TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines", "counts")
+TABLE_KEYS = ("path", "rows", "chunks", "begins", "sources", "pipelines", "counts")
 """Keys of a part of a manifest, and of its table; readers must support all of them."""
 
 
@@ -346,36 +357,39 @@ def read_parts(
     folder: str,
     transformer: Mapping[str, Any],
     grids: list[tuple[int, ...]],
-    numbered: int,
+    pipeline_count: int,
     key: ChunkKeys,
 ) -> list[ManifestPart]:
-    """Return the chunks of the array in a folder from its storage transformer.
+    """Return the references of the array in a folder from its storage transformer.
 
-    ``grids`` are the chunks per axis of every fragment; ``numbered`` is the number of pipelines of
-    an array of fragments, whose keys begin with the fragment, otherwise 0; ``key`` returns chunk
-    names, for prefixes.
+    ``grids`` are the grid shapes of fragments. ``pipeline_count`` is the number of pipelines of an
+    array of fragments, whose keys begin with the index of the fragment; it is 0 in plain Zarr.
+    ``key`` returns chunk names, for prefixes.
     """
     name, configuration = transformer.get("name"), transformer.get("configuration", {})
     if name == PARQUET_MANIFEST:
-        check_extras(configuration, {"parts"})
-        found = [
-            _read_part(files, folder, part, grids, numbered, key) for part in configuration["parts"]
+        check_keys(configuration, {"parts"})
+        parts = [
+            _read_part(files, folder, part, grids, pipeline_count, key)
+            for part in configuration["parts"]
         ]
-        return _merge_overlapping_parts(found, grids, max(numbered, 1))
+        return _merge_overlapping_parts(parts, grids, max(pipeline_count, 1))
     if name != JSON_MANIFEST:
         raise UnsupportedError(
             f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
             f"known; a newer virtualds may know it"
         )
-    check_extras(configuration, {"manifest", "sources"})
+    check_keys(configuration, {"manifest", "sources"})
     manifest = configuration["manifest"]
     if isinstance(manifest, str):
         manifest = to_set_path(folder, manifest)
-    known = configuration.get("sources")
-    if isinstance(known, str):
-        known = to_set_path(folder, known)
+    sources = configuration.get("sources")
+    if isinstance(sources, str):
+        sources = to_set_path(folder, sources)
     tables = (
-        JsonTable(files, manifest, grid, f"{n}." if numbered else "", key, known, numbered)
+        JsonTable(
+            files, manifest, grid, f"{n}." if pipeline_count else "", key, sources, pipeline_count
+        )
         for n, grid in enumerate(grids)
     )
     return [ManifestPart(n, (0,) * len(t.grid), t.to_manifest()) for n, t in enumerate(tables)]
@@ -386,13 +400,14 @@ def _read_part(
     folder: str,
     part: Mapping[str, Any],
     grids: list[tuple[int, ...]],
-    numbered: int,
+    pipeline_count: int,
     key: ChunkKeys,
 ) -> ManifestPart:
+    """Return a part of the references of an array."""
     is_table = "table" in part
-    check_extras(part, PART if is_table else ENTRIES)
-    fragment = _check_naturals([part.get("fragment", 0)])[0]
-    shape, origin = _check_naturals(part["shape"]), _check_naturals(part["origin"])
+    check_keys(part, PART_KEYS if is_table else ENTRIES_KEYS)
+    fragment = _check_counts([part.get("fragment", 0)])[0]
+    shape, origin = _check_counts(part["shape"]), _check_counts(part["origin"])
     if fragment >= len(grids):
         raise FormatError(
             f"{folder}: chunks of fragment {fragment} of {len(grids)}; the set is damaged, "
@@ -404,29 +419,33 @@ def _read_part(
     ):
         raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
     if not is_table:
-        listed = JsonTable(files, part["manifest"], shape, "", key, part.get("sources"), numbered)
+        listed = JsonTable(
+            files, part["manifest"], shape, "", key, part.get("sources"), pipeline_count
+        )
         return ManifestPart(fragment, origin, ChunkManifest.from_table(listed, shape))
     table_json = part["table"]
-    check_extras(table_json, TABLE)
+    check_keys(table_json, TABLE_KEYS)
     renumbered = part.get("pipelines")
-    numbers = None if renumbered is None else _check_naturals(renumbered)
-    if (numbers and max(numbers) >= numbered) or (table_json.get("pipelines") and not numbered):
-        raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
-    is_placed = "begins" in table_json
+    numbers = None if renumbered is None else _check_counts(renumbered)
+    if (numbers and max(numbers) >= pipeline_count) or (
+        table_json.get("pipelines") and not pipeline_count
+    ):
+        raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {pipeline_count}")
+    has_chunk_numbers = "begins" in table_json
     table = ParquetTable(
         files,
         to_set_path(folder, table_json["path"]),
-        _check_naturals([table_json["chunks" if is_placed else "rows"]])[0],
+        _check_counts([table_json["chunks" if has_chunk_numbers else "rows"]])[0],
         read_source_table(folder, table_json["sources"], files.ranges),
         bool(table_json.get("pipelines", False)),
-        max(numbered, 1) if numbers is None else len(numbers),
+        max(pipeline_count, 1) if numbers is None else len(numbers),
         read_counts(table_json.get("counts")),
-        _check_naturals(table_json["begins"]) if is_placed else None,
+        _check_counts(table_json["begins"]) if has_chunk_numbers else None,
     )
-    strides, first = _check_integers(part["strides"]), _check_naturals([part["first"]])[0]
+    strides, first = _check_integers(part["strides"]), _check_counts([part["first"]])[0]
     ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
     low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
-    if not is_placed and 0 not in shape and not 0 <= low <= high < table.rows:
+    if not has_chunk_numbers and 0 not in shape and not 0 <= low <= high < table.rows:
         raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
     return ManifestPart(
         fragment, origin, ChunkManifest.from_table(table, shape, strides, first, numbers)
@@ -436,28 +455,29 @@ def _read_part(
 def _merge_overlapping_parts(
     parts: list[ManifestPart], grids: list[tuple[int, ...]], pipelines: int
 ) -> list[ManifestPart]:
-    """Return parts that do not overlap: overlapping parts of a fragment become one.
+    """Return parts that do not overlap: overlapping parts of a fragment are merged.
 
-    Among these, the last one that has a chunk takes precedence.
+    Of overlapping parts, the last one that has a chunk takes precedence.
     """
 
-    def lies_over(part: ManifestPart) -> bool:
-        # it has numbered chunks, or overlaps other parts
+    def is_layer(part: ManifestPart) -> bool:
+        # layers list their chunks, or overlap other parts
         table = part.manifest.table
         if isinstance(table, ParquetTable):
             return table.begins is not None
-        others = (one for one in parts if one is not part and one.fragment == part.fragment)
-        return any(have_overlap(part[1:], one[1:]) for one in others)
+        others = (p for p in parts if p is not part and p.fragment == part.fragment)
+        return any(have_overlap(part[1:], other[1:]) for other in others)
 
-    layered = {part.fragment for part in parts if lies_over(part)}
-    found = [part for part in parts if part.fragment not in layered]
-    for fragment in sorted(layered):
-        own = [part for part in parts if part.fragment == fragment]
-        found.append(_merge_fragment(own, grids[fragment], pipelines))
-    return found
+    layered_fragments = {part.fragment for part in parts if is_layer(part)}
+    merged = [part for part in parts if part.fragment not in layered_fragments]
+    for fragment in sorted(layered_fragments):
+        parts_of_fragment = [part for part in parts if part.fragment == fragment]
+        merged.append(_merge_fragment(parts_of_fragment, grids[fragment], pipelines))
+    return merged
 
 
 def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:
+    """Return all parts of a fragment as one part."""
     used = {n for part in parts for n in part.manifest.used_pipelines(count).tolist()}
     if len(used) != 1:
         raise FormatError(
@@ -470,7 +490,7 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
 
 
 def iterate_manifest_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the parts of the manifests of all arrays, as in the metadata, with their arrays."""
+    """Yield the path of an array and each part of its manifest, as in the metadata."""
     for folder, node in nodes.items():
         for transformer in node.get("storage_transformers") or ():
             configuration = transformer["configuration"]
@@ -483,24 +503,26 @@ def iterate_manifest_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
 def read_source_table(
     folder: str, entry: Any, ranges: Mapping[str, Any] | None = None
 ) -> SourceTable:
-    """Return the table of files to which the metadata of an array refers."""
+    """Return the table of files to which a part in the metadata of an array refers."""
     path, count = to_set_path(folder, entry[0]), entry[1]
-    known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
-    return SourceTable(path, _check_naturals([count])[0], known)
+    path_ranges = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
+    return SourceTable(path, _check_counts([count])[0], path_ranges)
 
 
 def _check_integers(values: Any) -> tuple[int, ...]:
+    """Return integers, or raise an error for other values."""
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
         raise FormatError(f"{values!r:.80} are not integers; the set is damaged")
     return tuple(values)
 
 
-def _check_naturals(values: Any) -> tuple[int, ...]:
+def _check_counts(values: Any) -> tuple[int, ...]:
+    """Return non-negative integers, or raise an error for other values."""
     if any(n < 0 for n in _check_integers(values)):
         raise FormatError(f"{values!r:.80} are below 0; the set is damaged")
     return tuple(values)
 
 
 def build_json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the storage transformer of a manifest in the metadata."""
+    """Return the storage transformer of a JSON manifest in the metadata."""
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}

@@ -1,11 +1,11 @@
-"""Chunk manifests in Parquet: tables of references, and of the files to which they refer.
+"""Read and write chunk manifests in Parquet: tables of references and of the referenced files.
 
-``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows,
-split into files of `RECORD_SIZE` rows, which are read when a row is needed. If there are few
-references on a huge grid, they have the number of their chunk, in ascending order, so that one
-record is read for one chunk.
+``docs/reference/formats/zarr-v3.md`` specifies the form. Both kinds of tables are split into
+records of `RECORD_SIZE` rows, which are read when a row is needed. If there are few references on a
+huge grid, rows have the index of their chunk, in ascending order, so that one record is read for
+one chunk.
 
-Also encodes the files of chunk manifests: JSON entries, Parquet records, and tables of sources.
+JSON entries of chunk manifests are encoded here as well.
 """
 
 from __future__ import annotations
@@ -45,31 +45,29 @@ from virtualds.source_file import CHECKSUM_FLAG, NO_NUMBER, SourceFile
 
 RECORD_SIZE = 100_000
 """The number of rows in a record of a table."""
-SHARED_TABLES = 1000
-"""The number of files from which arrays share tuples of files, and tables record path ranges."""
+MIN_LARGE_TABLE = 1000
+"""The minimum number of files of a large table, whose files are cached and ranges recorded."""
 PARENT_PREFIX = "../"
-"""The start of relative paths to files outside the set. No range is recorded for them: if the set
-is moved, such paths may still lead to the files, but writers would write other paths."""
-PLAIN = (
+"""The start of relative paths to files outside of the set. No range is recorded for them, since
+writers write other paths for the same files after the set was moved."""
+NORMALISED_URL = (
     r"^(file://|(s3|gs|az|abfs|abfss|http|https)://[a-z0-9][a-z0-9_.-]*)"
     r"(/[^./\\:?#\x00-\x1f\x7f][^/\\:?#\x00-\x1f\x7f]*)+$"
 )
-"""Paths in a set that are already normalised urls, as most are (see `resolve_url`)."""
+"""Matches paths that are already normalised urls, as most paths are (see `resolve_url`)."""
 PathRanges = tuple[tuple[str, str], ...]
-"""The first and last path, in text order, of every record of a table."""
+"""The first and last path, in the order of strings, of every record of a table."""
 COUNTS = "counts.parquet"
-"""The file of the counts in the folder of a table, if they are not in the metadata."""
+"""The file with the counts in the folder of a table, if they are not in the metadata."""
 MAX_RUNS = 8
 """Maximum number of runs that are stored in the metadata."""
 
 
 class Counts(NamedTuple):
-    """How many chunks of a table each source file has.
+    """The number of chunks of a table in each source file.
 
-    Either as runs of ``(number of files, chunks in each of them)``, or in a file of the set, whose
-    path is given.
-
-    If both are empty, the table has no counts.
+    They are given as runs of ``(number of files, chunks in each of them)``, or in a file of the set
+    at ``path``. If both are empty, the table has no counts.
     """
 
     runs: tuple[tuple[int, int], ...] = ()
@@ -80,18 +78,18 @@ NO_COUNTS = Counts()
 
 
 def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
-    """Return the minimum and the counts of the numbers from there on; ignore negative numbers."""
+    """Return the smallest number, and the counts from it on; ignore negative numbers."""
     numbers = numbers[numbers >= 0]
     low = int(numbers.min()) if numbers.size else 0
     return low, np.bincount(numbers - low)
 
 
 def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
-    """Return the sum of counts, each starting at the number given with it."""
-    found = np.zeros(length, np.int64)
+    """Return the sum of counts, each of which begins at the given number."""
+    total = np.zeros(length, np.int64)
     for low, counts in parts:
-        found[low : low + counts.size] += counts
-    return found
+        total[low : low + counts.size] += counts
+    return total
 
 
 def find_equal_runs(counts: Ints) -> Ints:
@@ -108,12 +106,12 @@ def find_equal_runs(counts: Ints) -> Ints:
 
 
 def describe_counts(counts: Counts) -> dict[str, Any]:
-    """Return the representation of counts in the metadata of a table."""
+    """Return the entry of counts in the metadata of a table."""
     if counts.path:
         return {"counts": {"must_understand": False, "path": counts.path}}
     if not counts.runs:
         return {}
-    # as parsed from JSON: documents are also used before they are written
+    # lists as in parsed JSON, since documents are also used before they are written
     return {"counts": {"must_understand": False, "runs": [list(run) for run in counts.runs]}}
 
 
@@ -136,11 +134,11 @@ def read_counts(value: Any) -> Counts:
 
 @dataclass(frozen=True)
 class ParquetTable(ReferenceTable):
-    """References in Parquet records: ``rows`` of them, in a folder of the set.
+    """A table of references in Parquet records, with ``rows`` rows, in a folder of the set.
 
     With ``has_pipelines``, rows refer to one of the ``pipelines``. ``counts`` is the number of rows
-    per file, if the set has recorded it. ``begins`` is for rows that have the number of their
-    chunk: the first number in every record. All other chunks are missing.
+    per file, if the set has recorded it. If rows have the index of their chunk, ``begins`` is the
+    first index in every record, and chunks without a row are missing.
     """
 
     store: SetFiles
@@ -164,7 +162,7 @@ class ParquetTable(ReferenceTable):
         return self.store.root
 
     def describe_rows(self) -> dict[str, Any]:
-        """Return the description of the rows in the metadata."""
+        """Return the entries of the rows in the metadata."""
         if self.begins is not None:
             return {"chunks": self.rows, "begins": list(self.begins)}
         return {"rows": self.rows, **describe_counts(self.counts)}
@@ -176,29 +174,29 @@ class ParquetTable(ReferenceTable):
         record = np.searchsorted(np.array(self.begins, np.int64), flat, "right") - 1
         row = np.full(flat.size, -1)
         for number in np.unique(record[record >= 0]).tolist():
-            wanted, known = record == number, self._read_numbers(number)
-            position = np.searchsorted(known, flat[wanted])
-            there = np.append(known, -1)[position] == flat[wanted]
-            row[wanted] = np.where(there, number * RECORD_SIZE + position, -1)
+            is_in_record, chunk_numbers = record == number, self._read_chunk_numbers(number)
+            position = np.searchsorted(chunk_numbers, flat[is_in_record])
+            exists = np.append(chunk_numbers, -1)[position] == flat[is_in_record]
+            row[is_in_record] = np.where(exists, number * RECORD_SIZE + position, -1)
         rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
         return scatter_references(rows, row >= 0).reshape(ids.shape)
 
     def find_existing_rows(self) -> Ints | None:
         if self.begins is None:
             return None
-        found = [self._read_numbers(record) for record in range(len(self.begins))]
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        numbers = [self._read_chunk_numbers(record) for record in range(len(self.begins))]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
 
-    def _read_numbers(self, record: int) -> Ints:
-        """Return the flat indexes of the chunks in a record."""
+    def _read_chunk_numbers(self, record: int) -> Ints:
+        """Return the flat indices of the chunks in a record."""
         path = f"{self.folder}/{record}.parquet"
-        found, where = self.store.read_record(path).get("chunk"), f"{self.store.root}/{path}"
+        numbers, url = self.store.read_record(path).get("chunk"), f"{self.store.root}/{path}"
         rows = min(RECORD_SIZE, self.rows - record * RECORD_SIZE)
-        if not isinstance(found, np.ndarray) or found.shape != (rows,):
-            raise FormatError(f"{where}: it does not say which {rows} chunks it has")
-        if found[0] != (self.begins or ())[record] or (found[1:] <= found[:-1]).any():
-            raise FormatError(f"{where}: the numbers of its chunks do not rise")
-        return found.astype(np.int64, copy=False)
+        if not isinstance(numbers, np.ndarray) or numbers.shape != (rows,):
+            raise FormatError(f"{url}: it does not say which {rows} chunks it has")
+        if numbers[0] != (self.begins or ())[record] or (numbers[1:] <= numbers[:-1]).any():
+            raise FormatError(f"{url}: the numbers of its chunks do not rise")
+        return numbers.astype(np.int64, copy=False)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         return self.sources.read_files(self.store, np.arange(self.sources.rows))
@@ -206,10 +204,10 @@ class ParquetTable(ReferenceTable):
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
         if self.begins is not None:
             return None
-        chunks = self._count_noted() if (start, stop) == (0, self.rows) else None
+        chunks = self._read_counts() if (start, stop) == (0, self.rows) else None
         if chunks is None:
             chunks = self._count_rows(start, stop)
-        # moved files are a new list, which its arrays share
+        # arrays share the tuple of moved files
         name = (self.store, self.sources.folder, self.sources.rows, id(self.sources.moved))
         return CountedSources(name, chunks, lambda: self.sources.read_columns(self.store))
 
@@ -219,8 +217,8 @@ class ParquetTable(ReferenceTable):
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         return self.sources.find_files(self.store, urls)
 
-    def _count_noted(self) -> Ints | None:
-        """Return the recorded number of rows per file, or None if it was not recorded."""
+    def _read_counts(self) -> Ints | None:
+        """Return the recorded number of rows per file, or None if there is none."""
         if self.counts == NO_COUNTS:
             return None
         runs: Any = self.counts.runs
@@ -228,8 +226,8 @@ class ParquetTable(ReferenceTable):
             path = f"{self.folder}/{self.counts.path}"
             runs = np.transpose([self.store.read_column(path, n) for n in ("files", "chunks")])
         files, chunks = np.reshape(runs, (-1, 2)).T.astype(np.int64)
-        sound = files.size and min(files.min(), chunks.min()) >= 0
-        if not sound or files.sum() > self.sources.rows or files @ chunks > self.rows:
+        is_valid = files.size and min(files.min(), chunks.min()) >= 0
+        if not is_valid or files.sum() > self.sources.rows or files @ chunks > self.rows:
             raise FormatError(
                 f"{self.store.root}/{self.folder}: its chunks are not counted as those of "
                 f"{self.rows} rows and {self.sources.rows} files; the set is damaged"
@@ -237,7 +235,7 @@ class ParquetTable(ReferenceTable):
         return add_counts([(0, np.repeat(chunks, files))], self.sources.rows)
 
     def _count_rows(self, start: int, stop: int) -> Ints:
-        """Count the rows of each file; only the column ``source`` of the records is decoded."""
+        """Return the number of rows per file, from the column ``source`` of the records."""
         if stop <= start:
             return np.zeros(self.sources.rows, np.int64)
         records = range(start // RECORD_SIZE, -(-stop // RECORD_SIZE))
@@ -251,6 +249,7 @@ class ParquetTable(ReferenceTable):
         return add_counts(fetch_many(records, lambda _: root, count), self.sources.rows)
 
     def _count_record(self, path: str, rows: slice) -> tuple[int, Ints]:
+        """Return the counts of files in rows of a record, as `count_numbers` does."""
         try:
             source = self.store.read_column(path, "source")[rows]
             if source.size and source.max() >= self.sources.rows:
@@ -266,6 +265,7 @@ class ParquetTable(ReferenceTable):
         return self.sources.summarize(self.store)
 
     def _read_record(self, number: int, rows: Ints) -> ChunkManifest:
+        """Return the references in rows of a record."""
         path = f"{self.folder}/{number}.parquet"
         try:
             columns = self.store.read_record(path)
@@ -280,6 +280,7 @@ class ParquetTable(ReferenceTable):
             ) from error
 
     def _build_manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
+        """Return the references in rows of columns."""
         source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
         used = find_distinct(source[source >= 0], self.sources.rows)
         file = np.where(source >= 0, np.searchsorted(used, source), source)
@@ -303,15 +304,15 @@ class ParquetTable(ReferenceTable):
 
 
 # ---------------------------------------------------------------------- files
-# Records of large tables of files have their first and last path recorded, so that a few files can
-# be found without reading the whole table.
+# The set records the first and last path of each record of a large table of files, so that a few
+# files are found without reading the whole table.
 
 
 class SourceTable(NamedTuple):
     """The table of files to which a manifest refers by index: its folder, and its number of rows.
 
-    ``ranges`` are known for large tables that this package has written. ``moved`` are the new files
-    after files were moved; they are written when the change is committed.
+    ``ranges`` are recorded for large tables. ``moved`` are the new files after files were moved;
+    they are written when the change is committed.
     """
 
     folder: str
@@ -320,35 +321,37 @@ class SourceTable(NamedTuple):
     moved: tuple[SourceFile, ...] | None = None
 
     def move(self, store: SetFiles, change: Callable[[SourceFile], SourceFile]) -> SourceTable:
-        """Return the table with ``change`` applied to its files; arrays share the result."""
+        """Return the table with ``change`` applied to its files, cached for other arrays."""
         if self.moved is not None:
             return self._replace(moved=tuple(map(change, self.moved)))
 
-        def made() -> SourceTable:
-            known = self.read_files(store, np.arange(self.rows))
-            files = tuple(map(change, known))
-            return self if files == known else self._replace(moved=files)
+        def apply() -> SourceTable:
+            files_before = self.read_files(store, np.arange(self.rows))
+            files = tuple(map(change, files_before))
+            return self if files == files_before else self._replace(moved=files)
 
-        found: SourceTable = store.get_cached(("moved", self, change), made)
-        return found
+        moved_table: SourceTable = store.get_cached(("moved", self, change), apply)
+        return moved_table
 
     def read_fingerprints(self, store: SetFiles, numbers: Ints) -> list[tuple[str, Fingerprint]]:
-        """Return paths and fingerprints of files by their indexes."""
-        found: list[tuple[str, Fingerprint]] = []
-        for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
+        """Return the paths and fingerprints of files by their indices."""
+        fingerprints: list[tuple[str, Fingerprint]] = []
+        for record, numbers_in_record in groupby(
+            numbers.tolist(), key=lambda number: number // RECORD_SIZE
+        ):
             path = f"{self.folder}/{record}.parquet"
-            rows = np.array(list(some)) % RECORD_SIZE
+            rows = np.array(list(numbers_in_record)) % RECORD_SIZE
             last = record * RECORD_SIZE + int(rows.max())
             if not 0 <= last < self.rows:
                 raise FormatError(
                     f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}; "
                     f"the set is damaged"
                 )
-            found += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
-        return found
+            fingerprints += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
+        return fingerprints
 
     def read_columns(self, store: SetFiles) -> SourceColumns:
-        """Return all files as columns, without an object for each of a million files."""
+        """Return all files as columns, without a Python object for each file."""
         if self.moved is not None:
             return SourceColumns.from_files(self.moved)
         parts = [self._read_record_columns(store, n) for n in range(-(-self.rows // RECORD_SIZE))]
@@ -357,6 +360,7 @@ class SourceTable(NamedTuple):
         return SourceColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _read_record_columns(self, store: SetFiles, number: int) -> SourceColumns:
+        """Return the files in a record as columns."""
         import pyarrow.compute as pc
 
         path, count = f"{self.folder}/{number}.parquet", self.rows - number * RECORD_SIZE
@@ -366,8 +370,10 @@ class SourceTable(NamedTuple):
             numbers = (rows[n].slice(0, count).fill_null(NO_NUMBER) for n in ("size", "mtime"))
             sizes, mtimes = (np.asarray(n, np.int64) for n in numbers)
             urls, etags = (np.asarray(texts.to_numpy(), object) for texts in (paths, etags))
-            plain = pc.match_substring_regex(paths, PLAIN).fill_null(False).to_numpy()
-            for row in np.flatnonzero(~np.asarray(plain, bool)).tolist():
+            is_normalised = (
+                pc.match_substring_regex(paths, NORMALISED_URL).fill_null(False).to_numpy()
+            )
+            for row in np.flatnonzero(~np.asarray(is_normalised, bool)).tolist():
                 urls[row] = store.get_file(urls[row]).url
             return SourceColumns(urls, sizes, mtimes, etags)
         except MALFORMED_ERRORS as error:
@@ -376,9 +382,9 @@ class SourceTable(NamedTuple):
             ) from error
 
     def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the files of some urls; of a large table, only records that may have one are read.
+        """Return the files with given urls; the result is cached for other arrays.
 
-        Arrays that share the table share the result.
+        Of a large table, only records that may have one of the files are read.
         """
         if self.moved is not None:
             return tuple(file for file in self.moved if file.url in urls)
@@ -386,20 +392,20 @@ class SourceTable(NamedTuple):
         def search() -> tuple[SourceFile, ...]:
             numbers = [np.zeros(0, np.int64)]
             for record in self._find_records(store, urls):
-                known = self._read_record_columns(store, record).urls
-                met = np.fromiter((url in urls for url in known), bool, len(known))
-                numbers.append(np.flatnonzero(met) + record * RECORD_SIZE)
+                record_urls = self._read_record_columns(store, record).urls
+                is_found = np.fromiter((url in urls for url in record_urls), bool, len(record_urls))
+                numbers.append(np.flatnonzero(is_found) + record * RECORD_SIZE)
             return self.read_files(store, np.concatenate(numbers))
 
         name = ("found", self.folder, frozenset(urls))
-        found: tuple[SourceFile, ...] = store.get_cached(name, search)
-        return found
+        files: tuple[SourceFile, ...] = store.get_cached(name, search)
+        return files
 
     def _find_records(self, store: SetFiles, urls: Collection[str]) -> list[int]:
-        """Return the indexes of the records that may have one of the urls."""
-        everything = list(range(-(-self.rows // RECORD_SIZE)))
-        if len(self.ranges) != len(everything):
-            return everything
+        """Return the indices of the records that may have one of the urls."""
+        all_records = list(range(-(-self.rows // RECORD_SIZE)))
+        if len(self.ranges) != len(all_records):
+            return all_records
         paths = sorted({path for url in urls for path in store.find_written_paths(url)})
         firsts = (bisect_left(paths, first) for first, _ in self.ranges)
         return [
@@ -410,53 +416,53 @@ class SourceTable(NamedTuple):
         ]
 
     def summarize(self, store: SetFiles) -> SourceSummary | None:
-        """Return a summary of all files, computed once for all arrays; None if they have moved."""
+        """Return a cached summary of all files, or None if files were moved."""
         if self.moved is not None:
             return None
         name = (store.root, self.folder, self.rows)
-        found: SourceSummary = store.get_cached(
+        summary: SourceSummary = store.get_cached(
             name, lambda: SourceSummary(name[:2], *self._sum_files(store))
         )
-        return found
+        return summary
 
     def _sum_files(self, store: SetFiles) -> tuple[int, int | None, str | None]:
-        """Return the number of files, their total size if it is known, and the first file."""
+        """Return the number of files, their total size or None, and the first path or None."""
         import pyarrow.compute as pc
 
         nbytes: int | None = 0
         for begin in range(0, self.rows, RECORD_SIZE):
             path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
             sizes = store.read_record(path).get("size")
-            wanted = min(self.rows - begin, RECORD_SIZE)
-            if sizes is None or len(sizes) < wanted:
+            count = min(self.rows - begin, RECORD_SIZE)
+            if sizes is None or len(sizes) < count:
                 raise FormatError(
-                    f"{store.root}/{path}: it has not the sizes of {wanted} sources; the set is "
+                    f"{store.root}/{path}: it has not the sizes of {count} sources; the set is "
                     f"damaged"
                 )
-            sizes = sizes.slice(0, wanted)
-            known = nbytes is not None and not sizes.null_count
-            nbytes = nbytes + pc.sum(sizes).as_py() if known else None
+            sizes = sizes.slice(0, count)
+            is_known = nbytes is not None and not sizes.null_count
+            nbytes = nbytes + pc.sum(sizes).as_py() if is_known else None
         first = self.read_fingerprints(store, np.arange(min(self.rows, 1)))
         return self.rows, nbytes, first[0][0] if first else None
 
     def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
-        """Return files by their indexes; arrays share large tuples of the same indexes."""
+        """Return files by their indices; large tuples are cached for other arrays."""
         if self.moved is not None:
             return tuple(self.moved[number] for number in numbers.tolist())
 
-        def made() -> tuple[SourceFile, ...]:
-            return tuple(store.get_file(*one) for one in self.read_fingerprints(store, numbers))
+        def read() -> tuple[SourceFile, ...]:
+            return tuple(store.get_file(*row) for row in self.read_fingerprints(store, numbers))
 
-        if numbers.size < SHARED_TABLES:
-            return made()
-        found: tuple[SourceFile, ...] = store.get_cached((self.folder, numbers.tobytes()), made)
-        return found
+        if numbers.size < MIN_LARGE_TABLE:
+            return read()
+        files: tuple[SourceFile, ...] = store.get_cached((self.folder, numbers.tobytes()), read)
+        return files
 
 
 def _read_source_rows(
     columns: Mapping[str, Any], rows: Ints, url: str
 ) -> list[tuple[str, Fingerprint]]:
-    """Return paths and fingerprints from a record of a table of sources."""
+    """Return the paths and fingerprints in rows of a record of a table of files."""
     try:
         values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
     except MALFORMED_ERRORS as error:
@@ -465,42 +471,41 @@ def _read_source_rows(
         ) from error
     if not all(isinstance(path, str) and path for path in values[0]):
         raise FormatError(f"{url}: it has sources without a path; the set is damaged")
-    rows_of_it = zip(*values, strict=True)
-    return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
+    tuples = zip(*values, strict=True)
+    return [(path, (size, mtime, etag)) for path, size, mtime, etag in tuples]
 
 
 # ---------------------------------------------------------------------- manifest files
 
 MAX_ENTRIES = 2**16
-"""The size of a grid up to which missing chunks have an entry as well."""
+"""The maximum number of chunks of a grid in which missing chunks also have an entry."""
 
 
 def encode_entries(
-    parts: Iterable[ManifestPart], name: Callable[[str], str], numbered: bool
+    parts: Iterable[ManifestPart], name: Callable[[str], str], has_fragments: bool
 ) -> dict[str, dict[str, Any]]:
-    """Encode the chunks of parts as JSON entries.
+    """Return the chunks of parts as JSON entries by key.
 
-    ``name`` returns the path to write for a url. With ``numbered``, keys begin with the number of
-    the fragment.
+    ``name`` returns the path to write for a url. With ``has_fragments``, keys begin with the index
+    of the fragment.
     """
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for part in parts:
-        ids, manifest = _list_entries(part.manifest, numbered)
+        ids, manifest = _list_entries(part.manifest, has_fragments)
         paths = [name(file.url) for file in manifest.files]
         columns = ("file", "offset", "length", "pipeline", "checksum")
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
         keys = DOTTED_KEYS.list_keys(ids, part.manifest.shape, part.origin)
         for key, row in zip(keys, rows, strict=True):
-            found[f"{part.fragment}.{key}" if numbered else key] = _to_entry(row, paths, manifest)
-    return found
+            entries[f"{part.fragment}.{key}" if has_fragments else key] = _to_entry(
+                row, paths, manifest
+            )
+    return entries
 
 
-def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkManifest]:
-    """Return the chunks that have an entry: all of them, or, in a large grid, those that exist.
-
-    In a large grid most chunks are missing, and their entries would only say so.
-    """
-    if manifest.size > MAX_ENTRIES or (manifest.missing_pipeline is not None and not numbered):
+def _list_entries(manifest: ChunkManifest, has_fragments: bool) -> tuple[Ints, ChunkManifest]:
+    """Return the chunks that have an entry: all chunks, or existing chunks in a large grid."""
+    if manifest.size > MAX_ENTRIES or (manifest.missing_pipeline is not None and not has_fragments):
         return gather_references(manifest)
     return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
 
@@ -508,15 +513,16 @@ def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkM
 def _to_entry(
     row: tuple[int, int, int, int, int], paths: list[str], manifest: ChunkManifest
 ) -> dict[str, Any]:
+    """Return the JSON entry of a chunk."""
     file, offset, length, pipeline, checksum = row
-    found: dict[str, Any] = {"pipeline": pipeline} if pipeline else {}
+    entry: dict[str, Any] = {"pipeline": pipeline} if pipeline else {}
     if file == MISSING:
-        return found
+        return entry
     if file == INLINE:
-        found["data"] = base64.b64encode(manifest.inline[offset]).decode()
+        entry["data"] = base64.b64encode(manifest.inline[offset]).decode()
     else:
-        found |= {"path": paths[file], "offset": offset, "length": length}
-    return found | ({"checksum": f"crc32:{checksum - CHECKSUM_FLAG:08x}"} if checksum else {})
+        entry |= {"path": paths[file], "offset": offset, "length": length}
+    return entry | ({"checksum": f"crc32:{checksum - CHECKSUM_FLAG:08x}"} if checksum else {})
 
 
 class TableWriter:
@@ -531,30 +537,30 @@ class TableWriter:
         self._sources = NumberedFiles(name)
 
     def _number_sources(self, rows: ChunkManifest) -> npt.NDArray[np.int32]:
-        """Return, for each row, the index of its file in the table of sources."""
+        """Return the index of the file of each row in the table of files."""
         # negative codes index from the end, so they map to themselves
-        known = np.array([*self._sources.number_all(rows.files), INLINE, MISSING], np.int32)
-        found: npt.NDArray[np.int32] = known[rows.file]
-        return found
+        file_numbers = np.array([*self._sources.number_all(rows.files), INLINE, MISSING], np.int32)
+        numbers: npt.NDArray[np.int32] = file_numbers[rows.file]
+        return numbers
 
     def write_table(
-        self, folder: str, manifest: ChunkManifest, pipelines: bool, advance: Advance
+        self, folder: str, manifest: ChunkManifest, has_pipelines: bool, advance: Advance
     ) -> Counts:
-        """Write the rows of all chunks, in C order; return the number of rows per file.
+        """Write the rows of all chunks in C order, and return the number of rows per file.
 
-        With ``pipelines``, rows have a pipeline.
+        With ``has_pipelines``, rows have a pipeline.
         """
         import pyarrow as pa
 
-        counted, names = list[tuple[int, Ints]](), ("files", "chunks")
+        counts_of_records, names = list[tuple[int, Ints]](), ("files", "chunks")
         for record, (_, rows) in enumerate(iterate_blocks(manifest, block_size=RECORD_SIZE)):
-            some = rows.prune()
-            numbers = self._number_sources(some)
-            counted.append(count_numbers(numbers))
-            self._put(f"{folder}/{record}.parquet", _encode_record(some, numbers, pipelines))
+            pruned = rows.prune()
+            numbers = self._number_sources(pruned)
+            counts_of_records.append(count_numbers(numbers))
+            self._put(f"{folder}/{record}.parquet", _encode_record(pruned, numbers, has_pipelines))
             advance(rows.size)
-        length = max((low + counts.size for low, counts in counted), default=0)
-        runs = find_equal_runs(add_counts(counted, length))
+        length = max((low + counts.size for low, counts in counts_of_records), default=0)
+        runs = find_equal_runs(add_counts(counts_of_records, length))
         if len(runs) <= MAX_RUNS:
             return Counts(tuple((files, chunks) for files, chunks in runs.tolist()))
         arrays = {name: pa.array(column) for name, column in zip(names, runs.T, strict=True)}
@@ -564,11 +570,11 @@ class TableWriter:
     def write_sparse(
         self, folder: str, numbers: Ints, rows: ChunkManifest, advance: Advance
     ) -> None:
-        """Write the rows of some chunks, with their flat indexes, which are ascending."""
+        """Write the rows of chunks with their flat indices, which are ascending."""
         for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
-            some = slice(begin, begin + RECORD_SIZE)
-            part = rows.take(0, some).prune()
-            data = _encode_record(part, self._number_sources(part), False, numbers[some])
+            span = slice(begin, begin + RECORD_SIZE)
+            part = rows.take(0, span).prune()
+            data = _encode_record(part, self._number_sources(part), False, numbers[span])
             self._put(f"{folder}/{record}.parquet", data)
             advance(part.size)
 
@@ -579,19 +585,23 @@ class TableWriter:
 
 
 def _encode_record(
-    rows: ChunkManifest, source: npt.NDArray[np.int32], pipelines: bool, numbers: Ints | None = None
+    rows: ChunkManifest,
+    source: npt.NDArray[np.int32],
+    has_pipelines: bool,
+    numbers: Ints | None = None,
 ) -> bytes:
+    """Return a record of references, with the indices of chunks if ``numbers`` are given."""
     import pyarrow as pa
 
-    there = rows.file >= 0
+    is_in_file = rows.file >= 0
     columns: dict[str, Any] = {
         "source": source,
-        "offset": np.where(there, rows.offset, 0),
+        "offset": np.where(is_in_file, rows.offset, 0),
         "length": np.where(rows.file == MISSING, 0, rows.length),
     }
     if numbers is not None:
         columns["chunk"] = numbers
-    if pipelines:
+    if has_pipelines:
         columns["pipeline"] = np.asarray(rows.pipeline, np.uint16)
     if rows.checksum.any():
         columns["checksum"] = np.asarray(rows.checksum, np.uint64)
@@ -621,11 +631,11 @@ def write_source_rows(
         paths, count = columns[0], count + len(record)
         leads_out = leads_out or any(path.startswith(PARENT_PREFIX) for path in paths)
         ranges.append((min(paths), max(paths)))
-    return () if count < SHARED_TABLES or leads_out else tuple(ranges)
+    return () if count < MIN_LARGE_TABLE or leads_out else tuple(ranges)
 
 
 def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
-    """Encode columns as a Parquet file; ``delta`` columns are stored as differences."""
+    """Return columns as a Parquet file; ``delta`` names the columns to store as differences."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,9 +1,9 @@
-"""Plain Zarr stores, version 2 and 3: every chunk is a whole file.
+"""Read plain Zarr stores, version 2 and 3, in which every chunk is a whole file.
 
 All chunks and their lengths are found by listing the store once. So a dataset shows the store as it
-was then: chunks written later are missing, and replaced chunks raise an error if the store reveals
-changes. A store that cannot be listed (a plain web server) is read by its consolidated metadata,
-and its chunks are looked up on demand.
+was at that time: chunks written later are missing, and replaced chunks raise an error if the store
+reveals changes. If a store cannot be listed (a plain web server), its consolidated metadata are
+read, and its chunks are looked up on demand.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def detect(marker: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of a store, and list its chunks.
 
-    ``source`` is the folder of a group, or of a single array, which is named after the folder.
+    ``source`` is the folder of a group, or of a single array, which gets the name of the folder.
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
@@ -82,20 +82,22 @@ class _StoreFolder:
         listing = self._list_files()
         self.files = [listed.file for listed in listing]
         self.paths = [listed.path for listed in listing]
-        here = set(STORE_MARKERS).intersection(self.paths)
-        known = [marker for marker in STORE_MARKERS if marker in here]
-        self.marker, self.document = self._find_marker(known or STORE_MARKERS)
+        present = set(STORE_MARKERS).intersection(self.paths)
+        found_markers = [marker for marker in STORE_MARKERS if marker in present]
+        self.marker, self.document = self._find_marker(found_markers or STORE_MARKERS)
         # a listing without the marker may lack chunks as well
-        self.is_listed = bool(known)
+        self.is_listed = bool(found_markers)
 
     def _list_files(self) -> list[ListedFile]:
+        """Return the files of the store, or an empty list if it cannot be listed."""
         try:
             return find_store(self.root).list_files(self.root, self.options)
         except (PermissionError, NotImplementedError):
-            # the permissions to read files and to list them are separate
+            # files may be readable without the permission to list them
             return []
 
     def _find_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
+        """Return the first marker that exists, and its content."""
         denied: PermissionError | None = None
         for marker in markers:
             try:
@@ -103,7 +105,7 @@ class _StoreFolder:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError as error:
-                # it may not exist: servers that cannot list may deny access instead
+                # servers may deny access to files that do not exist
                 denied = denied or error
         if denied is not None:
             raise denied
@@ -118,29 +120,29 @@ class _StoreFolder:
         return parse_json(find_store(url).read_all(url, self.options), url)
 
     def read_all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return all metadata files with these names; fail if the store cannot be listed."""
+        """Return all metadata files with given names, or raise an error for an unlisted store."""
         if not self.is_listed:
             raise UnsupportedError(
                 f"{self.root}: it cannot be listed, and its metadata are not consolidated; "
                 f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
             )
-        wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
-        others = [path for path in wanted if path != self.marker]
+        paths = [path for path in self.paths if path.rpartition("/")[2] in names]
+        others = [path for path in paths if path != self.marker]
         read = fetch_many(others, lambda path: self.root, self.read_json)
         documents = dict(zip(others, read, strict=True)) | {self.marker: self.document}
-        return {path: documents[path] for path in wanted}
+        return {path: documents[path] for path in paths}
 
     @property
     def name(self) -> str:
-        """The name of a single array, from its folder."""
+        """The name of a single array, which is that of its folder."""
         return name_of(self.root).removesuffix(".zarr") or "array"
 
     def build_manifest(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest of an array: whole files; chunks without a file are missing."""
+        """Return the manifest of an array whose chunks are whole files; others are missing."""
         if not self.is_listed:
-            everything = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
-            unlisted = SetFiles(self.root, self.options)
-            [part] = read_parts(unlisted, folder, everything, [grid], 0, keys)
+            transformer = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
+            set_files = SetFiles(self.root, self.options)
+            [part] = read_parts(set_files, folder, transformer, [grid], 0, keys)
             return part.manifest
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)
@@ -156,7 +158,7 @@ class _StoreFolder:
                 continue
             chunk_ids.append(chunk_id)
             files.append(self.files[number])
-        # some listings lack sizes
+        # look up sizes that the listing lacks
         files = fetch_many(
             files,
             lambda file: file.url if file.size is None else None,
@@ -178,6 +180,7 @@ class _StoreFolder:
 
 
 def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    """Return a group of a Zarr v3 store."""
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
         raise FormatError(
@@ -190,14 +193,15 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
     elif (consolidated := root.get("consolidated_metadata")) is not None:
         nodes = {"": root, **consolidated["metadata"]}
     else:
-        found = store.read_all_json((MARKER,))
-        nodes = {path.removesuffix(MARKER).rstrip("/"): node for path, node in found.items()}
+        documents = store.read_all_json((MARKER,))
+        nodes = {path.removesuffix(MARKER).rstrip("/"): node for path, node in documents.items()}
 
-    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
+    def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
         transformers = [
-            one
-            for one in node.get("storage_transformers") or ()
-            if not isinstance(one, Mapping) or one.get("must_understand") is not False
+            transformer
+            for transformer in node.get("storage_transformers") or ()
+            if not isinstance(transformer, Mapping)
+            or transformer.get("must_understand") is not False
         ]
         if transformers:
             raise UnsupportedError(
@@ -209,13 +213,14 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
             lambda _, grid: store.build_manifest(folder, keys, grid)
         )(path, node)
 
-    return GroupBuilder(store.root, nodes, {}, parts_of, skip).read_group(group)
+    return GroupBuilder(store.root, nodes, {}, find_parts, skip).read_group(group)
 
 
 # ---------------------------------------------------------------------- version 2
 
 
 def _read_v2(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    """Return a group of a Zarr v2 store."""
     folder_of: dict[str, str] = {}
     if store.marker == ZMETADATA:
         metadata = store.document["metadata"]
@@ -227,11 +232,11 @@ def _read_v2(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
     else:
         metadata = store.read_all_json((ZGROUP, ZARRAY, ZATTRS))
 
-    def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def find_manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         separator = metadata[f"{path}/{ZARRAY}"].get("dimension_separator") or "."
         return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
     nodes = merge_zarr_v2(metadata)
     return GroupBuilder(
-        store.root, nodes, {}, make_single_manifest_finder(chunks), skip, V2
+        store.root, nodes, {}, make_single_manifest_finder(find_manifest), skip, V2
     ).read_group(group)

@@ -1,4 +1,4 @@
-"""The files of a set in the format zarr-v3: metadata, records of tables, and referenced files."""
+"""Read the files of a zarr-v3 set: metadata, records of tables, and referenced files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from virtualds.chunks.tables import RecordCache, make_opening_id, read_parquet, unpickle_shared
 from virtualds.errors import FormatError, ReadError
-from virtualds.formats.referenced_files import UNKNOWN, Fingerprint, ReferencedFiles
+from virtualds.formats.referenced_files import NO_FINGERPRINT, Fingerprint, ReferencedFiles
 from virtualds.formats.undecodable import unreachable_error
 from virtualds.formats.zarr.document import FOLDER
 from virtualds.json_values import parse_json
@@ -23,7 +23,7 @@ CACHED_RECORDS = 24
 class SetFiles:
     """The files of the set in a folder, and the files to which it refers.
 
-    The most recently used records are cached. ``allow`` says to which files the set may refer.
+    Recently used records are cached. ``allow`` says to which files the set may refer.
     ``ranges`` are the recorded first and last paths of the records of tables of files, by folder.
     """
 
@@ -44,16 +44,17 @@ class SetFiles:
         self._open()
 
     def _open(self) -> None:
-        # relative paths start from the folder of the set
-        beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
-        self._files = ReferencedFiles(beginning, {}, self.allow)
-        # files of the set itself need no permission, as long as they are in its folder
-        within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
-        self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
-        self._kept: RecordCache[Any] = RecordCache(CACHED_RECORDS)
+        """Create the caches, which are not pickled."""
+        # relative paths are resolved against the folder of the set
+        base_file = SourceFile(f"{self.root}/zarr.json", options=self.options)
+        self._files = ReferencedFiles(base_file, {}, self.allow)
+        # files in the folder of the set are always allowed
+        prefixes = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
+        self._own_files = ReferencedFiles(base_file, {}, AccessPolicy(prefixes))
+        self._cache: RecordCache[Any] = RecordCache(CACHED_RECORDS)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the location of the manifests, not the cache of records."""
+        """Return the location of the set, without caches."""
         return {"root": self.root, "options": self.options, "allow": self.allow}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -75,13 +76,13 @@ class SetFiles:
     def __hash__(self) -> int:
         return hash(self.root)
 
-    def get_file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
-        """Return the file at a path in the set."""
-        files = self._own if _is_inside(path) else self._files
+    def get_file(self, path: str, fingerprint: Fingerprint = NO_FINGERPRINT) -> SourceFile:
+        """Return the file for a path in the metadata of the set."""
+        files = self._own_files if _is_inside(path) else self._files
         return files.make_file(path, fingerprint)
 
     def get_size(self, file: SourceFile) -> int:
-        """Return the length of a file that is a whole chunk."""
+        """Return the size of a file, for a chunk that is a whole file."""
         return self._files.get_size(file) or 0
 
     def read(self, path: str) -> bytes:
@@ -97,11 +98,11 @@ class SetFiles:
             raise unreachable_error(url, error) from error
 
     def read_record(self, path: str) -> dict[str, Any]:
-        """Return the columns of a record, as from `read_columns`."""
-        found: dict[str, Any] = self._kept.get(
+        """Return the columns of a record, as `read_columns` does."""
+        columns: dict[str, Any] = self._cache.get(
             path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
-        return found
+        return columns
 
     def read_column(self, path: str, name: str) -> Any:
         """Return one column of a record as an array, without caching it."""
@@ -109,16 +110,16 @@ class SetFiles:
         return read_parquet(self.read(path), url, columns=[name])[name].to_numpy()
 
     def find_written_paths(self, url: str) -> set[str]:
-        """Return the paths that may have been written for a url, also before the set was moved."""
+        """Return the paths that a set may have for a url, even if it was moved."""
         return {url, to_written_path(self.root, url)}
 
     def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
-        """Return the result of ``read``, which is cached for a while."""
-        return self._kept.get(name, read)
+        """Return the result of ``read``, from the cache if possible."""
+        return self._cache.get(name, read)
 
     def read_document(self, path: str) -> Any:
         """Return the content of a JSON file of the set."""
-        return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
+        return self._cache.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
@@ -126,21 +127,21 @@ def read_columns(data: bytes, url: str) -> dict[str, Any]:
     import pyarrow as pa
 
     table = read_parquet(data, url)
-    found = {}
+    columns = {}
     for name in table.column_names:
         column = table[name]
-        plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
-        found[name] = column.to_numpy() if plain else column
-    return found
+        is_integer = pa.types.is_integer(column.type) and name not in ("size", "mtime")
+        columns[name] = column.to_numpy() if is_integer else column
+    return columns
 
 
 # ---------------------------------------------------------------------- paths
 
 
 def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
-    """Return the written form of a url: a path inside the set at ``root``, or the url.
+    """Return the path to write for a url: a path inside the set at ``root``, or the url.
 
-    With ``relative``, it is a path relative to the set where possible.
+    With ``relative``, it is relative to the set where possible.
     """
     if url.startswith(f"{root}/"):
         return f".{url[len(root) :]}"
@@ -150,7 +151,7 @@ def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
 
 
 def to_set_path(folder: str, path: str) -> str:
-    """Convert a path relative to the folder of an array to a path relative to the set."""
+    """Return the path in the set of a path relative to the folder of an array."""
     parts: list[str] = [p for p in folder.split("/") if p]
     for part in path.split("/"):
         if part == "..":
@@ -165,7 +166,7 @@ def to_set_path(folder: str, path: str) -> str:
 
 
 def _is_inside(path: str) -> bool:
-    """Return whether a path leads to a file in the folder of the set."""
+    """Return whether a path is that of a file in the folder of the set."""
     try:
         return path.startswith("./") and bool(to_set_path("", path))
     except FormatError:

@@ -1,4 +1,4 @@
-"""Finding, reading, committing and expiring the snapshots of a zarr-v3 set."""
+"""Find, read, commit and expire the snapshots of a zarr-v3 set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from virtualds.formats.zarr.document import (
     drop_manifest_keys,
     join_snapshot_path,
     list_value_chunks,
-    name_snapshot,
+    make_snapshot_id,
     parse_chunk_keys,
     read_copies,
 )
@@ -55,17 +55,17 @@ from virtualds.stores.scan_cache import cache_files
 from virtualds.stores.store import ChangedError, ListedFile
 
 MAX_LISTED = 64
-"""Maximum number of earlier snapshots that the root lists itself."""
+"""Maximum number of earlier snapshots in the root; others are in history files."""
 Snapshots = list[tuple[str, str]]
 """Ids and times of snapshots, oldest first."""
 Put = Callable[[str, bytes], None]
 """A function that writes a file of the set, at a path that no other writer uses."""
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
-"""The ids that `virtualds.formats.zarr.document.name_snapshot` returns."""
+"""The ids that `virtualds.formats.zarr.document.make_snapshot_id` returns."""
 
 
 def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, str]:
-    """Return the document of the newest snapshot, and the name of its version, for writers."""
+    """Return the document of the newest snapshot, and the version of the root, for writers."""
     url = f"{root}/{MARKER}"
     data, version = find_store(url).read_version(url, options)
     return Document.parse(data, url), version
@@ -90,7 +90,7 @@ def _read_archived_snapshot(root: str, options: StorageOptions | None, snapshot:
     try:
         return Document.parse(gzip.decompress(store.read_all(url, options)), url)
     except FileNotFoundError:
-        # as versions 0.x of the package have stored it
+        # versions 0.x of the package did not compress snapshots
         plain = url.removesuffix(".gz")
         return Document.parse(store.read_all(plain, options), plain)
     except (OSError, EOFError, zlib.error) as error:
@@ -100,18 +100,18 @@ def _read_archived_snapshot(root: str, options: StorageOptions | None, snapshot:
 def read_all_nodes(
     root: str, options: StorageOptions | None, document: Document
 ) -> dict[str, dict[str, Any]]:
-    """Return the metadata of all nodes of a set, consolidated or not."""
+    """Return the metadata of all nodes of a set, even if they are not consolidated."""
     if document.is_consolidated:
         return document.nodes
     store = find_store(root)
-    found = dict(document.nodes)
+    nodes = dict(document.nodes)
     for path, _, _ in store.list_files(root, options):
         folder, _, name = path.rpartition("/")
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
-            found[folder] = parse_json(store.read_all(url, options), url)
-            check_node(folder, found[folder], url)
-    return found
+            nodes[folder] = parse_json(store.read_all(url, options), url)
+            check_node(folder, nodes[folder], url)
+    return nodes
 
 
 def commit_document(
@@ -122,20 +122,22 @@ def commit_document(
     try:
         find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
-        # the store may have accepted a first request whose response was lost, and rejected the
-        # second
-        both = (open_newest(root, options)[0], document)
-        if not _continues(*(list_snapshots(root, options, one) for one in both)):
+        # the store may have accepted a first request whose response was lost, and rejected its
+        # repetition
+        newest = open_newest(root, options)[0]
+        if not _has_committed(*(list_snapshots(root, options, d) for d in (newest, document))):
             raise make_conflict_error(root) from error
 
 
-def _continues(newest: Snapshots, ours: Snapshots) -> bool:
+def _has_committed(newest: Snapshots, ours: Snapshots) -> bool:
     """Return whether our snapshot was committed, even if others have committed on top of it.
 
-    In that case the history of the newest has it, and before it no snapshot that it had removed.
+    In that case the history of the newest snapshot has it, without the snapshots that it removed.
     """
-    names, own = ([name for name, _ in one] for one in (newest, ours))
-    return own[-1] in names and set(names[: names.index(own[-1])]) <= set(own)
+    newest_ids, our_ids = ([name for name, _ in snapshots] for snapshots in (newest, ours))
+    return our_ids[-1] in newest_ids and set(newest_ids[: newest_ids.index(our_ids[-1])]) <= set(
+        our_ids
+    )
 
 
 # ---------------------------------------------------------------------- history
@@ -149,19 +151,22 @@ def history(url: str, options: StorageOptions | None = None) -> Snapshots:
 
 def list_snapshots(root: str, options: StorageOptions | None, document: Document) -> Snapshots:
     """Return the ids and times of all snapshots that can be opened, the current one last."""
-    found = Snapshots()
+    snapshots = Snapshots()
     for item in document.notes.get(HISTORY, ()):
-        found += [(item[0], item[1])] if len(item) == 2 else _read_history(root, options, item[0])
+        snapshots += (
+            [(item[0], item[1])] if len(item) == 2 else _read_history(root, options, item[0])
+        )
     if document.snapshot:
-        found.append((document.snapshot, document.notes["time"]))
-    return found
+        snapshots.append((document.snapshot, document.notes["time"]))
+    return snapshots
 
 
 def _read_history(root: str, options: StorageOptions | None, path: str) -> Snapshots:
+    """Return the snapshots in a history file."""
     url = f"{root}/{to_set_path('', path)}"
-    found = parse_json(find_store(url).read_all(url, options), url)
+    rows = parse_json(find_store(url).read_all(url, options), url)
     try:
-        return [(str(name), str(time)) for name, time in found]
+        return [(str(name), str(time)) for name, time in rows]
     except (TypeError, ValueError) as error:
         raise FormatError(f"{url}: it is no list of snapshots; the set is damaged") from error
 
@@ -169,8 +174,8 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
 def extend_history(root: str, options: StorageOptions | None, before: Document, put: Put) -> Any:
     """Return the history for the snapshot that follows ``before``.
 
-    The root lists the newest snapshots itself. When they are many, they are moved to a file, merged
-    with files of similar size, so that the cost of an append does not grow with the age of the set.
+    The root lists the newest snapshots. When they are many, they are moved to a history file, which
+    is merged with files of similar size, so that the cost of an append stays the same.
     """
     listed = [*before.notes.get(HISTORY, ())]
     if before.snapshot:
@@ -185,8 +190,8 @@ def extend_history(root: str, options: StorageOptions | None, before: Document, 
 
 
 def _put_history(pairs: Sequence[Any], put: Put) -> tuple[str, int, str]:
-    """Write a file of snapshots; return its entry in the history, with the time of the last."""
-    path = f"{FOLDER}/{name_snapshot()[0]}/history.json"
+    """Write a history file, and return its entry in the history, with the time of the last."""
+    path = f"{FOLDER}/{make_snapshot_id()[0]}/history.json"
     put(path, json.dumps(pairs, separators=(",", ":")).encode())
     return path, len(pairs), pairs[-1][1]
 
@@ -194,52 +199,54 @@ def _put_history(pairs: Sequence[Any], put: Put) -> tuple[str, int, str]:
 def write_nodes(
     root: str, options: StorageOptions | None, document: Document, before: Document | None
 ) -> None:
-    """Write the metadata of every node for readers without consolidated metadata.
+    """Write the metadata of all nodes for readers without consolidated metadata.
 
-    They are only copies: the root document takes precedence.
+    These are copies; the root document takes precedence.
     """
     store = find_store(root)
-    known = before.nodes if before else {}
+    existing = before.nodes if before else {}
     for path, node in document.nodes.items():
-        if path and known.get(path) != node:
+        if path and existing.get(path) != node:
             data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
             store.write_file(f"{root}/{path}/{MARKER}", data, options)
-    gone = [path for path in known if path not in document.nodes]
-    store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
+    removed = [path for path in existing if path not in document.nodes]
+    store.remove([f"{root}/{path}/{MARKER}" for path in removed], options)
 
 
-# ---------------------------------------------------------------------- expiring
+# ---------------------------------------------------------------------- expiry
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Remove old snapshots, and files that no other snapshot needs; return what was removed."""
+    """Remove old snapshots and files that no other snapshot needs, and return what was removed."""
     root = url.rstrip("/")
     if not expiry.dry_run:
         find_store(root).check_conditions(root, options)
     document, version = open_newest(root, options)
     now = datetime.now(UTC)
     with _detect_concurrent_expiry(root, options, version):
-        known = list_snapshots(root, options, document)
-        going = _list_expired(known, expiry, now)
-        staying = [(name, time) for name, time in known[:-1] if name not in going]
-        lost = [_read_archived_snapshot(root, options, name) for name in going]
-        kept = (_read_archived_snapshot(root, options, name) for name, _ in staying)
-        needed = collect_needed_files(root, options, chain([document], kept))
+        snapshots = list_snapshots(root, options, document)
+        expired_ids = _list_expired(snapshots, expiry, now)
+        kept = [(name, time) for name, time in snapshots[:-1] if name not in expired_ids]
+        expired = [_read_archived_snapshot(root, options, name) for name in expired_ids]
+        kept_documents = (_read_archived_snapshot(root, options, name) for name, _ in kept)
+        needed = collect_needed_files(root, options, chain([document], kept_documents))
     if not expiry.dry_run:
-        if going:
-            document.notes[HISTORY] = staying
-            if len(staying) > MAX_LISTED:
+        if expired_ids:
+            document.notes[HISTORY] = kept
+            if len(kept) > MAX_LISTED:
 
                 def put(path: str, data: bytes) -> None:
                     find_store(root).write_file(f"{root}/{path}", data, options)
 
-                document.notes[HISTORY] = [_put_history(staying, put)]
+                document.notes[HISTORY] = [_put_history(kept, put)]
             commit_document(root, options, document, version)
         write_nodes(root, options, document, None)
-    unneeded = list(_iterate_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
+    unneeded = list(
+        _iterate_unneeded(root, options, needed, expired, set(expired_ids), now - expiry.grace)
+    )
     if not expiry.dry_run:
-        find_store(root).remove([one.file.url for one in unneeded], options)
-    return Removal.of(going, unneeded)
+        find_store(root).remove([listed.file.url for listed in unneeded], options)
+    return Removal.of(expired_ids, unneeded)
 
 
 @contextmanager
@@ -258,11 +265,11 @@ def _detect_concurrent_expiry(
         ) from error
 
 
-def _list_expired(known: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
+def _list_expired(snapshots: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
     """Return the ids of the snapshots to remove."""
     return [
         name
-        for name, time in known[:-1][: len(known) - expiry.keep]
+        for name, time in snapshots[:-1][: len(snapshots) - expiry.keep]
         if expiry.older_than is None or now - datetime.fromisoformat(time) >= expiry.older_than
     ]
 
@@ -271,33 +278,33 @@ def _iterate_unneeded(
     root: str,
     options: StorageOptions | None,
     needed: set[str],
-    lost: list[Document],
-    gone: set[str],
+    expired: list[Document],
+    expired_ids: set[str],
     before: datetime,
 ) -> Iterator[ListedFile]:
-    """Yield the files of the set that no snapshot needs; files of unknown writers only if old.
+    """Yield the files of the set that no snapshot needs; files of other writers only if old.
 
     Only files with the id of a snapshot in their name, and chunks to which a snapshot refers,
-    belong to the set. Chunks that are named by their hash are included only if old, since a writer
-    may be about to need a new one.
+    belong to the set. Chunks that are named by their hash are yielded only if old, since a writer
+    may still commit a new chunk.
     """
     folders = tuple(path for path in needed if path.endswith("/"))
-    chunks = {path for document in lost for path in _iterate_chunk_paths(document)}
+    chunks = {path for document in expired for path in _iterate_chunk_paths(document)}
     for listed in find_store(root).list_files(root, options):
         path = listed.path
         if path in needed or path.startswith(folders):
             continue
         ids = set(SNAPSHOT_ID.findall(path))
-        old = listed.modified is not None and listed.modified < before.timestamp()
-        ours = ids or path.startswith(f"{CHUNKS}/")
-        if path in chunks or not ids.isdisjoint(gone) or (ours and old):
+        is_old = listed.modified is not None and listed.modified < before.timestamp()
+        is_own = ids or path.startswith(f"{CHUNKS}/")
+        if path in chunks or not ids.isdisjoint(expired_ids) or (is_own and is_old):
             yield listed
 
 
 def _iterate_chunk_paths(document: Document) -> Iterator[str]:
-    """Yield the paths of the chunks of values."""
-    for path, noted in document.notes.get("values", {}).items():
-        yield from (chunk.get_path(path) for chunk in list_value_chunks(noted))
+    """Yield the paths of the chunks of native arrays."""
+    for path, entry in document.notes.get("values", {}).items():
+        yield from (chunk.get_path(path) for chunk in list_value_chunks(entry))
 
 
 def collect_needed_files(
@@ -305,47 +312,47 @@ def collect_needed_files(
 ) -> set[str]:
     """Return the paths of the files that snapshots need, and of folders, which end in a slash.
 
-    Snapshots share most of their tables, so each is processed once.
+    Snapshots share most of their tables, so each table is read once.
     """
-    found, tables = set[str](), set[SourceTable]()
+    needed, tables = set[str](), set[SourceTable]()
     manifests = SetFiles(root, options)
     for document in documents:
         if document.snapshot is not None:
             path = join_snapshot_path(document.snapshot)
-            found |= {path, path.removesuffix(".gz")}
-        found.update(item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
-        found.update(_iterate_chunk_paths(document))
+            needed |= {path, path.removesuffix(".gz")}
+        needed.update(item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
+        needed.update(_iterate_chunk_paths(document))
         for folder, part in iterate_manifest_parts(document.nodes):
-            _add_needed(folder, part, manifests, found, tables)
-    return found
+            _add_needed(folder, part, manifests, needed, tables)
+    return needed
 
 
 def _add_needed(
     folder: str,
     part: Mapping[str, Any],
     manifests: SetFiles,
-    found: set[str],
+    needed: set[str],
     tables: set[SourceTable],
 ) -> None:
     """Add the files of a part of a manifest, and the files of the set to which it refers."""
     if (table_json := part.get("table")) is not None:
-        found.add(to_set_path(folder, table_json["path"]) + "/")
+        needed.add(to_set_path(folder, table_json["path"]) + "/")
         table = read_source_table(folder, table_json["sources"])
         if table not in tables:
             tables.add(table)
-            found.add(f"{table.folder}/")
-            known = table.read_fingerprints(manifests, np.arange(table.rows))
-            found.update(_select_inside(path for path, _ in known))
+            needed.add(f"{table.folder}/")
+            fingerprints = table.read_fingerprints(manifests, np.arange(table.rows))
+            needed.update(_select_inside(path for path, _ in fingerprints))
         return
     entries = part["manifest"]
-    files = (one for one in (entries, part.get("sources")) if isinstance(one, str))
-    paths = [to_set_path(folder, one) for one in files]
+    files = (path for path in (entries, part.get("sources")) if isinstance(path, str))
+    paths = [to_set_path(folder, path) for path in files]
     if isinstance(entries, str):
-        if paths[0] in found:
+        if paths[0] in needed:
             return
         entries = manifests.read_document(paths[0])
-    found.update(paths)
-    found.update(_select_inside(entry.get("path") for entry in entries.values()))
+    needed.update(paths)
+    needed.update(_select_inside(entry.get("path") for entry in entries.values()))
 
 
 def _select_inside(paths: Iterable[str | None]) -> Iterator[str]:
@@ -355,16 +362,13 @@ def _select_inside(paths: Iterable[str | None]) -> Iterator[str]:
             yield path[2:]
 
 
-# ---------------------------------------------------------------------- read
+# ---------------------------------------------------------------------- reading
 
 
 def detect(marker: bytes) -> bool:
     """Return whether the root ``zarr.json`` of a folder belongs to a set, not to plain Zarr."""
-    ours = f'"{NOTES}"'.encode() in marker or b'"chunk-manifest-' in marker
-    return ours and b'"node_type"' in marker
-
-
-# ---------------------------------------------------------------------- reading
+    has_notes = f'"{NOTES}"'.encode() in marker or b'"chunk-manifest-' in marker
+    return has_notes and b'"node_type"' in marker
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
@@ -378,12 +382,12 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 def read_document(
     root: str, options: StorageOptions | None, document: Document, how: ReadOptions = READ_ALL
 ) -> ManifestGroup:
-    """Return a group of the document of a set, including all groups below it."""
+    """Return a group of the document of a set, with its subgroups."""
     values, copies = document.notes.get("values", {}), document.notes.get(COPIES, {})
     files = SetFiles(root, options, how.allow, document.notes.get("sources"))
 
     def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
-        # chunks of values that are copied in the root, while a remote set is being opened
+        # reading coordinates of a remote set then takes no request
         contents = read_copies(path, values.get(path), copies)
         cache_files((f"{root}/{name}", data) for name, data in contents)
         transformers = node.get("storage_transformers") or [_describe_native(path, values)]
@@ -400,19 +404,19 @@ def read_document(
 
 def _describe_native(path: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the storage transformer that a native array would have."""
-    noted = values.get(path, {})
-    if not noted or noted.get("folder"):
-        # a prefix of all keys; files that do not exist are missing chunks
+    entry = values.get(path, {})
+    if not entry or entry.get("folder"):
+        # the entry maps all keys, and chunks without a file are missing
         return build_json_manifest({"./": {"path": f"./{path}/"}})
-    return build_json_manifest(build_value_entries(path, noted))
+    return build_json_manifest(build_value_entries(path, entry))
 
 
-# ---------------------------------------------------------------------- finding a set to write
+# ---------------------------------------------------------------------- sets to write
 
 
 @dataclass(frozen=True)
 class FoundSet:
-    """The snapshot that a writer has read, and the version of the root ``zarr.json``."""
+    """A set that a writer has read: its newest snapshot, and the version of the root."""
 
     root: str
     options: StorageOptions | None
@@ -439,14 +443,14 @@ def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -
 
 
 def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
-    """Return the existing set, or None if there is none; raise an error for other folders."""
+    """Return the existing set, or None if there is none, or raise an error for other folders."""
     store = find_store(root)
     url = f"{root}/{MARKER}"
     try:
         data, version = store.read_version(url, options)
     except (FileNotFoundError, NotADirectoryError):
         files = [listed.path for listed in store.list_files(root, options)]
-        # or left over from a writer that was killed before its first commit
+        # a writer may have been killed before its first commit
         if not files or any(path.startswith(f"{FOLDER}/") for path in files):
             return None
         data = b""
