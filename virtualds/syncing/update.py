@@ -85,8 +85,8 @@ ANEW = "write the set anew (delete it, and run again)"
 
 
 REMEDIES = {
-    "if_known": "leave one of the files out of the pattern, or pass overlap='first' to leave out "
-    "of new files what the set has already",
+    "if_duplicate": "leave one of the files out of the pattern, or pass overlap='first' to leave "
+    "out of new files what the set has already",
     "if_misfit": "leave it out of the pattern; make its variables those of the set with "
     f"drop_variables= or preprocess=; or {ANEW}",
     "if_extra": "drop_variables= leaves it out",
@@ -297,18 +297,18 @@ class Update:
         added, changed, again = (self.opener.open_layers(layer_urls) for layer_urls in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         doubtful = {*changes.removed, *changes.changed, *changes.waiting, *self.opener.failed}
-        unsound = frozenset({*removed, *doubtful})
-        grid = self._make_grid(unsound)
+        unreadable = frozenset({*removed, *doubtful})
+        grid = self._make_grid(unreadable)
         after = self._refresh_static(self._add_options(group), changes)
         moved = {url for layer in changed for url in grid.list_moved(after, layer, replaced)}
         gone = {*removed, *moved}
         touched: Mapping[str, pd.Index[Any]] = grid.find_touched(after, gone)
         # other files may have all cells of those that are removed
         late = {*removed} if self.chooses else set()
-        grid = replace(grid, yielding=frozenset(late))
+        grid = replace(grid, last_choice=frozenset(late))
         if gone - late or replaced:
             after = as_read(grid.clear_values(after, {*gone, *replaced} - late))
-        names, others = grid.find_lost(after)
+        names, others = grid.find_unreadable_shared(after)
         after = self._put_shared(grid, after, names, others)
         if gone or names:
             # keep the references to files that are unchanged, waiting, or cannot be opened
@@ -316,7 +316,7 @@ class Update:
         contested: list[LostCells] = []
         after = self._put_layers(grid, after, urls[1], changed, contested, replaced)
         # changed files are now in the set as they are, and keep their cells
-        grid = replace(grid, unsound=unsound - replaced)
+        grid = replace(grid, unreadable=unreadable - replaced)
         after = self._put_layers(grid, after, urls[0], added, contested)
         after = self._put_layers(grid, after, urls[2], again, contested)
         if late:
@@ -324,7 +324,7 @@ class Update:
         if gone:
             # a file may store no chunks at some of its positions; these positions stay
             touched = _leave_out(touched, [*changed, *added, *again])
-            if near := grid.find_doubtful(after, touched):
+            if near := grid.find_uncertain_files(after, touched):
                 noted = self.known.list_known(group).notes.select(UNUSED)
                 near = (*near, *sorted(noted & {*changes.noted}))
             touched = _leave_out(touched, self.opener.open_layers(near))
@@ -332,13 +332,13 @@ class Update:
         contested = [cell for cell in contested if cell.url not in late]
         return self._leave_losers(grid, after, changes, contested, lost)
 
-    def _make_grid(self, unsound: frozenset[str] = frozenset()) -> CellGrid:
+    def _make_grid(self, unreadable: frozenset[str] = frozenset()) -> CellGrid:
         prefers: Literal["", "first", "last"] = ""
         if self.overlap == "first" or self.overlap == "last":
             prefers = self.overlap
         root, padding = self.known.root, self.padding
         misfit, extra = (REMEDIES[name] for name in ("if_misfit", "if_extra"))
-        return CellGrid(self.dims, root, self.sorts, unsound, misfit, extra, padding, prefers)
+        return CellGrid(self.dims, root, self.sorts, unreadable, misfit, extra, padding, prefers)
 
     def _put_layers(
         self,
@@ -385,8 +385,8 @@ class Update:
             return group
         lost_values = self._find_values(self._open_set(group, changes), {*lost})
         losers = {url for url in lost if not lost_values.get(url)}
-        grid = replace(grid, unsound=grid.unsound | losers)
-        return self._put_shared(grid, group, *grid.find_lost(group))
+        grid = replace(grid, unreadable=grid.unreadable | losers)
+        return self._put_shared(grid, group, *grid.find_unreadable_shared(group))
 
     def create(
         self, changes: Changes, before: ManifestGroup | None = None
@@ -530,8 +530,8 @@ class Update:
 
     def _open_set(self, group: ManifestGroup, changes: Changes) -> xr.Dataset:
         """Open a group as a dataset, without reading files that may have changed or are gone."""
-        unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
-        return open_set(group, None, self.dims, unsound | self.opener.failed.keys())
+        unreadable = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
+        return open_set(group, None, self.dims, unreadable | self.opener.failed.keys())
 
     def _find_values(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
         """Return the coordinate values of a dataset that come from each file."""
@@ -781,22 +781,22 @@ class Update:
     def _refresh_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
         """Take static variables from files that have not changed, since others may be gone."""
         replaced = {url for url in changes.changed if url not in self.opener.failed}
-        unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
+        unreadable = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
         # files along one dimension are replaced as a whole, with their variables without it
         keeps = len(self.dims) == 1 and not self.padding.dims and not self.chooses
         return self._replace_static(
             group,
-            unsound - (replaced if keeps else set()),
-            unsound,
+            unreadable - (replaced if keeps else set()),
+            unreadable,
             self.list_opened(changes),
         )
 
     def _replace_static(
-        self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Sequence[Urls] = ()
+        self, group: ManifestGroup, lost: set[str], unreadable: set[str], new: Sequence[Urls] = ()
     ) -> ManifestGroup:
         """Take static variables, those without joined dimensions, of ``lost`` files from others.
 
-        That is a file of the set that is not ``unsound``, or else the first of ``new`` that can be
+        That is a file of the set that is not ``unreadable``, or else the first of ``new`` that can be
         opened.
         """
         dims = set(self.dims)
@@ -809,7 +809,7 @@ class Update:
         if not moved:
             return group
         known_urls = self.known.tabulate(group).urls[::-1]
-        sound = [str(url) for url in known_urls if url not in unsound]
+        sound = [str(url) for url in known_urls if url not in unreadable]
         candidates = [(self._find_longest(group, sound),)] if sound else new
         urls = next(
             (candidate for candidate in candidates if self.opener.open(candidate) is not None), ()

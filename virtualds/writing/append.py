@@ -1,4 +1,4 @@
-"""Appending, replacing and removing sources of a group of a set.
+"""Append, replace and remove sources of a group of a set.
 
 The result is a concatenation of lazy slices of the set and new virtual data. Nothing is written
 here: the writer of the format compares the result with the set, and writes the differences.
@@ -66,8 +66,9 @@ class AppendOptions:
 
     ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are as in
     ``ds.virtual.to_manifest``. ``root`` is the url of the set, in which values that were in memory
-    are stored. ``if_known``, ``if_misfit`` and ``if_extra`` are remedies in errors: for positions
-    that the set already has, a dataset that does not fit, and a variable that the set lacks.
+    are stored. ``if_duplicate``, ``if_misfit`` and ``if_extra`` are remedies in errors: for
+    positions that the set already has, a dataset that does not fit, and a variable that the set
+    lacks.
     """
 
     dim: str
@@ -76,7 +77,7 @@ class AppendOptions:
     new_variables: str = "error"
     missing_variables: str = "error"
     root: str = ""
-    if_known: str = DUPLICATES_REMEDY
+    if_duplicate: str = DUPLICATES_REMEDY
     if_misfit: str = (
         "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
         "if one side lacks them"
@@ -89,7 +90,7 @@ class AppendOptions:
         check_choice("on_duplicate", self.on_duplicate, ("raise", "skip"))
 
     def complete(self, present: xr.Dataset, new: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Add missing variables to the set or the new dataset, according to the options.
+        """Return the set and the new dataset with missing variables added as the options say.
 
         A later check reports variables that may not be added.
         """
@@ -99,19 +100,19 @@ class AppendOptions:
         elif self.new_variables == "fill":
             present = _add_variables(present, new, extra, self.dim)
         if self.missing_variables == "fill":
-            lacks = [
+            lacking = [
                 name
                 for name, variable in present.variables.items()
                 if self.dim in variable.dims and name not in new.variables
             ]
-            new = _add_variables(new, present, lacks, self.dim)
+            new = _add_variables(new, present, lacking, self.dim)
         return present, new
 
 
 def _add_variables(
     dataset: xr.Dataset, model: xr.Dataset, names: list[Hashable], dim: str
 ) -> xr.Dataset:
-    """Add variables of another dataset, with missing values along the dimension."""
+    """Return a dataset with variables of ``model``, filled with missing values along ``dim``."""
     for name in names:
         variable = model.variables[name]
         if dim in variable.dims:
@@ -154,7 +155,7 @@ JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Groups of dtype kinds that xarray promotes to a common dtype when it concatenates."""
 
 MAX_TRIED = 64
-"""Maximum number of positions at which to look for an element in an unchanged file."""
+"""Maximum number of positions at which an element in an unchanged file is searched."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -168,44 +169,44 @@ CODING_ATTRIBUTES = (
 
 
 def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) -> ManifestGroup:
-    """Append a dataset to a group along a dimension; return the group itself if it has all data.
+    """Return a group with a dataset appended, or the same object if it has all data already.
 
     If neither has the dimension, the dataset must be equal to the group. Raises `CombineError` for
     data that do not fit the group, or that it already has.
     """
     dim, new = options.dim, restore_references(new)
-    grows = dim in find_dim_sizes(old) or dim in new.dims
-    present = open_set(old, new, (dim,)) if grows else open_set(old, None)
+    has_dim = dim in find_dim_sizes(old) or dim in new.dims
+    present = open_set(old, new, (dim,)) if has_dim else open_set(old, None)
     padded, new = pad_to_set(present, new, options.padding, (dim,))
     is_longer, present = padded is not present, padded
     present, new = options.complete(present, new)
-    new = _select_comparable(present, _load_index_as_in(present, new, dim), options)
-    if not grows:
+    new = _select_comparable(present, _load_index_like(present, new, dim), options)
+    if not has_dim:
         is_changed = is_longer or len(present.variables) != len(old.variables)
         return to_stored(old, present) if is_changed else old
     is_present = find_present_positions(present, new, dim)
     if is_present.any() and options.on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, is_present, options.if_known)
+        raise duplicates_error(present, new, dim, is_present, options.if_duplicate)
     if is_present.all():
         return old
     check_unchanged(present, new, dim)
-    places = find_insertions(present, new, np.flatnonzero(~is_present), dim, options.position)
-    return to_stored(old, _put(present, new, places, dim, options.root))
+    insertions = find_insertions(present, new, np.flatnonzero(~is_present), dim, options.position)
+    return to_stored(old, _replace_ranges(present, new, insertions, dim, options.root))
 
 
 def pad_to_set(
     present: xr.Dataset, new: xr.Dataset, padding: Padding, joined: Sequence[str]
 ) -> tuple[xr.Dataset, xr.Dataset]:
-    """Pad a set and a new dataset to the same lengths along the dimensions of ``padding``.
+    """Return a set and a new dataset, padded to equal lengths along dimensions of ``padding``.
 
-    A set that is long enough is returned unchanged.
+    A set that is long enough is the same object.
     """
     both = (present, new)
     padding.check_dims({dim for dataset in both for dim in dataset.dims}, joined)
     variables = [item for dataset in both for item in dataset.variables.items()]
-    grows = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
-    shared = {name for name, _ in variables} - grows
-    # shared variables of the set without their empty end, which a new file may fill
+    joined_names = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
+    shared = {name for name, _ in variables} - joined_names
+    # drop the empty end of shared variables of the set, which a new file may fill
     shortened = {
         name: part
         for name in shared & present.variables.keys()
@@ -216,10 +217,12 @@ def pad_to_set(
     padded = padding.pad(names, [present.drop_vars(list(shortened)), new, *separate], shared)
     if not shortened and padded[0].sizes == present.sizes:
         return present, padded[1]
-    whole = {name: part.variables[name] for name, part in zip(shortened, padded[2:], strict=True)}
-    grown = padded[0].assign(whole)
+    padded_shared = {
+        name: part.variables[name] for name, part in zip(shortened, padded[2:], strict=True)
+    }
+    grown = padded[0].assign(padded_shared)
     data = {name: grown.variables[name] for name in present.data_vars}
-    coords = [name for name in whole if name in present.coords]
+    coords = [name for name in padded_shared if name in present.coords]
     ordered = xr.Dataset(data, grown.set_coords(coords).coords, grown.attrs)
     ordered.encoding = grown.encoding
     return ordered, padded[1]
@@ -230,9 +233,9 @@ def _drop_empty_end(variable: xr.Variable, dims: Sequence[str]) -> xr.Variable |
     array, stops = get_virtual_array(variable), dict[str, slice]()
     for dim in set(dims).intersection(map(str, variable.dims)) if array is not None else ():
         dataset = xr.Dataset({"_": variable})
-        places = np.flatnonzero(find_positions(dataset, dim, urls_of(dataset)))
-        if places.size and places[-1] + 1 < variable.sizes[dim]:
-            stops[dim] = slice(int(places[-1]) + 1)
+        positions = np.flatnonzero(find_positions(dataset, dim, urls_of(dataset)))
+        if positions.size and positions[-1] + 1 < variable.sizes[dim]:
+            stops[dim] = slice(int(positions[-1]) + 1)
     return variable.isel(stops) if stops else None
 
 
@@ -243,7 +246,7 @@ def replace_sources(
     root: str = "",
     padding: Padding = NO_PADDING,
 ) -> ManifestGroup:
-    """Replace data of a group by a dataset from the same sources.
+    """Return a group with data replaced by a dataset from the same sources.
 
     The data to replace have the same source urls, or the same coordinate values. ``dim`` is by
     default the only dimension along which sources are joined; ``root`` is the url of the set.
@@ -258,16 +261,16 @@ def replace_sources(
     present, new = pad_to_set(present, new, padding, (dim,))
     # variables without the dimension may come from a changed source
     static = find_replaced_static(present, new, dim)
-    new = _load_index_as_in(present, new.drop_vars(list(static)), dim)
+    new = _load_index_like(present, new.drop_vars(list(static)), dim)
     new = _select_comparable(present, new, AppendOptions(dim))
-    places = find_replacements(present, new, dim)
-    return to_stored(old, _put(present, new, places, dim, root).assign(static))
+    replacements = find_replacements(present, new, dim)
+    return to_stored(old, _replace_ranges(present, new, replacements, dim, root).assign(static))
 
 
 def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Remove the data of some sources from a group; return the group itself if there are none.
+    """Return a group without the data of some sources, or the same object if nothing changes.
 
     Positions along the dimension are dropped if no other source has chunks there. At all other
     positions, as in a grid of files, the chunks become missing; coordinates, and variables without
@@ -306,21 +309,21 @@ def remove_sources(
 def drop_positions(
     present: xr.Dataset, dim: str, mask: npt.NDArray[np.bool_], root: str
 ) -> xr.Dataset:
-    """Drop the positions of a mask along a dimension."""
+    """Return a dataset without the positions of a mask along a dimension."""
     runs = find_runs(np.flatnonzero(mask))
-    return _put(present, present, [(run, EMPTY_PIECE) for run in runs], dim, root)
+    return _replace_ranges(present, present, [(run, EMPTY_PIECE) for run in runs], dim, root)
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Return a mask of the positions with data of the sources to remove."""
     mask = np.zeros(present.sizes[dim], bool)
-    copies, stretches = find_copies(present, dim), find_ranges(present, dim, urls)
+    copies, ranges = find_copies(present, dim), find_ranges(present, dim, urls)
     for url in sorted(urls):
-        if url not in stretches:
+        if url not in ranges:
             raise CombineError(
                 f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
             )
-        for run in stretches[url]:
+        for run in ranges[url]:
             if is_adjacent_to(copies, run):
                 raise CombineError(
                     f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
@@ -335,7 +338,7 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
 def _find_grid_dims(
     present: xr.Dataset, dim: str, others: set[str], is_shared: npt.NDArray[np.bool_]
 ) -> set[str]:
-    """Return ``dim``, and the other dimensions of which other sources cover only a part.
+    """Return ``dim`` and the dimensions that other sources cover only in part.
 
     ``is_shared`` is a mask of the positions along ``dim`` at which removed sources share the grid
     with ``others``.
@@ -351,7 +354,7 @@ def _find_grid_dims(
 
 
 def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) -> xr.Dataset:
-    """Make the chunks of some sources missing.
+    """Return a dataset in which the chunks of some sources are missing.
 
     Variables without a dimension of the grid are kept, since they also belong to other sources.
     """
@@ -377,8 +380,8 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
             f"{name!r}, and no value of {name!r} ({array.dtype}) means that it is missing; write "
             f"the set anew without this source"
         )
-    held = any(is_stored_in_set(file.url, root) for file in array.sources)
-    if held or any(
+    has_copies = any(is_stored_in_set(file.url, root) for file in array.sources)
+    if has_copies or any(
         (part.file == INLINE).any()
         for fragment in array.fragments
         for _, part in iterate_references(fragment.manifest)
@@ -396,44 +399,46 @@ def open_set(
     old: ManifestGroup,
     new: xr.Dataset | None,
     dims: Sequence[str] = (),
-    gone: Collection[str] = (),
+    unreadable: Collection[str] = (),
 ) -> xr.Dataset:
-    """Open the set as a dataset, and check that both datasets have the dimensions.
+    """Return the set as a dataset, after a check that both datasets have the dimensions.
 
-    Nothing is read from the sources of ``new``, which may have changed, and from those in ``gone``,
-    which may no longer exist.
+    Nothing is read from the sources of ``new``, which may have changed, or from sources in
+    ``unreadable``, which may no longer exist.
     """
-    unsound = {*gone} if new is None else {*gone, *urls_of(new)}
+    not_read = {*unreadable} if new is None else {*unreadable, *urls_of(new)}
     present = decode_group(
         old,
         "raise",
-        lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dims, unsound)),
+        lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dims, not_read)),
     )
     both = [("the set", present)] + ([] if new is None else [("the new dataset", new)])
-    for dim, (what, dataset) in product(dims, both):
+    for dim, (owner, dataset) in product(dims, both):
         if dim not in dataset.dims:
             raise ValueError(
-                f"dimension {dim!r}: {what} has {sorted(map(str, dataset.dims))}; name one of them"
+                f"dimension {dim!r}: {owner} has {sorted(map(str, dataset.dims))}; name one of them"
             )
         size = dataset.sizes[dim]
-        check_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
+        check_joinable(size, f"{owner}: dimension {dim!r} of {size:,} elements")
     return present
 
 
 def _find_readable_dates(
-    group: ManifestGroup, dims: Sequence[str], unsound: set[str]
+    group: ManifestGroup, dims: Sequence[str], not_read: set[str]
 ) -> dict[str, ManifestArray]:
-    """Replace variables of times whose first or last element is in an unsound file.
+    """Return replacements of time variables whose first or last element must not be read.
 
-    The result has, for each, another element, repeated to the shape of the variable. It is searched
-    along the last of ``dims``, or along the first dimension if there are none.
+    A replacement is a readable element, repeated to the shape of the variable. It is searched along
+    the last of ``dims``, or along the first dimension if there are none.
     """
     arrays = dict[str, ManifestArray]()
-    dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
-    for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
+    time_variables = {
+        n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))
+    }
+    for name in {*time_variables, *(v.attributes.get("bounds") for v in time_variables.values())}:
         variable = group.variables.get(str(name))
-        known = () if variable is None else variable.dims
-        along = [dim for dim in dims or known[:1] if dim in known]
+        dims_of_variable = () if variable is None else variable.dims
+        along = [dim for dim in dims or dims_of_variable[:1] if dim in dims_of_variable]
         if variable is None or not along:
             continue
         array, axis = variable.data, variable.dims.index(along[-1])
@@ -442,29 +447,30 @@ def _find_readable_dates(
         last = array.shape[axis] - 1
         tried = np.linspace(0, last, MAX_TRIED).round().astype(int).tolist()
         elements = [_take_element(array, axis, place) for place in (0, last)]
-        if any(has_chunks_in(element, unsound) for element in elements):
+        if any(has_chunks_in(element, not_read) for element in elements):
             others = (_take_element(array, axis, place) for place in tried)
-            sound = (element for element in others if not has_chunks_in(element, unsound))
-            # without any readable element, the reference date of the units decides the dtype
-            usual = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
-            arrays[str(name)] = next(sound, usual).broadcast_to(array.shape)
+            readable = (element for element in others if not has_chunks_in(element, not_read))
+            # without a readable element, the dtype follows from the reference date alone
+            epoch = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
+            arrays[str(name)] = next(readable, epoch).broadcast_to(array.shape)
     return arrays
 
 
 def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
+    """Return a slice of length 1 along all axes, at a position along one axis."""
     element: Any = array[(*(slice(None),) * axis, slice(place, place + 1))]
     return element  # type: ignore[no-any-return]
 
 
-def _load_index_as_in(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Load the coordinate of the new dataset if that of the set is loaded."""
+def _load_index_like(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+    """Return the new dataset with its coordinate loaded if that of the set is loaded."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, options: AppendOptions) -> xr.Dataset:
-    """Return the variables with the dimension; raise an error if any variable does not fit."""
+    """Return the variables with the dimension, or raise an error if any variable does not fit."""
     dim = options.dim
     check_crs_of_set(find_crs_by_variable(present), new)
     if problems := list_problems(present, new, (dim,), options.if_extra):
@@ -479,7 +485,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, options: AppendOpti
 def list_problems(
     present: xr.Dataset, new: xr.Dataset, dims: Sequence[str], if_extra: str
 ) -> list[str]:
-    """Return messages about variables of new data that do not continue those of a set."""
+    """Return messages about variables of new data that do not fit those of a set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
         str(name)
@@ -515,7 +521,7 @@ def list_mismatches(
 def _find_differences(
     name: str, old: xr.Variable, new: xr.Variable, dims: Sequence[str]
 ) -> Iterator[str]:
-    """Yield messages about why a new variable does not continue that of the set."""
+    """Yield the reasons why a new variable does not fit that of the set."""
     if misfits := list(list_mismatches(old, new, dims)):
         short = [d for d in old.dims if d not in dims and old.sizes[d] != new.sizes.get(d)]
         remedy = f"; pad={short[0]!r} fills what the shorter one lacks" if short else ""
@@ -532,7 +538,7 @@ def _find_differences(
         return
     along = " or ".join(map(repr, dims))
     if not set(dims).intersection(old.dims) and not _is_equal(name, old, new, along):
-        # omitting it would use the values of the set for the new data
+        # without this check, the new data would get the values of the set
         remedy = (
             "write the dataset to a set of its own"
             if old.dims == (name,)
@@ -554,7 +560,7 @@ def _get_element_type(variable: xr.Variable) -> str | None:
 
 
 def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool:
-    """Return whether variables without the dimension are equal, reading values if necessary."""
+    """Return whether variables without the dimension are equal; reads values if necessary."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
@@ -565,13 +571,13 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool
         raise
 
 
-def load_as_in(
+def load_like(
     present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
 ) -> xr.Dataset:
-    """Load those variables of the set that are loaded in the new dataset.
+    """Return the set with those variables loaded that are loaded in the new dataset.
 
     A set stores either values or references of a variable. With ``only_own``, only small variables
-    are loaded all of whose chunks are stored in the set.
+    are loaded, if all their chunks are stored in the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
@@ -593,27 +599,30 @@ def load_as_in(
 # ---------------------------------------------------------------------- concatenation
 
 
-def _put(
-    present: xr.Dataset, new: xr.Dataset, places: Insertions, dim: str, root: str
+def _replace_ranges(
+    present: xr.Dataset, new: xr.Dataset, insertions: Insertions, dim: str, root: str
 ) -> xr.Dataset:
-    """Replace ranges of the set by pieces of new data.
+    """Return the set with ranges replaced by pieces of new data.
 
     Variables without the dimension are those of the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:
-            # values in memory will be stored in the set
+            # values in memory are stored in the set
             check_loading(str(name), variable)
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
-    present = load_as_in(present, new, root)
-    pieces = replace_ranges(present.sizes[dim], places)
+    present = load_like(present, new, root)
+    pieces = replace_ranges(present.sizes[dim], insertions)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
-    both = {False: present, True: new}
-    used = [kind for kind in both if any(piece.is_new == kind for piece in pieces)]
+    dataset_by_kind = {False: present, True: new}
+    kinds = [kind for kind in dataset_by_kind if any(piece.is_new == kind for piece in pieces)]
     joined = xr.concat(
-        [both[kind].drop_vars(list(static.variables), errors="ignore") for kind in used],
+        [
+            dataset_by_kind[kind].drop_vars(list(static.variables), errors="ignore")
+            for kind in kinds
+        ],
         dim,
         data_vars="minimal",
         coords="minimal",
@@ -621,11 +630,11 @@ def _put(
         join="exact",
         combine_attrs="override",
     )
-    first = {True: present.sizes[dim] if len(used) == 2 else 0, False: 0}
-    stretches = [(first[p.is_new] + p.begin, first[p.is_new] + p.stop) for p in pieces]
-    joined = _order_along(joined, dim, stretches)
-    whole = joined.assign_coords(static.coords).assign(static.data_vars)
-    ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
+    offsets = {True: present.sizes[dim] if len(kinds) == 2 else 0, False: 0}
+    ranges = [(offsets[p.is_new] + p.begin, offsets[p.is_new] + p.stop) for p in pieces]
+    joined = _order_along(joined, dim, ranges)
+    complete = joined.assign_coords(static.coords).assign(static.data_vars)
+    ordered = xr.Dataset({name: complete[name] for name in present.data_vars}, complete.coords)
     for name, variable in present.variables.items():
         # xarray takes attributes and encoding from the first piece, which may not be of the set
         ordered[name].attrs = dict(variable.attrs)
@@ -636,17 +645,17 @@ def _put(
     return ordered
 
 
-def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Range]) -> xr.Dataset:
-    """Concatenate ranges of a dataset along a dimension in the given order."""
+def _order_along(dataset: xr.Dataset, dim: str, ranges: Sequence[Range]) -> xr.Dataset:
+    """Return ranges of a dataset along a dimension, concatenated in the given order."""
     size = dataset.sizes[dim]
-    edges = np.unique([0, size, *chain.from_iterable(stretches)])
-    order = np.searchsorted(edges, [begin for begin, _ in stretches])
+    edges = np.unique([0, size, *chain.from_iterable(ranges)])
+    order = np.searchsorted(edges, [begin for begin, _ in ranges])
     lengths = np.diff(edges)
     if np.array_equal(order, np.arange(len(lengths))):
         return dataset
     items = ((n, v, get_virtual_array(v)) for n, v in dataset.variables.items())
     arrays = {n: (v, array) for n, v, array in items if array is not None}
-    ids = np.concatenate([np.arange(*stretch) for stretch in stretches])
+    ids = np.concatenate([np.arange(*stretch) for stretch in ranges])
     ordered = dataset.drop_vars(list(arrays)).isel({dim: ids}, missing_dims="ignore")
     virtual = {}
     for name, (variable, array) in arrays.items():
@@ -659,7 +668,7 @@ def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Range]) -> x
 def to_stored(
     old: ManifestGroup, dataset: xr.Dataset, changed: Collection[Hashable] | None = None
 ) -> ManifestGroup:
-    """Encode a changed dataset as a group, keeping the stored form of unchanged variables.
+    """Return a changed dataset as a group; unchanged variables keep their stored form.
 
     Raises `CombineError` if the encoding of the set cannot represent the values.
     """
@@ -676,6 +685,7 @@ def to_stored(
 
 
 def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) -> None:
+    """Raise an error if loaded values need another encoding than those of the set."""
     if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
     before, after = dict(old.attributes), dict(new.attributes)
@@ -697,9 +707,9 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
 def _has_free_units(
     before: Mapping[str, Any], after: Mapping[str, Any], differing: Sequence[str]
 ) -> bool:
-    """Return whether units of times may change, because all of them are in memory.
+    """Return whether only units of times differ, which may change for values in memory.
 
-    Bounds are decoded with the units of their times, so times with bounds must keep them.
+    Times with bounds must keep their units, which also decode the bounds.
     """
     units = [str(attributes.get("units")) for attributes in (before, after)]
     is_free = "bounds" not in before and {*differing} <= {"units", "dtype"}
@@ -707,7 +717,7 @@ def _has_free_units(
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Merge the attribute ``coordinates`` of two groups; return the attributes of the first.
+    """Return the attributes of a group, with ``coordinates`` merged from two groups.
 
     xarray stores the names of coordinates that belong to no variable in this attribute.
     """

@@ -1,4 +1,4 @@
-"""Writing files into the cells of a grid of files, clearing cells, and dropping empty positions.
+"""Put files into the cells of a grid of files, clear cells, and drop empty positions.
 
 The coordinates of a file along several dimensions determine its cell in the grid. A cell without a
 file is missing. Nothing is written here: the writer of the format compares the result with the set.
@@ -59,7 +59,7 @@ from virtualds.writing.append import (
     append_along,
     drop_positions,
     list_problems,
-    load_as_in,
+    load_like,
     make_missing,
     open_set,
     pad_to_set,
@@ -70,14 +70,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LostCells(NamedTuple):
-    """A file that has lost cells to other files, and the coordinate values of these cells."""
+    """A file that loses cells to other files, and the coordinate values of these cells."""
 
     url: str
     values: Mapping[str, pd.Index[Any]]
 
 
 class ChosenCells(NamedTuple):
-    """Masks of the cells that new files get, and of cells without chunks; files that lose cells.
+    """Masks of cells that new files get and of cells without chunks, and files that lose cells.
 
     The masks have the shape of the new data along the dimensions of the grid.
     """
@@ -92,21 +92,21 @@ class CellGrid:
     """The grid of the files of a set: its dimensions, outermost first, and the url of the set.
 
     With ``sorts``, new coordinate values are inserted in order if those of the set are monotonic.
-    ``unsound`` are files that have changed or are gone, from which nothing is read. ``if_misfit``,
-    ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` is whether a cell that
-    several files have is taken from the "first" or the "last" of them, by url; if empty, that is an
-    error. Files in ``yielding`` lose their cells to all others.
+    ``unreadable`` are files that have changed or are gone, from which nothing is read.
+    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` says whether
+    a cell that several files have is taken from the "first" or the "last" of them, by url; if
+    empty, such a cell is an error. Files in ``last_choice`` lose their cells to all others.
     """
 
     dims: tuple[str, ...]
     root: str
     sorts: bool
-    unsound: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
     if_misfit: str = AppendOptions.if_misfit
     if_extra: str = AppendOptions.if_extra
     padding: Padding = NO_PADDING
     prefers: Literal["", "first", "last"] = ""
-    yielding: frozenset[str] = frozenset()
+    last_choice: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------ writing cells
 
@@ -117,7 +117,7 @@ class CellGrid:
         replaced: Collection[str] = (),
         lost: list[LostCells] | None = None,
     ) -> ManifestGroup:
-        """Write the files of a dataset into their cells; the grid grows as needed.
+        """Return a group with the files of a dataset in their cells; the grid grows as needed.
 
         Only cells of the dataset are changed. Cells of files in ``replaced`` are overwritten. With
         ``prefers``, each cell is taken from the preferred file, and cells that files lose are added
@@ -138,7 +138,7 @@ class CellGrid:
             grown = self._grow(group, present, new, dim)
             if grown is not group:
                 group, present = grown, self._open(grown, new)
-        chosen = self._choose(present, new, replaced) if self.prefers else None
+        chosen = self._choose_cells(present, new, replaced) if self.prefers else None
         if chosen is not None and lost is not None:
             lost += chosen.lost
         return self._fill(group, present, new, replaced, chosen)
@@ -146,44 +146,53 @@ class CellGrid:
     def _expand_coordinates(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset
     ) -> tuple[ManifestGroup, xr.Dataset]:
-        """Expand coordinates of the set and the new data to the same dimensions of the grid.
+        """Return the group and the new data with coordinates expanded to equal dimensions.
 
         For example, ``valid_time`` of a single run has only the dimension of steps. A coordinate
         gets the dimensions of the other side, and those along which its values differ.
         """
-        ours, theirs = dict[Hashable, xr.Variable](), dict[Hashable, xr.Variable]()
-        both = new.coords.keys() & present.coords.keys()
-        for name in both - new.indexes.keys() - present.indexes.keys():
+        expanded_existing, expanded_new = (
+            dict[Hashable, xr.Variable](),
+            dict[Hashable, xr.Variable](),
+        )
+        names = new.coords.keys() & present.coords.keys()
+        for name in names - new.indexes.keys() - present.indexes.keys():
             variable, existing = new.variables[name], present.variables[name]
             if get_virtual_array(variable) is not None or get_virtual_array(existing) is not None:
                 continue
-            wanted = {*variable.dims, *existing.dims}
-            others = {*self.dims} - wanted
-            if others and wanted == {*existing.dims} and self._differs(present, new, name):
-                wanted |= {
+            all_dims = {*variable.dims, *existing.dims}
+            others = {*self.dims} - all_dims
+            if (
+                others
+                and all_dims == {*existing.dims}
+                and self._has_other_values(present, new, name)
+            ):
+                all_dims |= {
                     dim for dim in others if not new.indexes[dim].isin(present.indexes[dim]).all()
                 }
-            if wanted - {*variable.dims} <= {*self.dims}:
-                first = [dim for dim in self.dims if dim in wanted - {*existing.dims}]
+            if all_dims - {*variable.dims} <= {*self.dims}:
+                first = [dim for dim in self.dims if dim in all_dims - {*existing.dims}]
                 dims = [*dict.fromkeys([*first, *existing.dims])]
-                for target, dataset in ((ours, present), (theirs, new)):
+                for target, dataset in ((expanded_existing, present), (expanded_new, new)):
                     if list(dataset.variables[name].dims) != dims:
                         target[name] = expand_variable(dataset, name, dims)
-        new = replace_variables(new, theirs) if theirs else new
-        if ours:
-            group = as_read(to_stored(group, replace_variables(present, ours), ours))
+        new = replace_variables(new, expanded_new) if expanded_new else new
+        if expanded_existing:
+            group = as_read(
+                to_stored(group, replace_variables(present, expanded_existing), expanded_existing)
+            )
         return group, new
 
-    def _differs(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
-        """Return whether a coordinate differs between set and new data in cells that both have."""
-        known, added = xr.align(present.coords[name], new.coords[name], join="inner")
-        differs = (known != added) & known.notnull() & added.notnull()
-        return bool(differs.any())
+    def _has_other_values(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
+        """Return whether a coordinate differs between the set and new data in common cells."""
+        existing, added = xr.align(present.coords[name], new.coords[name], join="inner")
+        is_different = (existing != added) & existing.notnull() & added.notnull()
+        return bool(is_different.any())
 
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
     ) -> ManifestGroup:
-        """Replace variables without all dimensions of the grid by those of files."""
+        """Return a group with variables without all dimensions of the grid replaced by new ones."""
         new = restore_references(new)[[*names]]
         present = self._open(old)
         _, new = pad_to_set(present, new, self.padding, self.dims)
@@ -198,21 +207,21 @@ class CellGrid:
         replaced: Collection[str],
         chosen: ChosenCells | None = None,
     ) -> ManifestGroup:
-        """Write data of files at their coordinates, all of which the group has already."""
-        present = load_as_in(present, new, self.root, only_own=True)
-        places = {
+        """Return a group with data of files at their coordinates, which the group has already."""
+        present = load_like(present, new, self.root, only_own=True)
+        positions_by_dim = {
             dim: present.indexes[dim].get_indexer(new.indexes[dim])
             for dim in self.dims
             if dim in new.indexes
         }
-        # shared variables are not compared with those of files that cannot be read
-        taken = {*replaced, *self.unsound}
+        # shared variables are not compared with those of unreadable files
+        replaceable = {*replaced, *self.unreadable}
         changed: dict[Hashable, xr.Variable] = {}
         for name, variable in new.variables.items():
             along = set(self.dims).intersection(map(str, variable.dims))
             if name in self.dims or not along:
                 continue
-            existing, shares = present.variables[name], len(along) < len(self.dims)
+            existing, is_shared = present.variables[name], len(along) < len(self.dims)
             if get_virtual_array(variable) is None:
                 check_loading(str(name), variable)
                 if get_virtual_array(existing) is not None:
@@ -222,16 +231,16 @@ class CellGrid:
                         f"write the set anew (delete it, and run again)"
                     )
             if not set(self.padding.dims).isdisjoint(variable.dims):
-                # clear earlier chunks of a file that may have become shorter
+                # clear the previous chunks of a file, which may be shorter now
                 existing = _clear_sources(existing, replaced, variable)
             data: Any
             try:
-                if shares and get_virtual_array(existing) is not None:
-                    data = _put_shared(existing, variable, places, taken)
-                elif chosen is not None and not shares:
-                    data = _put_chosen(existing, variable, places, chosen)
+                if is_shared and get_virtual_array(existing) is not None:
+                    data = _put_shared_variable(existing, variable, positions_by_dim, replaceable)
+                elif chosen is not None and not is_shared:
+                    data = _put_chosen_cells(existing, variable, positions_by_dim, chosen)
                 else:
-                    data = _put(existing, variable, places, replaced)
+                    data = _put_cells(existing, variable, positions_by_dim, replaced)
             except CombineError as error:
                 raise CombineError(f"{name}: {error}") from error
             if data is not None:
@@ -240,45 +249,56 @@ class CellGrid:
             return group
         return to_stored(group, replace_variables(present, changed), changed)
 
-    def _choose(
+    def _choose_cells(
         self, present: xr.Dataset, new: xr.Dataset, replaced: Collection[str]
     ) -> ChosenCells | None:
-        """Choose the cells that new files get; None if all data are in memory.
+        """Return the cells that new files get, or None if all data are in memory.
 
-        A file with any chunk of a cell has the whole cell, so that its missing chunks are not taken
-        from another file. A file without chunks in a cell loses it to all others. Cells of files in
-        ``replaced`` are always overwritten.
+        A file with any chunk of a cell gets the whole cell, so that its missing chunks are not
+        taken from another file. A file without chunks in a cell loses it to all others. Cells of
+        files in ``replaced`` are always overwritten.
         """
-        at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
-        box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
-        inside = np.ix_(*(a - a.min() for a in at))
+        positions = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
+        box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, positions, strict=True)}
+        cells_in_box = np.ix_(*(a - a.min() for a in positions))
         existing, added = self._list_cells(present).isel(box), self._list_cells(new)
-        stored = {url for url in urls_of(existing) if is_stored_in_set(url, self.root)}
-        urls = sorted(urls_of(existing) - stored | urls_of(added))
+        copies = {url for url in urls_of(existing) if is_stored_in_set(url, self.root)}
+        urls = sorted(urls_of(existing) - copies | urls_of(added))
         urls = urls if self.prefers == "last" else urls[::-1]
-        urls = sorted(urls, key=lambda url: url not in self.yielding)
-        before, now = self._find_owners(existing, urls)[inside], self._find_owners(added, urls)
-        old = np.isin(before, [number for number, url in enumerate(urls) if url in replaced])
-        nobody = old | (before == NO_CHUNK)
-        taken = (now >= 0) & (now >= before) | old | nobody & (now == OTHER_FILE)
-        unknown = np.zeros([existing.sizes[dim] for dim in self.dims], bool)
-        unknown[inside] = taken & (before == OTHER_FILE)
-        if count := self._count_valid_values(existing, unknown):
+        urls = sorted(urls, key=lambda url: url not in self.last_choice)
+        owners, new_owners = (
+            self._find_owners(existing, urls)[cells_in_box],
+            self._find_owners(added, urls),
+        )
+        is_replaced = np.isin(
+            owners, [number for number, url in enumerate(urls) if url in replaced]
+        )
+        is_free = is_replaced | (owners == NO_CHUNK)
+        taken = (
+            (new_owners >= 0) & (new_owners >= owners)
+            | is_replaced
+            | is_free & (new_owners == OTHER_FILE)
+        )
+        has_unknown_owner = np.zeros([existing.sizes[dim] for dim in self.dims], bool)
+        has_unknown_owner[cells_in_box] = taken & (owners == OTHER_FILE)
+        if count := self._count_valid_values(existing, has_unknown_owner):
             raise CombineError(
                 f"the set holds values of {count} cells itself that new files have, too, and does "
                 f"not note from which file they are, so that overlap={self.prefers!r} cannot "
                 f"choose; write the set anew without inline_threshold=, and with fewer "
                 f"loadable_variables="
             )
-        loser = np.where((before == now) | old, NO_CHUNK, np.where(taken, before, now))
-        numbers = np.unique(loser[loser >= 0]).tolist()
-        lost = [LostCells(urls[n], self._find_values(new, loser == n)) for n in numbers]
+        losers = np.where(
+            (owners == new_owners) | is_replaced, NO_CHUNK, np.where(taken, owners, new_owners)
+        )
+        numbers = np.unique(losers[losers >= 0]).tolist()
+        lost = [LostCells(urls[n], self._find_values(new, losers == n)) for n in numbers]
         is_virtual = any(get_virtual_array(v) is not None for v in added.variables.values())
-        free = nobody & (now == NO_CHUNK)
+        free = is_free & (new_owners == NO_CHUNK)
         return ChosenCells(taken, free, lost) if is_virtual else None
 
     def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return for each cell the largest index of a file with a chunk in it, of any variable."""
+        """Return, for each cell, the largest index of a file with a chunk of any variable there."""
         numbers = {url: number for number, url in enumerate(urls)}
         owners: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NO_CHUNK)
         for variable in cells.variables.values():
@@ -287,51 +307,51 @@ class CellGrid:
                 owners = np.maximum(owners, map_files(array, axes, numbers))
         return owners
 
-    def _count_valid_values(self, cells: xr.Dataset, where: Mask) -> int:
+    def _count_valid_values(self, cells: xr.Dataset, mask: Mask) -> int:
         """Return the number of cells in a mask with valid values in memory or in the set."""
         count = 0
-        for box in cover_with_boxes(np.argwhere(where)):
-            inside = {dim: slice(*ends) for dim, ends in zip(self.dims, box, strict=True)}
-            has = np.zeros([stop - begin for begin, stop in box], bool)
-            for variable in cells.isel(inside).variables.values():
+        for box in cover_with_boxes(np.argwhere(mask)):
+            selection = {dim: slice(*ends) for dim, ends in zip(self.dims, box, strict=True)}
+            has_value = np.zeros([stop - begin for begin, stop in box], bool)
+            for variable in cells.isel(selection).variables.values():
                 present = variable.notnull()
                 others = [dim for dim in variable.dims if dim not in self.dims]
-                has |= present.any(others).transpose(*self.dims).values
-            count += int(has.sum())
+                has_value |= present.any(others).transpose(*self.dims).values
+            count += int(has_value.sum())
         return count
 
-    def _find_values(self, new: xr.Dataset, where: Mask) -> dict[str, pd.Index[Any]]:
+    def _find_values(self, new: xr.Dataset, mask: Mask) -> dict[str, pd.Index[Any]]:
         """Return the coordinate values of the cells of a mask, along each dimension."""
         axes = range(len(self.dims))
         return {
-            dim: new.indexes[dim][where.any(axis=tuple(n for n in axes if n != axis))]
+            dim: new.indexes[dim][mask.any(axis=tuple(n for n in axes if n != axis))]
             for axis, dim in enumerate(self.dims)
         }
 
     def _open(self, group: ManifestGroup, new: xr.Dataset | None = None) -> xr.Dataset:
-        """Open the set as a dataset; raise an error if a dimension has no coordinate."""
-        present = open_set(group, new, self.dims, self.unsound)
+        """Return the set as a dataset; raise an error for dimensions without unique coordinates."""
+        present = open_set(group, new, self.dims, self.unreadable)
         for what, dataset in (("the set", present), ("the new files", new)):
             if dataset is None:
                 continue
             for dim in self.dims:
                 if dim not in dataset.indexes or not dataset.indexes[dim].is_unique:
-                    has = "repeats values" if dim in dataset.indexes else "is not there"
+                    problem = "repeats values" if dim in dataset.indexes else "is not there"
                     raise CombineError(
-                        f"dimension {dim!r}: its coordinate {has} in {what}, so that nothing tells "
-                        f"which cell of the grid a file has; give the files a coordinate "
+                        f"dimension {dim!r}: its coordinate {problem} in {what}, so that nothing "
+                        f"tells which cell of the grid a file has; give the files a coordinate "
                         f"(coordinates=, or {{{dim}}} in the pattern)"
                     )
         return present
 
     def _check_fit(self, present: xr.Dataset, new: xr.Dataset) -> None:
-        """Raise an error if variables do not continue those of the set."""
+        """Raise an error if new variables do not fit those of the set."""
         problems = list_problems(present, new, self.dims, self.if_extra)
         for name, variable in new.variables.items() if not problems else ():
             types = present.variables[name].dtype, variable.dtype
             is_virtual = get_virtual_array(present.variables[name]) is not None
             if is_virtual and np.result_type(*types) != types[0]:
-                # chunks of other cells are kept
+                # chunks of other cells keep their dtype
                 problems.append(
                     f"{name}: its dtype is {types[0]} in the set and {types[1]} in the new files; "
                     f"write the set anew (delete it, and run again), which promotes it"
@@ -346,7 +366,7 @@ class CellGrid:
     def _grow(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset, dim: str
     ) -> ManifestGroup:
-        """Append new coordinate values along a dimension, without data."""
+        """Return a group with new coordinate values along a dimension, without data."""
         index = present.indexes[dim]
         absent = np.flatnonzero(~new.indexes[dim].isin(index))
         if not absent.size:
@@ -368,7 +388,7 @@ class CellGrid:
     def _make_slab(
         self, name: Hashable, variable: xr.Variable, part: xr.Dataset, dim: str, *, is_whole: bool
     ) -> xr.Variable:
-        """Return a variable at new positions, with missing values unless ``is_whole``."""
+        """Return a variable at new positions, with missing values where the grid needs them."""
         new = part.variables[name]
         along = set(self.dims).intersection(variable.dims)
         array = get_virtual_array(new)
@@ -398,10 +418,10 @@ class CellGrid:
     def clear(
         self, old: ManifestGroup, urls: Collection[str], shared: Collection[str]
     ) -> ManifestGroup:
-        """Make the cells of some files missing.
+        """Return a group in which the cells of some files are missing.
 
-        Variables without all dimensions of the grid, which files share, are cleared for ``shared``
-        files. Raises `CombineError` for a variable without a missing value.
+        Variables without all dimensions of the grid, which files share, are cleared for files in
+        ``shared``. Raises `CombineError` for a variable without a missing value.
         """
         present = self._open(old)
         changed: dict[Hashable, xr.Variable] = {}
@@ -424,14 +444,14 @@ class CellGrid:
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 
     def clear_values(self, old: ManifestGroup, urls: Collection[str]) -> ManifestGroup:
-        """Make values that the set itself stores missing in the cells of some files.
+        """Return a group in which values stored in the set are missing in the cells of some files.
 
         The cells of the files are those of the other variables. Raises `CombineError` for a
         variable without a missing value.
         """
         present = self._open(old)
         arrays = {n: get_virtual_array(v) for n, v in self._list_cells(present).variables.items()}
-        held = [
+        names = [
             name
             for name, array in arrays.items()
             if array is None
@@ -443,12 +463,12 @@ class CellGrid:
         boxes = {
             tuple((dim, box[present.variables[name].dims.index(dim)]) for dim in self.dims): url
             for name, array in arrays.items()
-            if array is not None and name not in held
+            if array is not None and name not in names
             for url in sorted(urls)
             for box in find_boxes(array, url)
         }
         changed: dict[Hashable, xr.Variable] = {}
-        for name in held if boxes else ():
+        for name in names if boxes else ():
             variable = present.variables[name].copy(data=np.array(present.variables[name].values))
             if not has_missing_value(variable.dtype):
                 raise CombineError(
@@ -462,31 +482,34 @@ class CellGrid:
             changed[name] = variable
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 
-    def find_doubtful(
+    def find_uncertain_files(
         self, group: ManifestGroup, touched: Mapping[str, pd.Index[Any]]
     ) -> tuple[str, ...]:
         """Return the files that may cover positions without chunks.
 
-        If positions with values in ``touched`` are empty, these are the files of their other
-        positions, or of adjacent ones, which may have only missing values there.
+        If positions with values in ``touched`` are empty, these are the files at the other touched
+        positions or at adjacent positions, which may have only missing values there.
         """
-        doubtful, present = set[str](), self._open(group)
+        uncertain, present = set[str](), self._open(group)
         cells = self._list_cells(present)
         for dim, values in touched.items():
-            where, empty = np.asarray(present.indexes[dim].isin(values)), _find_empty(cells, dim)
-            if (where & empty).any():
-                lost = np.pad(where & empty, 1)
-                near = (where | lost[:-2] | lost[2:]) & ~empty
-                doubtful |= find_used_at(cells, dim, near)
-        return tuple(sorted(doubtful - self.unsound))
+            is_touched, is_empty = (
+                np.asarray(present.indexes[dim].isin(values)),
+                _find_empty(cells, dim),
+            )
+            if (is_touched & is_empty).any():
+                emptied = np.pad(is_touched & is_empty, 1)
+                is_near = (is_touched | emptied[:-2] | emptied[2:]) & ~is_empty
+                uncertain |= find_used_at(cells, dim, is_near)
+        return tuple(sorted(uncertain - self.unreadable))
 
     def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
-        """Return the variables with all dimensions of the grid."""
+        """Return a dataset of the variables with all dimensions of the grid."""
         dims = set(self.dims)
         return present.drop_vars([n for n, v in present.variables.items() if not dims <= {*v.dims}])
 
     def drop_empty(self, old: ManifestGroup, touched: Mapping[str, pd.Index[Any]]) -> ManifestGroup:
-        """Drop positions without files.
+        """Return a group without positions that have no files.
 
         ``touched`` are the coordinate values of cleared cells, along each dimension; only these are
         dropped. Raises `CombineError` if no position would be left.
@@ -494,16 +517,16 @@ class CellGrid:
         group = old
         for dim, values in touched.items():
             present = self._open(group)
-            gone = _find_empty(self._list_cells(present), dim) & np.asarray(
+            is_empty = _find_empty(self._list_cells(present), dim) & np.asarray(
                 present.indexes[dim].isin(values)
             )
-            if gone.all():
+            if is_empty.all():
                 raise CombineError(
                     f"{self.root}: nothing would be left of the set along {dim!r}; remove the set "
                     f"instead"
                 )
-            if gone.any():
-                remaining = drop_positions(present, dim, gone, self.root)
+            if is_empty.any():
+                remaining = drop_positions(present, dim, is_empty, self.root)
                 group = as_read(to_stored(group, remaining))
         return group
 
@@ -516,33 +539,35 @@ class CellGrid:
 
     # ------------------------------------------------------------------ shared variables
 
-    def find_lost(self, group: ManifestGroup) -> tuple[list[str], list[str]]:
-        """Return shared variables that are in unsound files, and other files that have them.
+    def find_unreadable_shared(self, group: ManifestGroup) -> tuple[list[str], list[str]]:
+        """Return shared variables in unreadable files, and other files that have them.
 
-        An example are the bounds of times, which all members share, and which the set has from one
-        of them.
+        For example, all members of an ensemble share the bounds of times, which the set refers to
+        in one of them.
         """
-        if not self.unsound:
+        if not self.unreadable:
             return [], []
-        present, unsound = self._open(group), set(self.unsound)
-        sound = {url for url in urls_of(present) - unsound if not is_stored_in_set(url, self.root)}
+        present, unreadable = self._open(group), set(self.unreadable)
+        readable = {
+            url for url in urls_of(present) - unreadable if not is_stored_in_set(url, self.root)
+        }
         names, files = list[str](), dict[str, None]()
         for name, variable in present.variables.items():
             array = get_virtual_array(variable)
             along = [dim for dim in self.dims if dim in variable.dims]
             if array is None or not 0 < len(along) < len(self.dims):
                 continue
-            if not has_chunks_in(array, unsound):
+            if not has_chunks_in(array, unreadable):
                 continue
             names.append(str(name))
-            only = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
+            alone = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
             for dim in along:
-                lost = find_positions(only, dim, unsound)
-                for url, runs in sorted(find_ranges(present, dim, sound).items()):
+                is_lost = find_positions(alone, dim, unreadable)
+                for url, runs in sorted(find_ranges(present, dim, readable).items()):
                     for run in runs:
-                        if lost[slice(*run)].any():
+                        if is_lost[slice(*run)].any():
                             files[url] = None
-                            lost[slice(*run)] = False
+                            is_lost[slice(*run)] = False
         return names, list(files)
 
 
@@ -554,55 +579,64 @@ def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
 # ---------------------------------------------------------------------- arrays
 
 
-def _put(
-    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
+def _put_cells(
+    existing: xr.Variable, new: xr.Variable, positions_by_dim: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return the data of a variable with new files in their cells, or None if unchanged."""
     array, added = get_virtual_array(existing), get_virtual_array(new)
-    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    positions = [positions_by_dim.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
-        return put_values(existing, new, at)
-    before = array
-    for start, box in list_boxes(added, at):
+        return put_values(existing, new, positions)
+    original = array
+    for start, box in list_boxes(added, positions):
         part = crop_box(added, box)
-        known = crop_box(
+        existing_part = crop_box(
             array, tuple((a, a + stop - begin) for a, (begin, stop) in zip(start, box, strict=True))
         )
-        met = {file.url for file in known.sources} if count_references(known) else set()
-        if known.has_same_references(part):
+        urls = (
+            {file.url for file in existing_part.sources}
+            if count_references(existing_part)
+            else set()
+        )
+        if existing_part.has_same_references(part):
             continue
         files = sorted({file.url for file in part.sources})
-        if others := sorted(met.difference(replaced, files)):
+        if others := sorted(urls.difference(replaced, files)):
             raise CombineError(
                 f"{format_names(files, 1)}: the set has this cell of the grid from {others[0]}; "
                 f"leave one of the files out of the pattern, or choose by overlap='first' or "
                 f"'last', or by newest=, where their paths differ in nothing else"
             )
         array = write_region(array, start, part, overwrite=True)
-    return None if array is before else array
+    return None if array is original else array
 
 
-def _put_chosen(
-    existing: xr.Variable, new: xr.Variable, places: CellPlaces, chosen: ChosenCells
+def _put_chosen_cells(
+    existing: xr.Variable, new: xr.Variable, positions_by_dim: CellPlaces, chosen: ChosenCells
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return the data of a variable with the chosen cells of new files, or None if unchanged.
 
     Cells are replaced as a whole, including missing chunks. In cells without chunks, values in
     memory are written where the variable has missing values.
     """
-    taken, free, orders = chosen.taken, chosen.free, {d: np.argsort(a) for d, a in places.items()}
+    taken, free, orders = (
+        chosen.taken,
+        chosen.free,
+        {d: np.argsort(a) for d, a in positions_by_dim.items()},
+    )
     if any((np.diff(order) != 1).any() for order in orders.values()):
         new = new.isel(orders)
         taken, free = (mask[np.ix_(*orders.values())] for mask in (taken, free))
-    array = before = get_virtual_array(existing)
+    array = original = get_virtual_array(existing)
     values = np.array(existing.values) if array is None else None
-    whole = tuple((0, n) for n in taken.shape)
-    for box in [whole] if taken.all() else cover_with_boxes(np.argwhere(taken)):
-        sides = (
-            _list_runs(np.sort(at), *side) for side, at in zip(box, places.values(), strict=True)
+    all_cells = tuple((0, n) for n in taken.shape)
+    for box in [all_cells] if taken.all() else cover_with_boxes(np.argwhere(taken)):
+        runs_by_dim = (
+            _list_runs(np.sort(at), *side)
+            for side, at in zip(box, positions_by_dim.values(), strict=True)
         )
-        for runs in product(*sides):
-            at = dict(zip(places, runs, strict=True))
+        for runs in product(*runs_by_dim):
+            at = dict(zip(positions_by_dim, runs, strict=True))
             part = new.isel({dim: slice(begin, stop) for dim, (_, begin, stop) in at.items()})
             starts = [at[dim][0] if dim in at else 0 for dim in map(str, new.dims)]
             ends = [start + n for start, n in zip(starts, part.shape, strict=True)]
@@ -610,35 +644,39 @@ def _put_chosen(
             if values is not None:
                 values[tuple(map(slice, starts, ends))] = part.values
             elif array is not None and added is not None:
-                known = crop_box(array, tuple(zip(starts, ends, strict=True)))
-                if not known.has_same_references(added):
+                existing_part = crop_box(array, tuple(zip(starts, ends, strict=True)))
+                if not existing_part.has_same_references(added):
                     array = write_region(array, starts, added, overwrite=True, allow_cuts=True)
     if values is not None:
-        inside = np.ix_(*(np.sort(places.get(str(d), np.arange(n))) for d, n in new.sizes.items()))
-        lacks = xr.Variable(new.dims, values[inside]).isnull()
-        wide = xr.Variable([*places], free).set_dims(new.sizes)  # type: ignore[no-untyped-call]
-        adds = wide.transpose(*new.dims) & lacks
-        values[inside] = np.where(adds.values, new.values, values[inside])
-        same = xr.Variable(existing.dims, values).equals(existing)  # type: ignore[no-untyped-call]
-        return None if same else values
-    return None if array is before else array
+        region = np.ix_(
+            *(np.sort(positions_by_dim.get(str(d), np.arange(n))) for d, n in new.sizes.items())
+        )
+        is_missing = xr.Variable(new.dims, values[region]).isnull()
+        is_free = xr.Variable([*positions_by_dim], free).set_dims(new.sizes)  # type: ignore[no-untyped-call]
+        is_added = is_free.transpose(*new.dims) & is_missing
+        values[region] = np.where(is_added.values, new.values, values[region])
+        is_same = xr.Variable(existing.dims, values).equals(existing)  # type: ignore[no-untyped-call]
+        return None if is_same else values
+    return None if array is original else array
 
 
-def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[int, int, int]]:
-    """Return runs of adjacent positions: the first position, and the range of indexes.
+def _list_runs(
+    positions: npt.NDArray[np.intp], begin: int, stop: int
+) -> list[tuple[int, int, int]]:
+    """Return runs of adjacent positions: the first position, and the range of indices.
 
     >>> _list_runs(np.array([4, 5, 9]), 1, 3)
     [(5, 1, 2), (9, 2, 3)]
     """
-    runs = find_runs(at[begin:stop])
+    runs = find_runs(positions[begin:stop])
     ends = [*accumulate((b - a for a, b in runs), initial=begin)]
     return [(start, ends[n], ends[n + 1]) for n, (start, _) in enumerate(runs)]
 
 
 def _clear_sources(existing: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
-    """Make the chunks of files missing in a variable that ``new`` replaces.
+    """Return a variable without the chunks of files that ``new`` replaces.
 
-    They then read as the fill value of the new data.
+    The missing chunks read as the fill value of the new data.
     """
     array, added = get_virtual_array(existing), get_virtual_array(new)
     if array is None or added is None or not added.has_gaps:
@@ -647,28 +685,28 @@ def _clear_sources(existing: xr.Variable, urls: Collection[str], new: xr.Variabl
     return existing.copy(data=clear_boxes(array, boxes, added.fill_value)) if boxes else existing  # type: ignore[arg-type]
 
 
-def _put_shared(
-    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
+def _put_shared_variable(
+    existing: xr.Variable, new: xr.Variable, positions_by_dim: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return the data of a shared variable, with new files at positions without files.
+    """Return the data of a shared variable with new files at free positions, or None if unchanged.
 
     At all other positions, new files must have the same values.
     """
-    [dim, *others] = [dim for dim in places if dim in existing.dims]
+    [dim, *others] = [dim for dim in positions_by_dim if dim in existing.dims]
     array = get_virtual_array(existing)
     if others:
-        return put_boxes(existing, new, places, replaced)
-    if array is None or not places[dim].size:
-        return _put(existing, new, places, replaced)
+        return put_boxes(existing, new, positions_by_dim, replaced)
+    if array is None or not positions_by_dim[dim].size:
+        return _put_cells(existing, new, positions_by_dim, replaced)
     kept_urls = {file.url for file in array.sources} - set(replaced)
-    is_kept = find_positions(xr.Dataset({"_": existing}), dim, kept_urls)[places[dim]]
-    kept_cells = existing.isel({dim: places[dim][is_kept]})
+    is_kept = find_positions(xr.Dataset({"_": existing}), dim, kept_urls)[positions_by_dim[dim]]
+    kept_cells = existing.isel({dim: positions_by_dim[dim][is_kept]})
     if is_kept.any() and not kept_cells.equals(new.isel({dim: is_kept})):  # type: ignore[no-untyped-call]
         raise CombineError(OTHER_VALUES)
     result: ManifestArray | npt.NDArray[Any] | None = None
     for run in find_runs(np.flatnonzero(~is_kept)):
-        part = {dim: places[dim][slice(*run)]}
-        # chunks that are not replaced are at other positions
-        result = _put(existing, new.isel({dim: slice(*run)}), part, kept_urls | set(replaced))
+        part = {dim: positions_by_dim[dim][slice(*run)]}
+        # kept chunks are at other positions, so all files may be replaced here
+        result = _put_cells(existing, new.isel({dim: slice(*run)}), part, kept_urls | set(replaced))
         existing = existing if result is None else existing.copy(data=result)  # type: ignore[arg-type]
     return result

@@ -1,6 +1,6 @@
-"""Changes of reference sets: names, attributes, dropped variables, and the urls of sources.
+"""Change reference sets: names, attributes, dropped variables, and the urls of sources.
 
-Also maintenance: `compact`, `expire_snapshots` and `clean_up`.
+Sets are maintained by `compact`, `expire_snapshots` and `clean_up`.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from virtualds.writing.write import (
 )
 
 
-def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
-    """Load the variables whose values are stored in the set itself, below the url ``own``."""
+def load_own_values(group: ManifestGroup, root: str) -> ManifestGroup:
+    """Return a group with variables loaded whose values are stored in the set below ``root``."""
 
     def read(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
         urls = [f.url for f in data.listed_sources] if isinstance(data, ManifestArray) else []
-        held = bool(urls) and all(u.startswith(own) and f"{own}__" not in u for u in urls)
-        return replace(variable, data=variable.read()) if held else variable
+        is_own = bool(urls) and all(u.startswith(root) and f"{root}__" not in u for u in urls)
+        return replace(variable, data=variable.read()) if is_own else variable
 
     return group.map_variables(read)
 
@@ -80,12 +80,12 @@ TIME_UNITS = (
 """Units of numbers that xarray decodes to durations."""
 
 Attributes = Mapping[str, Any]
-NewName = Callable[[str], str | None]
+RenameVariable = Callable[[str], str | None]
 """Takes the name of a variable, and returns its new name, or None if it was removed."""
 
 
 def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
-    """Drop variables of a group; raise `ValueError` if one does not exist."""
+    """Return a group without some variables; raise `ValueError` if one does not exist."""
     dropped = set(names)
     for name in sorted(dropped - group.variables.keys()):
         raise _make_unknown_name_error("drop_variables", name, group.variables)
@@ -96,19 +96,19 @@ def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGro
 
 
 def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
-    """Drop groups, with the groups below them; raise `ValueError` if one does not exist."""
+    """Return a set without some groups; raise `ValueError` if one does not exist."""
     for path in paths:
-        above, _, name = path.rpartition("/")
-        holder = find_group(root, above)
-        if not name or holder is None or name not in holder.groups:
+        parent_path, _, name = path.rpartition("/")
+        parent = find_group(root, parent_path)
+        if not name or parent is None or name not in parent.groups:
             raise _make_unknown_name_error("drop_groups", path, [p for p, _ in root.walk() if p])
-        siblings = {n: child for n, child in holder.groups.items() if n != name}
-        root = put_group(root, above, replace(holder, groups=siblings))
+        siblings = {n: child for n, child in parent.groups.items() if n != name}
+        root = put_group(root, parent_path, replace(parent, groups=siblings))
     return root
 
 
 def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    """Rename variables and dimensions of a group.
+    """Return a group with renamed variables and dimensions.
 
     A dimension is also renamed in the groups below, which share it, and names of variables in
     attributes are changed. Raises `ValueError` for an unknown name, or if a new name exists.
@@ -116,22 +116,22 @@ def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
     dims = find_dim_sizes(group)
     for name in sorted(names.keys() - group.variables.keys() - dims.keys()):
         raise _make_unknown_name_error("rename", name, {**group.variables, **dims})
-    renamed = _rename_here(group, names)
+    renamed = _rename_in_group(group, names)
     shared = {old: new for old, new in names.items() if old in dims}
     return _rename_below(renamed, shared) if shared else renamed
 
 
 def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGroup:
-    """Change attributes, given by ``"name"`` or ``"variable:name"``; None removes one.
+    """Return a group with changed attributes, by ``"name"`` or ``"variable:name"``.
 
-    Raises `ValueError` for an unknown variable, or for an attribute that determines how stored
-    numbers are decoded.
+    None removes an attribute. Raises `ValueError` for an unknown variable, or for an attribute that
+    determines how stored numbers are decoded.
     """
     for key, value in changes.items():
-        of, _, name = key.rpartition(":")
-        if of and of not in group.variables:
-            raise _make_unknown_name_error("attributes", of, group.variables)
-        owner = group.variables[of] if of else group
+        variable_name, _, name = key.rpartition(":")
+        if variable_name and variable_name not in group.variables:
+            raise _make_unknown_name_error("attributes", variable_name, group.variables)
+        owner = group.variables[variable_name] if variable_name else group
         if isinstance(owner, ManifestVariable):
             units = [str(text) for text in (value, owner.attributes.get("units"))]
             is_time = any(" since " in text or text in TIME_UNITS for text in units)
@@ -146,12 +146,13 @@ def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGrou
         }
         changed = replace(owner, attributes=new_attributes)
         if isinstance(changed, ManifestVariable):
-            changed = replace(group, variables={**group.variables, of: changed})
+            changed = replace(group, variables={**group.variables, variable_name: changed})
         group = changed
     return group
 
 
 def _make_unknown_name_error(argument: str, name: str, names: Iterable[str]) -> ValueError:
+    """Return the error for a name that the set lacks."""
     names = sorted(names)
     return ValueError(
         f"{argument} {name!r}: the set has no such name, but {', '.join(names) or 'none'}"
@@ -162,12 +163,13 @@ def _make_unknown_name_error(argument: str, name: str, names: Iterable[str]) -> 
 # ---------------------------------------------------------------------- names
 
 
-def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    for what, existing in (("variable", group.variables), ("dimension", find_dim_sizes(group))):
+def _rename_in_group(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
+    """Return a group with renamed variables and dimensions, without renaming in subgroups."""
+    for kind, existing in (("variable", group.variables), ("dimension", find_dim_sizes(group))):
         counts = Counter(names.get(name, name) for name in existing)
-        if taken := [name for name, count in counts.items() if count > 1]:
+        if repeated := [name for name, count in counts.items() if count > 1]:
             raise ValueError(
-                f"rename: two {what}s would be called {taken[0]!r}; choose other names"
+                f"rename: two {kind}s would be called {repeated[0]!r}; choose other names"
             )
     variables = {
         names.get(name, name): replace(v, dims=tuple(names.get(dim, dim) for dim in v.dims))
@@ -186,18 +188,18 @@ def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGrou
 
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
-    """Rename dimensions in the groups below a group."""
+    """Return a group with dimensions renamed in its subgroups."""
     below = {}
     for name, child in group.groups.items():
         with name_group_in_errors(name):
-            below[name] = _rename_below(_rename_here(child, dims), dims)
+            below[name] = _rename_below(_rename_in_group(child, dims), dims)
     return replace(group, groups=below)
 
 
 def _rename_in_attributes(
-    group: ManifestGroup, change: NewName, attributes: Collection[str]
+    group: ManifestGroup, change: RenameVariable, attributes: Collection[str]
 ) -> ManifestGroup:
-    """Rename variables in the values of attributes of a group."""
+    """Return a group with variables renamed in the values of its attributes."""
     variables = {
         name: replace(v, attributes=_rename_in_values(v.attributes, change, attributes))
         for name, v in group.variables.items()
@@ -207,8 +209,9 @@ def _rename_in_attributes(
 
 
 def _rename_in_values(
-    attributes: Attributes, change: NewName, names: Collection[str]
+    attributes: Attributes, change: RenameVariable, names: Collection[str]
 ) -> dict[str, Any]:
+    """Return attributes with variables renamed in the values of those in ``names``."""
     renamed = dict(attributes)
     for name in (name for name in names if isinstance(renamed.get(name), str)):
         words: list[str | None] = []
@@ -227,7 +230,7 @@ def _rename_in_values(
 # ---------------------------------------------------------------------- edit
 
 MAX_OWN_CHUNKS = 64
-"""Maximum number of chunks of a variable whose values may be stored in the set itself."""
+"""Maximum number of chunks of a variable that is checked for values stored in the set."""
 
 
 @check_arguments()
@@ -334,12 +337,12 @@ def edit(
             renamed = {
                 name: v
                 for name, v in edited_group.variables.items()
-                # otherwise the files of arrays with many chunks would have to be listed
+                # listing the files of arrays with many chunks would take long
                 if name in names and getattr(v.data, "nchunks", 0) <= MAX_OWN_CHUNKS
             }
             # write values that are stored in the set under the new name, for readers of plain Zarr
-            alone = replace(edited_group, variables=renamed, groups={})
-            loaded = load_own_values(alone, f"{location.url.rstrip('/')}/").variables
+            only_renamed = replace(edited_group, variables=renamed, groups={})
+            loaded = load_own_values(only_renamed, f"{location.url.rstrip('/')}/").variables
             edited_group = replace(edited_group, variables={**edited_group.variables, **loaded})
             edited_group = change_attributes(rename_all(edited_group, names), attributes or {})
         return put_group(root, path, edited_group)
@@ -359,11 +362,11 @@ def edit(
 # ---------------------------------------------------------------------- dropping sources
 
 
-REMEDY = (
+GAP_REMEDY = (
     "convert the set to zarr-v3, which holds gaps (virtualds.convert), and drop the source there, "
     "or write the set anew without this source"
 )
-"""Remedy for a set whose format cannot store the result."""
+"""The remedy for a set whose format cannot store gaps."""
 
 
 @check_arguments()
@@ -380,10 +383,11 @@ def drop_sources(
 ) -> SetChange:
     """Remove the data that come from some sources from a reference set.
 
-    Positions along the dimension are removed if no other source has data there. Where another one
-    has, as in a grid of files, the chunks become missing, and read as missing values. Coordinates
-    remain there, and so do variables without the dimension, or without another one of the grid: if
-    they come from one of these sources, reading them still needs that file.
+    Positions along the dimension are removed if no other source has data there. If another source
+    has data there, as in a grid of files, the chunks become missing, and read as missing values.
+    Coordinates remain there, and so do variables without the dimension, or without another
+    dimension of the grid: if they come from one of these sources, reading them still needs that
+    file.
 
     Parameters
     ----------
@@ -450,7 +454,7 @@ def drop_sources(
             )
         return remaining.without_notes()
 
-    with suggest_instead(REMEDY):
+    with suggest_instead(GAP_REMEDY):
         return SetChange.of(destination, destination.change(change), sources=tuple(urls))
 
 
@@ -517,17 +521,17 @@ def compact(
     location = Location.of_url(url, storage_options)
     form: Any = _find_format(location)
 
-    def join() -> bool:
+    def join_files() -> bool:
         if form.compact is None:
             return False
         base = form.read_version(location.url, location.options)
-        # options with which the format would store the same references in fewer files
+        # the options with which the format stores the same references in fewer files
         choices = form.compact(base)
         if choices is not None and not dry_run:
             form.write(base.group, location.url, location.options, base=base, **choices)
         return choices is not None
 
-    return _retry_conflicts(location, conflict, join)
+    return _retry_conflicts(location, conflict, join_files)
 
 
 @check_arguments()
@@ -598,21 +602,21 @@ def rename_paths(
 
     def move(group: ManifestGroup) -> ManifestGroup:
         nonlocal count
-        url, seen, moved_files = location.url, set[str](), dict[SourceFile, None]()
+        url, urls, moved_files = location.url, set[str](), dict[SourceFile, None]()
 
-        def follow(file: SourceFile) -> SourceFile:
+        def change_file(file: SourceFile) -> SourceFile:
             if file.url.startswith(f"{url.rstrip('/')}/"):
                 # files in the set itself are moved with it
                 return file
-            seen.add(file.url)
+            urls.add(file.url)
             other = move_file(file, rename)
             if other.url != file.url:
                 moved_files[other] = None
             return other
 
-        after = move_group(group, follow).without_notes()
+        after = move_group(group, change_file).without_notes()
         if isinstance(rename, PrefixChange):
-            rename.check_used(seen)
+            rename.check_used(urls)
         if not moved_files:
             raise ValueError(f"{url}: rename_paths would change the url of no source")
         for file in moved_files:
@@ -622,9 +626,9 @@ def rename_paths(
                     f"give plain urls, and storage_options to read them"
                 )
         moved, count = list(moved_files), len(moved_files)
-        most = count if sample is None else min(sample, count)
-        # evenly spaced, including the first and the last
-        for place in np.unique(np.linspace(0, count - 1, most).astype(int)).tolist():
+        checked_count = count if sample is None else min(sample, count)
+        # check evenly spaced files, including the first and the last
+        for place in np.unique(np.linspace(0, count - 1, checked_count).astype(int)).tolist():
             _check_present(moved[place], url)
         return after
 
@@ -679,7 +683,7 @@ def clean_up(
     """
     location = Location.of_url(url, storage_options)
     form, removal = _find_format(location), Removal([], [], 0)
-    # libraries of formats maintain their own files
+    # optional libraries maintain the sets of their formats
     if form.expire is not None and form.library is None:
         expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
         expire = partial(form.expire, location.url, location.options, expiry)
@@ -696,6 +700,7 @@ def clean_up(
 
 
 def _find_format(location: Location) -> Format:
+    """Return the format of an existing set, or raise an error if there is none."""
     with explain_missing_set(location):
         if (format_found := find_existing_format(location)) is None:
             raise FileNotFoundError
@@ -825,7 +830,7 @@ def expire_snapshots(
 
 
 def _find_format_with_snapshots(location: Location) -> Format:
-    """Return the format of a set; raise an error if it has no snapshots."""
+    """Return the format of a set, or raise an error if it has no snapshots."""
     format_found = _find_format(location)
     if format_found.history is None:
         raise UnsupportedError(
@@ -836,7 +841,7 @@ def _find_format_with_snapshots(location: Location) -> Format:
 
 
 def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
-    """Call ``change``, and repeat it after conflicts with other writers if the option says so."""
+    """Call ``change``, and repeat it after conflicts with other writers if ``conflict`` says so."""
 
     def attempt() -> Result:
         with explain_write_errors(location.target), explain_missing_set(location):

@@ -1,10 +1,10 @@
-"""Copying the chunks to which a dataset refers, without decoding them, and converting sets.
+"""Copy the chunks to which a dataset refers, without decoding them, and convert sets.
 
 There are two layouts of copies. ``content`` is a zarr-v3 set in which each chunk is a file named by
 its hash, so that equal chunks are stored once, and an interrupted copy can be resumed. ``chunks``
 is a plain Zarr v3 store.
 
-Sets are converted between formats without copying chunks.
+A conversion between formats copies no chunks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def _copy_as_plain_zarr(
 
 
 def _make_existing_store_error(root: str) -> FileExistsError:
+    """Return the error for a target that exists."""
     return FileExistsError(
         f"{root}: exists already, and plain chunks are written only to a new store; remove it, "
         f"or choose another name"
@@ -97,7 +98,7 @@ def _make_existing_store_error(root: str) -> FileExistsError:
 
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
-    """Raise an error that names all arrays which readers of plain Zarr cannot decode."""
+    """Raise an error that names all arrays that readers of plain Zarr cannot decode."""
     variables = dict(group.walk_variables())
     problems = [
         f"{path}: {reason}"
@@ -212,7 +213,7 @@ class _ContentCopier:
         self._present = _list_present_chunks(root, options)
 
     def copy(self, path: str, variable: ManifestVariable) -> ManifestVariable:
-        """Copy the chunks of a variable; return the variable with references to the copies."""
+        """Copy the chunks of a variable, and return it with references to the copies."""
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
@@ -223,8 +224,9 @@ class _ContentCopier:
         return replace(variable, data=replace(array, fragments=fragments))
 
     def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
+        """Copy the chunks in files, and return the manifest of the copies."""
         is_in_file = chunks.file >= 0
-        # shared by many threads
+        # many threads append to this list
         copied: list[int] = []
 
         def copy_chunk(data: bytes) -> tuple[str, int]:
@@ -245,7 +247,7 @@ class _ContentCopier:
         return replace_chunks(old, chunk_ids, files, old.inline, offset=0, **columns)
 
     def _put(self, data: bytes) -> str:
-        """Write bytes to a file named by their hash, unless it exists; return the path."""
+        """Write bytes to a file named by their hash, unless it exists, and return the path."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
         # compare sizes, since a killed writer may leave an incomplete file in some stores
@@ -259,8 +261,8 @@ class _ContentCopier:
 def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
     """Return the sizes of the chunks in a set, by path.
 
-    Old chunks that the newest snapshot does not need are omitted, since another process that
-    expires snapshots may be about to remove them.
+    Old chunks that the newest snapshot does not need are left out, since a process that expires
+    snapshots may be about to remove them.
     """
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
     present = {f"{CHUNKS}/{stored.path}": stored for stored in listed}
@@ -297,9 +299,9 @@ def convert(
 ) -> None:
     """Convert a source file or a reference set, with all groups, to a set of another format.
 
-    The only values that are read are those stored in the set itself, and references in records are
-    read one record at a time. Nothing is decoded: coordinates that `open_virtual_datatree` would
-    load stay references.
+    Only values that are stored in the set itself are read, and references in records are read one
+    record at a time. Nothing is decoded: coordinates that `open_virtual_datatree` would load stay
+    references.
 
     Parameters
     ----------
@@ -377,7 +379,7 @@ def estimate_conversion(
 
 
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
-    """Read the group of a source or a set, loading values that are stored in the set itself."""
+    """Return the group of a source or a set, with values loaded that are stored in the set."""
     with explain_open_errors(origin.url), origin.cache_scan():
         opened = reader, _ = set_reader_of(origin, opening.parser)
         group = open_group(origin, opening, opened)

@@ -1,4 +1,4 @@
-"""Rewriting of chunks that a format cannot store: reading their values, and encoding them anew.
+"""Rewrite chunks that a format cannot store: read their values, and encode them again.
 
 Blocks of chunks are read, encoded and written on all cores, so that only a few blocks are in memory
 at a time.
@@ -109,7 +109,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """Writes the rewritten chunks of a set, which its format cannot store as they are."""
+    """Rewrites the chunks of a set that its format cannot store unchanged."""
 
     location: Location
     format: Format
@@ -136,8 +136,8 @@ class RewriteTarget:
         return self.location.options if same else None
 
     @property
-    def for_writer(self) -> dict[str, Any]:
-        """Arguments for the writer of the format, which moves the rewritten chunks into the set."""
+    def writer_arguments(self) -> dict[str, Any]:
+        """Arguments for ``write`` of the format, by which it moves rewritten chunks to the set."""
         return (
             {"staging_folder": self.root}
             if self.is_needed and self.format.has_staging_folder
@@ -145,7 +145,7 @@ class RewriteTarget:
         )
 
     def fit(self, group: ManifestGroup) -> ManifestGroup:
-        """Rewrite the chunks that the format cannot store, and return the group with the new ones.
+        """Return a group in which chunks that the format cannot store are rewritten.
 
         Raises `UnsupportedError` before anything is written if a variable cannot be rewritten, or
         if ``rewrite_limit`` would be exceeded.
@@ -159,7 +159,7 @@ class RewriteTarget:
             return group
         rewriting.check_within_limit(plans, name)
         total = sum(plan.nbytes for plan in plans.values())
-        done: dict[str, ManifestVariable] = {}
+        rewritten: dict[str, ManifestVariable] = {}
         message = f"the chunks that are done stay in {self.root}; the same call goes on from there"
         with (
             count_progress(rewriting.progress, "rewriting", total, "B") as advance,
@@ -167,13 +167,13 @@ class RewriteTarget:
         ):
             for path, plan in plans.items():
                 with locating(f"variable {path!r}"):
-                    done[path] = self._rewrite(plan, advance)
-        return group.map_variables(lambda path, variable: done.get(path, variable))
+                    rewritten[path] = self._rewrite(plan, advance)
+        return group.map_variables(lambda path, variable: rewritten.get(path, variable))
 
     def _rewrite(self, plan: VariablePlan, advance: Advance) -> ManifestVariable:
-        """Rewrite chunks of a variable to its main encoding, reusing those of an earlier run."""
+        """Return a variable rewritten to its main encoding; chunks of an earlier run are reused."""
         identity = hashlib.sha256()
-        for part in _list_identity(plan.array, plan.main):
+        for part in _iterate_identity(plan.array, plan.main):
             identity.update(part)
             identity.update(b"\0")
         folder = f"{self.root}/{plan.path}/{identity.hexdigest()[:16]}"
@@ -186,22 +186,22 @@ class RewriteTarget:
 
     def clear(self, group: ManifestGroup) -> None:
         """Remove the chunks that the format has moved into the set."""
-        if not self.for_writer:
+        if not self.writer_arguments:
             return
-        waiting = [
+        moved_urls = [
             file.url
             for array in group.list_arrays()
             for file in array.sources
             if file.url.startswith(f"{self.root}/")
         ]
-        if waiting:
-            # a file that does not exist next to the folder makes remove() remove empty folders, too
-            beside = f"{self.root}.{secrets.token_hex(8)}"
-            find_store(self.root).remove([*waiting, beside], self.options)
+        if moved_urls:
+            # removing a file that does not exist also removes empty folders up to its parent
+            unused_url = f"{self.root}.{secrets.token_hex(8)}"
+            find_store(self.root).remove([*moved_urls, unused_url], self.options)
 
 
 def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
-    """Return a function that lists why a format, with its options, cannot store a variable."""
+    """Return a function that lists the reasons why a format cannot store a variable."""
     if form.obstacles is None:
         return lambda variable: []
     return partial(form.obstacles, **choices)
@@ -209,7 +209,7 @@ def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
 
 # ---------------------------------------------------------------------- files of chunks
 # Files of rewritten chunks are in a folder next to the set. A file has the chunks of one block. Its
-# name consists of the variable, a hash of references and encoding, and the position, so that an
+# path consists of the variable, a hash of references and encoding, and the position, so that an
 # interrupted rewrite can be resumed, and never uses chunks of another version of the sources.
 
 
@@ -224,7 +224,7 @@ Rows = list[tuple[int, int]]
 
 
 def read_rows(file: SourceFile) -> Rows | None:
-    """Read the rows of a file of rewritten chunks; None if it is damaged or another file."""
+    """Return the rows of a file of rewritten chunks, or None if it is damaged or another file."""
     store, size = find_store(file.url), file.size or 0
     if size < TAIL:
         return None
@@ -245,9 +245,9 @@ def make_chunk_folder_url(target: Any) -> str:
 
 
 def choose_staging_folder(target: Any) -> str:
-    """Return a temporary folder for chunks that the format will move into the set.
+    """Return the url of a folder for chunks that the format will move into the set.
 
-    It is next to a local set, and otherwise in a folder of temporary files that belongs to this
+    The folder is next to a local set, and otherwise in a temporary folder that belongs to this
     user.
     """
     if isinstance(target, str) and scheme_of(target) == "file":
@@ -262,7 +262,7 @@ def choose_staging_folder(target: Any) -> str:
     return normalise_url(os.path.join(path, f"{name}{SUFFIX}"))
 
 
-def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
+def _iterate_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
     """Yield all properties that determine the bytes of rewritten chunks."""
     packings = [p.packing for p in (*array.pipelines, main.pipeline)]
     yield repr((array.shape, array.dtype.str, repr(array.fill_value), main)).encode()
@@ -292,8 +292,8 @@ VARIABLE = "values"
 class Original:
     """A variable before it was rewritten.
 
-    ``chunks`` is the chunk shape of its main encoding, and ``order`` its axes in the order in which
-    they are stored. ``is_decoded`` is true if packed numbers are already unpacked in the array.
+    ``chunks`` is the chunk shape of the main encoding, and ``order`` the axes in the order in which
+    they are stored. ``is_decoded`` says whether the array already unpacks packed numbers.
     """
 
     array: ManifestArray
@@ -302,7 +302,7 @@ class Original:
     is_decoded: bool
 
     def read(self, cell: int) -> npt.NDArray[Any]:
-        """Read the original values of a cell."""
+        """Return the original values of a cell."""
         return self.array.read(self._find_box(cell))
 
     def clip_to_array(self, stored: npt.NDArray[Any], cell: int) -> npt.NDArray[Any]:
@@ -314,6 +314,7 @@ class Original:
         ]
 
     def _find_box(self, cell: int) -> tuple[slice, ...]:
+        """Return the region of a cell in the array."""
         grid = compute_grid_shape(self.array.shape, self.chunks)
         place = np.unravel_index(cell, grid) if grid else ()
         sizes = zip(place, self.chunks, self.array.shape, strict=True)
@@ -329,7 +330,7 @@ def write_original(plan: VariablePlan, folder: str, options: StorageOptions | No
         "is_decoded": int(main.pipeline.packing is not None),
     }
     group = ManifestGroup({VARIABLE: plan.variable}, attributes)
-    # impossible in a store without conditional writes, which verify reports
+    # stores without conditional writes cannot have it; verify reports that
     with suppress(UnsupportedError):
         ZARR_V3.write(group, f"{folder}/{NAME}", options, replace=True)
 
@@ -356,42 +357,46 @@ def find_original(file: SourceFile) -> Original | None:
 
 
 BLOCK = 8 * MIB
-"""Number of bytes that are read at a time, unless a chunk is larger."""
+"""The size in bytes of blocks, unless a chunk is larger."""
 MAX_BLOCK = 64 * MIB
-"""Maximum size in bytes of a block; chunks of larger ones are decoded more than once."""
+"""The maximum size in bytes of a block; larger stored chunks are decoded more than once."""
 
 Box = tuple[slice, ...]
 """A rectangular region of an array: a slice for each axis."""
 
 
-def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> list[Box]:
-    """Return boxes of whole cells that cover all wanted cells of a grid, in C order.
+def list_blocks(array: ManifestArray, chunks: Sequence[int], mask: Mask) -> list[Box]:
+    """Return boxes of whole cells that cover all cells of a mask, in C order.
 
-    A box is split, along its first axes first, as long as it is too large or has unwanted cells.
+    A box is split, along its first axes first, while it is too large or has cells outside the mask.
     """
     pairs = zip(array.shape, chunks, strict=True)
     cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
     lengths = zip(array.blocks, cells, strict=True)
-    stored = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
+    stored_edges = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
     boxes: list[Box] = [tuple(slice(0, size) for size in array.shape)]
     blocks = []
     while boxes:
         box = boxes.pop()
         places = zip(box, chunks, strict=True)
-        inside = wanted[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in places)]
-        if not inside.any():
+        mask_in_box = mask[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in places)]
+        if not mask_in_box.any():
             continue
         nbytes = prod(s.stop - s.start for s in box) * max(array.dtype.itemsize, 1)
-        parts = _cut_box(box, stored, nbytes, BLOCK) if nbytes > BLOCK or not inside.all() else []
+        parts = (
+            _cut_box(box, stored_edges, nbytes, BLOCK)
+            if nbytes > BLOCK or not mask_in_box.all()
+            else []
+        )
         if not parts and nbytes > MAX_BLOCK:
             parts = _cut_box(box, cells, nbytes, MAX_BLOCK)
         boxes += reversed(parts)
-        if not parts and inside.all():
+        if not parts and mask_in_box.all():
             blocks.append(box)
         elif not parts:
-            # the smallest box of whole cells that covers the wanted ones
+            # crop the box to the cells of the mask
             cropped = []
-            for along, chunk, cell in zip(box, chunks, np.nonzero(inside), strict=True):
+            for along, chunk, cell in zip(box, chunks, np.nonzero(mask_in_box), strict=True):
                 first, low, high = along.start // chunk, int(cell.min()), int(cell.max()) + 1
                 ends = (first + low) * chunk, (first + high) * chunk
                 cropped.append(slice(max(ends[0], along.start), min(ends[1], along.stop)))
@@ -400,15 +405,15 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
 
 
 def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> list[Box]:
-    """Split a box in two, the first of ``max_bytes``, or in halves; None if indivisible."""
+    """Return two parts of a box, split at ``max_bytes`` or in half, or an empty list."""
     for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
         first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
         inner = cuts[first:last]
         if inner.size:
             length = max_bytes * (along.stop - along.start) // nbytes
-            fits = int(np.searchsorted(inner, along.start + length, "right")) - 1
-            at = int(inner[max(fits, 0) if nbytes > max_bytes else inner.size // 2])
-            halves = slice(along.start, at), slice(at, along.stop)
+            index = int(np.searchsorted(inner, along.start + length, "right")) - 1
+            edge = int(inner[max(index, 0) if nbytes > max_bytes else inner.size // 2])
+            halves = slice(along.start, edge), slice(edge, along.stop)
             return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
     return []
 
@@ -422,14 +427,14 @@ MAX_INLINE_BYTES = 512
 
 @dataclass
 class _ChunkWriter:
-    """Writes the chunks of one variable to a folder; small ones are stored inline."""
+    """Writes the chunks of one variable to a folder, or inline if they are small."""
 
     plan: VariablePlan
     folder: str
     options: StorageOptions | None
     advance: Advance
-    stopping: threading.Event = field(default_factory=threading.Event)
-    checked: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+    is_checked: bool = False
     has_files: bool = False
     written: list[tuple[Ints, Ints, SourceFile | list[bytes]]] = field(default_factory=list)
     """Cells, lengths of their chunks, and either the chunks or the file in which they are
@@ -456,8 +461,9 @@ class _ChunkWriter:
         return self._build_manifest()
 
     def _write_block(self, box: Box, present: Mapping[str, SourceFile]) -> None:
+        """Write the chunks of a block, unless a file of an earlier run has them."""
         try:
-            # the first and last cell of the block, per axis
+            # the name has the first and last cell of the block along each axis
             pairs = zip(box, self.plan.main.chunks, strict=True)
             name = ".".join(f"{s.start // c}-{-(-s.stop // c) - 1}" for s, c in pairs) or "0"
             if name in present and (rows := read_rows(present[name])) is not None:
@@ -466,24 +472,22 @@ class _ChunkWriter:
                 self.advance(self.plan.main.nbytes * len(rows))
                 return
             chunks = list(self._encode_block(box))
-            if self.stopping.is_set():
+            if self.stop.is_set():
                 return
-            place = None if self.plan.main.nbytes <= MAX_INLINE_BYTES else self._put(name, chunks)
-            self._record(
-                np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place
-            )
+            file = None if self.plan.main.nbytes <= MAX_INLINE_BYTES else self._put(name, chunks)
+            self._record(np.array([cell for cell, _ in chunks]), [data for _, data in chunks], file)
         except BaseException:
-            # an interrupt is raised in one thread, so tell the others
-            self.stopping.set()
+            # an interrupt is raised in one thread only, so stop all others
+            self.stop.set()
             raise
 
     def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
-        """Yield the flat id and the encoded chunk of each cell of a block that is rewritten."""
+        """Yield the flat index and the encoded chunk of each rewritten cell of a block."""
         main, rewritten = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
         along = list(zip(box, main.chunks, strict=True))
         for cell in product(*(range(s.start // c, -(-s.stop // c)) for s, c in along)):
-            if self.stopping.is_set():
+            if self.stop.is_set():
                 return
             if rewritten[cell]:
                 inside = tuple(
@@ -492,20 +496,20 @@ class _ChunkWriter:
                 )
                 part = values[inside]
                 data = main.encode(part)
-                if not self.checked:
+                if not self.is_checked:
                     main.check_exact(data, part)
-                    self.checked = True
+                    self.is_checked = True
                 yield int(np.ravel_multi_index(cell, rewritten.shape)) if cell else 0, data
                 self.advance(main.nbytes)
 
-    def _write_shared(self, where: Mask, data: bytes) -> None:
-        """Write a chunk that is equal in many cells."""
+    def _write_shared(self, mask: Mask, data: bytes) -> None:
+        """Write one chunk for all cells of a mask."""
         name = hashlib.sha256(data).hexdigest()[:16]
-        place = None if len(data) <= MAX_INLINE_BYTES else self._put(name, [(-1, data)])
-        self._record(np.flatnonzero(where), [data], place)
+        file = None if len(data) <= MAX_INLINE_BYTES else self._put(name, [(-1, data)])
+        self._record(np.flatnonzero(mask), [data], file)
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
-        """Write chunks to a file, atomically."""
+        """Write chunks to a file at once, and return the file."""
         url, rows = f"{self.folder}/{name}", [(cell, len(data)) for cell, data in chunks]
         # the chunks, their rows, and the number of rows
         tail = np.array(rows, "<i8").tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
@@ -513,8 +517,9 @@ class _ChunkWriter:
         find_store(url).write_file(url, data, self.options)
         return SourceFile(url, len(data), options=self.options)
 
-    def _record(self, cells: Ints, chunks: list[bytes], place: SourceFile | None) -> None:
-        self.written.append((cells, np.array([*map(len, chunks)]), place or chunks))
+    def _record(self, cells: Ints, chunks: list[bytes], file: SourceFile | None) -> None:
+        """Record written chunks, with their file unless they are inline."""
+        self.written.append((cells, np.array([*map(len, chunks)]), file or chunks))
 
     def _build_manifest(self) -> ChunkManifest:
         """Return the manifest of kept references and written chunks."""

@@ -1,4 +1,4 @@
-"""Plans of rewriting: the main encoding of each variable, the chunks to rewrite, and reasons."""
+"""Plan how to rewrite variables: the main encoding, the chunks to rewrite, and the reasons."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from virtualds.source_file import SourceFile
 from virtualds.streams import Buffer
 
 # ---------------------------------------------------------------------- choosing encodings
-# The main encoding of a variable is the one with the fewest bytes to rewrite.
+# The main encoding of a variable is the encoding that needs the fewest bytes to be rewritten.
 
 
 Obstacles = Callable[[ManifestVariable], list[str]]
@@ -82,12 +82,12 @@ def _apply_choices(
 
 
 def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: Choices) -> Cells:
-    """Choose the main encoding of a variable, and return its cells.
+    """Return the cells of a variable in the main encoding that costs least.
 
     Raises `UnsupportedError` if the format can store no encoding that the user allows.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, choices)}
+    costs = {main: Cells(array, main).nbytes for main in _iterate_candidates(variable, choices)}
     why = "there is no encoding that it could hold"
     for main in sorted(costs, key=lambda candidate: costs[candidate]):
         reason = _find_unsuitable_reason(variable, main, costs[main], obstacles)
@@ -97,9 +97,9 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
     raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
 
 
-def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
-    """Yield the encodings of chunks, then, for each, a plain one that can represent all values."""
-    candidates = list(islice(_list_present(variable), MAX_CANDIDATES))
+def _iterate_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
+    """Yield the encodings of chunks, then a plain encoding for each that represents all values."""
+    candidates = list(islice(_iterate_existing_encodings(variable), MAX_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if not candidates:
@@ -111,14 +111,14 @@ def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[M
         yield from _apply_choices(choices, main, dims)
 
 
-def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
-    """Yield the encodings of chunks, those of the most elements first."""
+def _iterate_existing_encodings(variable: ManifestVariable) -> Iterator[MainEncoding]:
+    """Yield the encodings of chunks, beginning with that of the most elements."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     sizes: dict[MainEncoding, int] = {}
     for fragment in array.fragments:
         chunks: tuple[int, ...] = ()
         for axis in fragment.axes:
-            # the chunk length that covers most of the axis
+            # choose the chunk length that covers most of the axis
             lengths, counts = np.unique(axis.slabs().encoded, return_counts=True)
             chunks += (int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1,)
         if 0 in fragment.shape:
@@ -135,10 +135,10 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     """Return an encoding with the chunk shape of ``main`` that can represent all values."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     dtype = to_packed(array.dtype)
-    bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
-    size = 8 if bare and dtype.kind in "mM" else dtype.itemsize
+    has_no_packing = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
+    size = 8 if has_no_packing and dtype.kind in "mM" else dtype.itemsize
     codecs = main.pipeline.codecs
-    # shuffle for another element size, and other codecs if one has no encoder
+    # adapt shuffle to the element size, and replace the codecs if one has no encoder
     shuffle: tuple[Codec, ...] = (Shuffle(size),) if size > 1 else ()
     if all(map(is_lossless, codecs)):
         pairs = (shuffle if get_codec_id(codec) == "shuffle" else (codec,) for codec in codecs)
@@ -146,13 +146,15 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     else:
         codecs = (*shuffle, Zlib(COMPRESSION_LEVEL))
     fill = array.fill_value
-    return MainEncoding(make_plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
+    return MainEncoding(
+        make_plain_pipeline(dtype, fill, array.ndim, codecs, has_no_packing), main.chunks
+    )
 
 
 def _find_unsuitable_reason(
     variable: ManifestVariable, main: MainEncoding, nbytes: int, obstacles: Obstacles
 ) -> str | None:
-    """Return the reason why an encoding cannot be the main one, or None."""
+    """Return the reason why an encoding cannot be the main encoding, or None."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if main.pipeline.decoded_dtype != array.dtype.newbyteorder("=") and not array.dtype.names:
         return f"its values are {array.dtype}, {main.describe()} has others"
@@ -198,7 +200,7 @@ def apply_main_encoding(
 
 
 # ---------------------------------------------------------------------- costs
-# The table of the cost of rewriting, a pandas table that fits in 80 columns.
+# The table of costs is a pandas DataFrame whose text fits in 80 columns.
 
 
 HEADINGS = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
@@ -209,7 +211,7 @@ WIDTH = 80
 class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     """A table with one row per virtual variable: what rewriting it costs, and why.
 
-    It is a pandas table with its own representation; tables derived from it are plain ones.
+    It is a pandas DataFrame with its own representation; tables derived from it are plain.
 
     Examples
     --------
@@ -243,16 +245,16 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 
 PLACEHOLDER = SourceFile("file:///rewritten")
-"""The file of chunks that are not written yet, for checking the result with a format."""
+"""The file of chunks that are not written yet, by which the result is checked with a format."""
 
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """The plan of rewriting a variable that the format cannot store as it is.
+    """The plan for rewriting a variable that the format cannot store unchanged.
 
-    ``cells`` are those of its main encoding, and ``reasons`` why the format cannot store it.
-    ``filled`` is a mask of missing chunks that must be written, because the format cannot store
-    their fill value.
+    ``cells`` are the cells of the main encoding, and ``reasons`` say why the format cannot store
+    the variable. ``filled`` is a mask of missing chunks that must be written, because the format
+    cannot store their fill value.
     """
 
     path: str
@@ -263,15 +265,15 @@ class VariablePlan:
 
     @classmethod
     def of(
-        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Choices | None
+        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, choices: Choices | None
     ) -> VariablePlan | None:
-        """Return the plan of a variable, or None if it can be written as it is."""
+        """Return the plan of a variable, or None if it can be written unchanged."""
         if not isinstance(variable.data, ManifestArray) or not variable.data.size:
             return None
         reasons = obstacles(variable)
-        if not reasons and wanted is None:
+        if not reasons and choices is None:
             return None
-        cells = choose_encoding(variable, obstacles, wanted or {})
+        cells = choose_encoding(variable, obstacles, choices or {})
         plan = cls(path, variable, cells, np.zeros(cells.grid, bool), tuple(reasons))
         if cells.missing.any():
             kept, written = cells.kept, np.flatnonzero(plan.to_write)
@@ -299,7 +301,7 @@ class VariablePlan:
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks to write, counting equal ones, which are written once."""
+        """The number of chunks to write, counting equal chunks that are written once."""
         return int(np.count_nonzero(self.to_write))
 
     @property
@@ -308,14 +310,14 @@ class VariablePlan:
         return self.nchunks * self.main.nbytes
 
     def finish(self, manifest: ChunkManifest) -> ManifestVariable:
-        """Return the rewritten variable, with the manifest of its chunks in the main encoding."""
+        """Return the rewritten variable with a manifest of chunks in the main encoding."""
         return apply_main_encoding(self.variable, self.main, manifest, self.array.shape)
 
 
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Plan the rewriting of all variables that the format cannot store, by path."""
+    """Return the plans of all variables that the format cannot store, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
@@ -361,7 +363,7 @@ LOSSLESS = {
     *("blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"),
     *("adler32", "crc32", "fletcher32"),
 }
-"""Ids of codecs that numcodecs encodes without loss, compatibly with our codecs."""
+"""Ids of codecs whose lossless encoders in numcodecs match the decoders of virtualds."""
 
 
 @dataclass(frozen=True)
@@ -380,9 +382,9 @@ class MainEncoding:
     def is_encodable(self) -> bool:
         """Whether chunks can be encoded without loss."""
         array_axes = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
-        whole = len(array_axes) == len(self.pipeline.layout)
-        stored = prod(self.chunks[axis] for axis in array_axes) == prod(self.chunks)
-        return whole and stored and all(map(is_lossless, self.pipeline.codecs))
+        has_no_fixed_axes = len(array_axes) == len(self.pipeline.layout)
+        has_all_axes = prod(self.chunks[axis] for axis in array_axes) == prod(self.chunks)
+        return has_no_fixed_axes and has_all_axes and all(map(is_lossless, self.pipeline.codecs))
 
     def describe(self) -> str:
         """Return a short description of the encoding, for tables and errors."""
@@ -392,7 +394,7 @@ class MainEncoding:
         return f"{self.pipeline.dtype}{packed}, {' '.join(codecs)}, chunks {self.chunks}"
 
     def encode(self, values: Array) -> bytes:
-        """Encode values as a chunk, padded with the fill value.
+        """Return values as an encoded chunk, padded with the fill value.
 
         Raises `UnsupportedError` if the packing cannot represent the values exactly.
         """
@@ -404,11 +406,12 @@ class MainEncoding:
         return self._encode_stored(stored)
 
     def encode_fill(self) -> bytes:
-        """Encode a chunk of fill values."""
+        """Return an encoded chunk of fill values."""
         fill = np.full(self.chunks, self.pipeline.fill_value, self.pipeline.dtype)
         return self._encode_stored(fill)
 
     def _encode_stored(self, stored: Array) -> bytes:
+        """Return stored numbers as an encoded chunk."""
         data = np.ascontiguousarray(stored.transpose(self.order)).view(np.uint8).reshape(-1).data
         for encode in self._encoders:
             data = encode(data)
@@ -436,13 +439,14 @@ class MainEncoding:
 
     @cached_property
     def _encoders(self) -> list[Callable[[Any], Any]]:
+        """The encoders of the codecs, in order."""
         import numcodecs
 
         return [numcodecs.get_codec(c.to_zarr_v2()).encode for c in self.pipeline.codecs]
 
 
 def is_lossless(codec: Codec) -> bool:
-    """Return whether numcodecs has a lossless encoder that is compatible with our codec."""
+    """Return whether numcodecs has a lossless encoder that matches a codec."""
     return not codec.is_array_to_array and get_codec_id(codec) in LOSSLESS
 
 
@@ -455,28 +459,31 @@ def get_codec_id(codec: Codec) -> str:
 
 
 def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
-    """Return whether a pipeline can represent the values of another one, judging by the packing."""
-    ours, theirs = main.packing, other.packing
-    if ours is None or (ours.is_identity and main.dtype == ours.dtype):
+    """Return whether the packing of a pipeline can represent the values of another pipeline."""
+    packing, other_packing = main.packing, other.packing
+    if packing is None or (packing.is_identity and main.dtype == packing.dtype):
         return True
-    if isinstance(ours, TimePacking) and ours.units == describe_epoch(ours.dtype)["units"]:
+    if isinstance(packing, TimePacking) and packing.units == describe_epoch(packing.dtype)["units"]:
         return main.dtype == np.int64
-    if isinstance(ours, TimePacking) and isinstance(theirs, TimePacking):
-        alike = (ours.units, ours.calendar) == (theirs.units, theirs.calendar)
-        return alike and np.can_cast(other.dtype, main.dtype, "safe")
-    if not (isinstance(ours, Packing) and isinstance(theirs, Packing)):
+    if isinstance(packing, TimePacking) and isinstance(other_packing, TimePacking):
+        is_same_calendar = (packing.units, packing.calendar) == (
+            other_packing.units,
+            other_packing.calendar,
+        )
+        return is_same_calendar and np.can_cast(other.dtype, main.dtype, "safe")
+    if not (isinstance(packing, Packing) and isinstance(other_packing, Packing)):
         return False
-    numbers = (theirs.integer or other.dtype, ours.integer or main.dtype)
+    numbers = (other_packing.integer or other.dtype, packing.integer or main.dtype)
     return (
-        ours.dtype == theirs.dtype
-        and repr((ours.scale_factor, ours.add_offset))
-        == repr((theirs.scale_factor, theirs.add_offset))
+        packing.dtype == other_packing.dtype
+        and repr((packing.scale_factor, packing.add_offset))
+        == repr((other_packing.scale_factor, other_packing.add_offset))
         and np.can_cast(*numbers, "safe")
     )
 
 
 def pack(values: Array, pipeline: CodecPipeline) -> Array:
-    """Pack values to stored numbers."""
+    """Return values packed to stored numbers, or raise an error if that changes them."""
     packing = pipeline.packing
     if packing is None:
         return values.astype(pipeline.dtype, copy=False)
@@ -493,6 +500,7 @@ def pack(values: Array, pipeline: CodecPipeline) -> Array:
 
 
 def _pack_numbers(values: Array, pipeline: CodecPipeline, packing: Any) -> Array:
+    """Return numbers packed by scale factor, offset and fill value."""
     packed = values
     if packing.add_offset is not None:
         packed = packed - packing.add_offset
@@ -511,6 +519,7 @@ def _pack_numbers(values: Array, pipeline: CodecPipeline, packing: Any) -> Array
 
 
 def _pack_times(values: Array, pipeline: CodecPipeline, packing: TimePacking) -> Array:
+    """Return times packed by units and calendar."""
     if packing.attributes.get("units") == describe_epoch(values.dtype)["units"]:
         return values.view(np.int64).astype(pipeline.dtype)
     encoding = {**packing.attributes, "dtype": pipeline.dtype}
@@ -523,7 +532,7 @@ def _pack_times(values: Array, pipeline: CodecPipeline, packing: TimePacking) ->
 
 
 def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
-    """Unpack stored numbers to values."""
+    """Return stored numbers unpacked to values."""
     native = stored.astype(stored.dtype.newbyteorder("="))
     return pipeline.packing.decode(native) if pipeline.packing else native
 
@@ -543,7 +552,7 @@ def are_bit_identical(one: Array, other: Array) -> bool:
 
 
 def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the attributes of times or durations that are stored as numpy's integers."""
+    """Return the attributes of times or durations that are stored as the integers of numpy."""
     names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
     if dtype.kind not in "mM":
         return {"units": None}
@@ -558,28 +567,28 @@ def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def make_plain_pipeline(
-    dtype: np.dtype[Any], fill_value: Any, ndim: int, codecs: tuple[Codec, ...], bare: bool
+    dtype: np.dtype[Any], fill_value: Any, ndim: int, codecs: tuple[Codec, ...], may_pack: bool
 ) -> CodecPipeline:
     """Return a pipeline that can represent any value of a dtype.
 
-    With ``bare``, the variable has no packing attributes, so that the pipeline may add some: the
+    With ``may_pack``, the variable has no packing attributes, so the pipeline may add some: the
     fill value of floats, and the units of times.
     """
-    kind = dtype.newbyteorder("=")
+    native = dtype.newbyteorder("=")
     layout = tuple(range(ndim))
-    if bare and kind.kind in "mM":
-        epoch = TimePacking.from_attributes(describe_epoch(kind), kind)
-        least = np.int64(np.iinfo(np.int64).min).tobytes()
-        return CodecPipeline(np.dtype(np.int64), codecs, least, layout, epoch)
+    if may_pack and native.kind in "mM":
+        epoch = TimePacking.from_attributes(describe_epoch(native), native)
+        nat = np.int64(np.iinfo(np.int64).min).tobytes()
+        return CodecPipeline(np.dtype(np.int64), codecs, nat, layout, epoch)
     packing: Decoding | None = None
-    if bare and kind.kind == "f":
-        packing = Packing.from_attributes(kind, {"_FillValue": kind.type(np.nan)}, kind)
-    fill = np.asarray(fill_value).astype(kind).tobytes()
-    return CodecPipeline(kind, codecs, fill, layout, packing)
+    if may_pack and native.kind == "f":
+        packing = Packing.from_attributes(native, {"_FillValue": native.type(np.nan)}, native)
+    fill = np.asarray(fill_value).astype(native).tobytes()
+    return CodecPipeline(native, codecs, fill, layout, packing)
 
 
 def drop_axes_of_length_one(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPipeline:
-    """Remove the stored axes along which chunks have length 1 from a pipeline."""
+    """Return a pipeline without the stored axes along which chunks have length 1."""
     layout = tuple(
         entry
         for entry in pipeline.layout
@@ -589,7 +598,7 @@ def drop_axes_of_length_one(pipeline: CodecPipeline, chunks: tuple[int, ...]) ->
 
 
 # ---------------------------------------------------------------------- cells
-# Which chunks of an array can be kept as references on the grid of its main encoding.
+# Cells of the grid of the main encoding may be kept as references to existing chunks.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -597,7 +606,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the chunk grid of a main encoding, and which of them are kept as references."""
+    """The cells of the chunk grid of a main encoding, some of which are kept as references."""
 
     array: ManifestArray
     main: MainEncoding
@@ -619,10 +628,10 @@ class Cells:
         """Mask of the cells whose values must be encoded."""
         references = sum(f.manifest.size for f in self.array.fragments)
         check_table(self.grid, references, f"{self.array.name!r}")
-        found = np.array(self._covered)
+        mask_of_rewritten = np.array(self._covered)
         for fragment, mask in self._kept_chunks:
-            found.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False
-        return found
+            mask_of_rewritten.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False
+        return mask_of_rewritten
 
     @property
     def gaps(self) -> Mask:
@@ -650,10 +659,10 @@ class Cells:
             self._find_cells(f, chunk_rows)
             for (f, _), chunk_rows in zip(self._kept_chunks, rows, strict=True)
         ]
-        where = np.concatenate([np.zeros(0, np.int64), *cells])
+        cell_ids = np.concatenate([np.zeros(0, np.int64), *cells])
         columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
         empty = ChunkManifest.missing(self.grid)
-        return replace_chunks(empty, where, joined.files, joined.inline, **columns).prune()
+        return replace_chunks(empty, cell_ids, joined.files, joined.inline, **columns).prune()
 
     @property
     def _fills_gaps(self) -> bool:
@@ -678,10 +687,10 @@ class Cells:
         array, chunks = self.array, self.main.chunks
         required = drop_axes_of_length_one(self.main.pipeline, chunks)
         stripped = [drop_axes_of_length_one(p, chunks) for p in array.pipelines]
-        # chunks that exist may have another fill value
-        same = [replace(p, fill=None) == replace(required, fill=None) for p in stripped]
-        alike, fills = (
-            np.array(same, bool),
+        # existing chunks do not depend on the fill value
+        is_same = [replace(p, fill=None) == replace(required, fill=None) for p in stripped]
+        is_same_pipeline, has_same_fill = (
+            np.array(is_same, bool),
             np.array([p.fill == required.fill for p in stripped], bool),
         )
         kept = []
@@ -691,17 +700,17 @@ class Cells:
                 edges, encoded, inset = fragment.axes[axis].slabs()
                 begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
                 is_whole = (end - begin == length) | (end == array.shape[axis])
-                along = (inset == 0) & (begin % length == 0) & (encoded == length) & is_whole
-                mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
+                is_cell = (inset == 0) & (begin % length == 0) & (encoded == length) & is_whole
+                mask = mask & is_cell.reshape((-1,) + (1,) * (array.ndim - axis - 1))
             if mask.any():
                 manifest = fragment.manifest.loaded()
-                exists = (manifest.file != MISSING) | fills[manifest.pipeline]
-                mask = mask & alike[manifest.pipeline] & exists
+                exists = (manifest.file != MISSING) | has_same_fill[manifest.pipeline]
+                mask = mask & is_same_pipeline[manifest.pipeline] & exists
             kept.append((fragment, np.broadcast_to(mask, fragment.manifest.shape)))
         return kept
 
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
-        """Return the flat ids of the cells in which chunks begin."""
+        """Return the flat indices of the cells in which chunks begin."""
         cells, grid = np.zeros(rows.size, np.int64), self.grid
         places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
         for axis, place in enumerate(places):

@@ -1,4 +1,4 @@
-"""`SetChange`, the report of what was dropped, renamed and changed in a set, and what was kept."""
+"""Report what was dropped, renamed and changed in a set, and what was kept."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class SetChange(Report):
         variables: tuple[str, ...] = (),
         **facts: Any,
     ) -> SetChange:
-        """Create the report from the set before and after a change.
+        """Return the report on a set before and after a change.
 
-        ``variables`` are those that were dropped from remaining groups, and ``facts`` other fields,
-        which a comparison of both versions cannot show.
+        ``variables`` are the variables that were dropped from remaining groups, and ``facts`` other
+        fields that a comparison of both versions cannot show.
         """
         before, after = result.before or EMPTY, result.after
         remaining_groups = dict(after.walk())

@@ -1,4 +1,4 @@
-"""Creating, replacing and changing reference sets.
+"""Create, replace and change reference sets.
 
 `WriteOptions` checks that options are consistent. `Destination.of` chooses the format and checks
 its options. `Destination.create` and `Destination.change` reject groups that a set may not contain,
@@ -67,16 +67,16 @@ from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rew
 Result = TypeVar("Result")
 
 ATTEMPTS = 30
-"""Maximum number of attempts of a change if other writers are faster."""
+"""Maximum number of attempts to make a change if other writers are faster."""
 
 
 PAUSE = 0.05
-"""Average seconds of the pause after the first attempt, doubled after each attempt."""
+"""The average pause in seconds after the first attempt, doubled after each attempt."""
 
 
 @contextmanager
 def explain_missing_set(location: Location) -> Iterator[None]:
-    """Add the remedy to the error for a set that does not exist."""
+    """Replace the error for a set that does not exist by one with the remedy."""
     try:
         yield
     except FileNotFoundError as error:
@@ -92,14 +92,14 @@ def explain_missing_set(location: Location) -> Iterator[None]:
 def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
     """Call ``attempt``, and again after a conflict if ``conflict`` is "retry"."""
     check_choice("conflict", conflict, ("raise", "retry"))
-    left = ATTEMPTS if conflict == "retry" else 1
+    attempts_left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
         try:
             return attempt()
         except ConflictError:
-            left -= 1
-            if not left:
+            attempts_left -= 1
+            if not attempts_left:
                 raise
         # a random pause, since the same writer could otherwise lose again
         time.sleep(random.uniform(0, 2 * pause))
@@ -146,7 +146,7 @@ def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Replace the group at a path.
+    """Return a set with the group at a path replaced.
 
     Raises `CombineError` if a variable has the name of the group, or of a group above it.
     """
@@ -163,7 +163,7 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Add a group, and the groups below it, at a path.
+    """Return a set with a group and its subgroups added at a path.
 
     Callers check that no existing group with variables would be replaced by one with variables or
     attributes.
@@ -176,7 +176,7 @@ def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Replace the group at a path, but keep the groups below it."""
+    """Return a set with the group at a path replaced, but with the existing subgroups."""
     existing = find_group(root, path)
     return put_group(root, path, replace(group, groups=existing.groups if existing else {}))
 
@@ -187,7 +187,7 @@ def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> Manif
 def list_inherited(
     root: ManifestGroup, path: str, names: Iterable[str]
 ) -> dict[str, ManifestVariable]:
-    """Return the dimension coordinates that a group inherits from the groups above it, by name."""
+    """Return dimension coordinates that a group inherits from groups above it, by name."""
     inherited: dict[str, ManifestVariable] = {}
     missing = set(names)
     parts = path.split("/") if path else []
@@ -200,7 +200,7 @@ def list_inherited(
 
 
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
-    """Raise an error if a change makes a group disagree with an inherited dimension."""
+    """Return the changed set, or raise an error if a group contradicts an inherited dimension."""
     earlier_misfits = {misfit[:2] for misfit in _find_mismatches(before)}
     for path, dim, size, above in _find_mismatches(after):
         if find_group(before, path) is not None and (path, dim) not in earlier_misfits:
@@ -213,7 +213,7 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
 
 
 def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
-    """Yield group, dimension and both lengths for dimensions that disagree with inherited ones."""
+    """Yield group, dimension and both lengths of dimensions that disagree with inherited ones."""
     for path, group in root.walk():
         sizes = find_dim_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
@@ -227,8 +227,8 @@ MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
 NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
-REWRITING = tuple(one.name for one in fields(Rewriting))
-COMMON_CHOICES = (KEEP_QUERY, *REWRITING)
+REWRITE_OPTIONS = tuple(option.name for option in fields(Rewriting))
+COMMON_CHOICES = (KEEP_QUERY, *REWRITE_OPTIONS)
 """Names of options that all formats have."""
 
 
@@ -269,7 +269,7 @@ class WriteOptions:
         _ = self.rewriting
 
     def _check_mode(self) -> None:
-        """Raise an error for an unknown mode, and for options that the mode does not have."""
+        """Raise an error for an unknown mode, or for options that the mode does not have."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -339,12 +339,12 @@ class WriteOptions:
 
     @property
     def format_choices(self) -> dict[str, Any]:
-        """The options that only this format has."""
+        """The options that are specific to the format."""
         shared = (*COMMON_CHOICES, *CHANGES)
         return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
-        """Raise an error for options that a format does not have; it names ``call``."""
+        """Raise an error for options that a format lacks; ``call`` is the public function."""
         known = [*target.choices, *COMMON_CHOICES]
         others = find_arguments(WriteOptions if call is None else call)
         listed = ", ".join(known)
@@ -373,7 +373,7 @@ def _check_rewritable(target: Format) -> None:
 MakeGroup = Callable[[], ManifestGroup]
 """Returns the group of a new set."""
 ChangeGroup = Callable[[ManifestGroup], ManifestGroup]
-"""Takes the present group of a set, and returns the new one."""
+"""Takes the current group of a set, and returns the new group."""
 
 
 class CommitResult(NamedTuple):
@@ -387,7 +387,7 @@ class CommitResult(NamedTuple):
 class Destination:
     """The location, the format and the options of a set to write.
 
-    ``place`` is where workers write parts of the set, see `virtualds.formats.Parts`. In a
+    ``place`` is the location of parts that workers write, see `virtualds.formats.Parts`. In a
     ``dry_run``, a change is computed and checked, but not written.
     """
 
@@ -401,13 +401,13 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and check its options; ``call`` is the public function."""
+        """Return a destination with its format, after a check of the options for ``call``."""
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def check_not_existing(self) -> Destination:
-        """Raise an error if the set would be created but exists already; return the destination."""
+        """Return the destination, or raise an error if the set must not exist but does."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
@@ -429,92 +429,95 @@ class Destination:
 
     @property
     def parts(self) -> Parts:
-        """The functions for writing a set by several processes; raise if the format has none."""
+        """The functions for writing a set by several processes; an error if there are none."""
         if self.format.parts is None:
-            able = ", ".join(other.name for other in FORMATS if other.parts is not None)
+            capable = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
                 f"{self.location.target}: to= has many processes write one set, which "
-                f"{self.format.name} does not allow; {able} does, and virtualds.convert makes "
+                f"{self.format.name} does not allow; {capable} does, and virtualds.convert makes "
                 f"{self.format.name} of it, or leave out to= and write the dataset with "
                 f"ds.virtual.to_manifest"
             )
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Prepare writing by several processes; return the destination of the parts."""
+        """Prepare writing by several processes, and return the destination with its place."""
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
         with explain_write_errors(where):
             return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
 
-    def create(self, whole: MakeGroup) -> CommitResult:
-        """Write a new set with the group that ``whole`` returns, atomically."""
-        return self._write(partial(self._create, whole))
+    def create(self, make_group: MakeGroup) -> CommitResult:
+        """Write a new set with the group that ``make_group`` returns: all of it, or nothing."""
+        return self._write(partial(self._create, make_group))
 
-    def change(self, change: ChangeGroup, whole: MakeGroup | None = None) -> CommitResult:
-        """Change a set atomically; if there is none, create one with the group of ``whole``."""
+    def change(self, change: ChangeGroup, make_group: MakeGroup | None = None) -> CommitResult:
+        """Change a set, or create it with the group of ``make_group`` if there is none."""
         if self.dry_run:
-            return self._try_change(change, whole)
-        return self._write(partial(self._change, change, whole))
+            return self._try_change(change, make_group)
+        return self._write(partial(self._change, change, make_group))
 
     def _write(self, write: Callable[[], CommitResult]) -> CommitResult:
-        begun = time.perf_counter()
+        """Call ``write``, repeat it after conflicts if asked to, and log the time."""
+        started = time.perf_counter()
         written = retry_on_conflict(write, self.options.conflict)
         if is_logged(INFO):
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             log(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
         return written
 
-    def _create(self, whole: MakeGroup) -> CommitResult:
+    def _create(self, make_group: MakeGroup) -> CommitResult:
+        """Write a new set once."""
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
-            # check now, before chunks are read
+            # check this before chunks are read
             self.check_not_existing()
-        # workers have already checked the parts that they wrote
+        # workers have already checked the parts that they have written
         is_known: IsKnown = (
             knows_no_table
             if self.place is None
             else lambda table: self.parts.holds(table, self.place)
         )
-        group = self.options.changes.apply(whole(), is_known)
-        group = self._fit(group, is_known)
+        group = self.options.changes.apply(make_group(), is_known)
+        group = self._prepare_for_format(group, is_known)
         where, replaces = self.location.target, self.options.replaces_set
-        # without ``whole``, which reads sources, whose errors are not those of the set
+        # outside of this block, sources are read, whose errors are not about the set
         with explain_write_errors(where):
             if self.place is not None:
                 self.parts.commit(group, self.place, replace=replaces)
             else:
                 write: Callable[..., None] = self.format.write
-                chosen = self.options.format_choices | self.rewrite.for_writer
+                chosen = self.options.format_choices | self.rewrite.writer_arguments
                 with self._count_writing(group):
                     write(group, where, self.location.options, replace=replaces, **chosen)
                 self.rewrite.clear(group)
         return CommitResult(None, group)
 
-    def _change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
+    def _change(self, change: ChangeGroup, make_group: MakeGroup | None) -> CommitResult:
+        """Change or create a set once."""
         results: list[CommitResult] = []
-        counting = ExitStack()
+        progress = ExitStack()
 
-        def prepared(before: ManifestGroup) -> ManifestGroup:
+        def prepare(before: ManifestGroup) -> ManifestGroup:
             results[:] = [CommitResult(before, self._prepare_change(before, change))]
             if results[0].after is not before:
                 # the number of references to write is only known now
-                counting.enter_context(self._count_writing(results[0].after))
+                progress.enter_context(self._count_writing(results[0].after))
             return results[0].after
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
         try:
-            with explain_write_errors(where), explain_missing_set(self.location), counting:
-                chosen = self.options.format_choices | self.rewrite.for_writer
+            with explain_write_errors(where), explain_missing_set(self.location), progress:
+                chosen = self.options.format_choices | self.rewrite.writer_arguments
                 access = self.location.options
-                change_set(self.format, where, prepared, access, policy, **chosen)
+                change_set(self.format, where, prepare, access, policy, **chosen)
         except FileNotFoundError:
-            if whole is None:
+            if make_group is None:
                 raise
         else:
             self.rewrite.clear(results[0].after)
             return results[0]
         try:
-            return self._create(whole)
+            return self._create(make_group)
         except FileExistsError as error:
             if find_existing_format(self.location) is not self.format:
                 raise
@@ -523,19 +526,19 @@ class Destination:
                 f"conflict='retry' does"
             ) from error
 
-    def _try_change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
-        """Compute and check a change of a set without writing."""
-        how = OpenOptions(
+    def _try_change(self, change: ChangeGroup, make_group: MakeGroup | None) -> CommitResult:
+        """Return the result of a change that is checked, but not written."""
+        opening = OpenOptions(
             parser=self.format.name,
             allow=self.options.allow,
             snapshot=self.options.format_choices.get("branch"),
         )
         try:
-            before = open_group(self.location, how)
+            before = open_group(self.location, opening)
         except FileNotFoundError:
-            if whole is None:
+            if make_group is None:
                 raise
-            return CommitResult(None, self._fit(whole(), knows_no_table))
+            return CommitResult(None, self._prepare_for_format(make_group(), knows_no_table))
         after = self._prepare_change(before, change)
         self._check_storable(before, after)
         return CommitResult(before, after)
@@ -549,7 +552,7 @@ class Destination:
             for path, variable in after.walk_variables()
             if isinstance(variable.data, ManifestArray)
             and variable is not before_variables.get(path)
-            # variables of the set may have been written with other options
+            # existing variables may have been written with other options
             if path not in before_variables or not _list_reasons(before_variables[path], obstacles)
             for reason in obstacles(variable)
         ]
@@ -558,7 +561,7 @@ class Destination:
             raise make_unsupported_error(self.location.url, name, problems, LOAD_OR_LEAVE_OUT)
 
     def _prepare_change(self, before: ManifestGroup, change: ChangeGroup) -> ManifestGroup:
-        """Apply a change to the group of a set, and prepare the result for the format."""
+        """Return the changed group of a set, prepared for the format."""
         if problems := before.all_problems():
             # unreadable parts of the set would be lost
             ON_ERROR["raise"](before, problems)
@@ -566,29 +569,31 @@ class Destination:
             return before
         is_known = make_known_check(before)
         after = self.options.changes.apply(after, is_known)
-        return self._fit(after, is_known)
+        return self._prepare_for_format(after, is_known)
 
     def _count_writing(self, group: ManifestGroup) -> AbstractContextManager[None]:
+        """Return a context that reports the progress of writing references."""
         total = sum(array.nchunks for array in group.list_arrays())
         return count_written_references(self.options.rewriting.progress, total)
 
-    def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Prepare a group for the format, and check that a set may contain it."""
-        target, keep = str(self.location.target), self.options.keep_query
-        check_admissible(group, target, keep_query=keep, is_known=is_known)
+    def _prepare_for_format(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
+        """Return a group prepared for the format, after a check that a set may contain it."""
+        target, keep_query = str(self.location.target), self.options.keep_query
+        check_admissible(group, target, keep_query=keep_query, is_known=is_known)
         group = self.rewrite.fit(group)
-        # an Icechunk object does not reveal its location
+        # the location of an Icechunk object is unknown
         if isinstance(self.location.target, str) and not is_own(target):
-            new = (
+            new_files = (
                 iterate_new_files(group, is_known)
                 if self.place is None
                 else iterate_first_files(group)
             )
-            warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
+            warn_of_unreadable(new_files, target, AccessPolicy.of(self.options.allow))
         return group
 
 
 def _list_reasons(variable: ManifestVariable, obstacles: Obstacles) -> list[str]:
+    """Return the reasons why a format cannot store a variable."""
     return obstacles(variable) if isinstance(variable.data, ManifestArray) else []
 
 
@@ -608,33 +613,33 @@ def prepare_write(
     return Destination.of(Location.of(url, storage_options), options).check_not_existing()
 
 
-# ---------------------------------------------------------------------- sets that stay in memory
+# ---------------------------------------------------------------------- sets as dicts
 
 DICT_TARGET = "a dict of references"
 """Name of the target in error messages."""
 
 
 def make_dict(
-    whole: Callable[[], ManifestGroup],
+    make_group: Callable[[], ManifestGroup],
     options: WriteOptions,
     storage_options: Mapping[str, Any] | None,
     call: Callable[..., Any],
 ) -> dict[str, Any]:
     """Return a group as a dict of references in the format of ``options``."""
-    forms = {form.name: form for form in FORMATS if form.to_dict is not None}
-    form = forms.get(options.format or next(iter(forms)))
-    if form is None or form.to_dict is None:
+    forms = {format_.name: format_ for format_ in FORMATS if format_.to_dict is not None}
+    format_ = forms.get(options.format or next(iter(forms)))
+    if format_ is None or format_.to_dict is None:
         raise UnsupportedError(
             f"url None with format {options.format!r}: only format="
             f"{' or '.join(map(repr, forms))} is one document, which a dict can be; name a file or "
             f"folder"
         )
-    options.check_choices(form, call)
+    options.check_choices(format_, call)
     _check_new(options, storage_options)
-    whole_set = add_group(EMPTY, options.path, whole())
-    group = options.changes.apply(whole_set, knows_no_table)
+    root = add_group(EMPTY, options.path, make_group())
+    group = options.changes.apply(root, knows_no_table)
     check_admissible(group, DICT_TARGET, keep_query=options.keep_query)
-    return form.to_dict(group, **options.format_choices)
+    return format_.to_dict(group, **options.format_choices)
 
 
 def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
@@ -661,11 +666,8 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
 
 # ---------------------------------------------------------------------- changes of references
 # ``subchunk`` and ``inline_threshold`` change the group before a format writes it. Reference tables
-# of the target set are not changed. In small sets, whose references are in memory, old chunks are
-# split and stored inline like new ones.
-
-
-# ---------------------------------------------------------------------- options of references
+# of the target set are not changed. In small sets, whose references are in memory, existing chunks
+# are split and stored inline like new chunks.
 
 Subchunk = Mapping[str, int | Mapping[str, int]]
 ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
@@ -683,58 +685,60 @@ class ReferenceChanges:
     inline_threshold: Any = None
 
     def __post_init__(self) -> None:
-        most = self.inline_threshold
-        if most is not None and not (_is_integer(most) and most >= 0):
-            raise ValueError(f"inline_threshold={most!r}: give a number of bytes, at least 0")
+        threshold = self.inline_threshold
+        if threshold is not None and not (_is_integer(threshold) and threshold >= 0):
+            raise ValueError(f"inline_threshold={threshold!r}: give a number of bytes, at least 0")
         if self.subchunk is not None:
             _check_subchunk(self.subchunk)
 
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Split chunks, and store them inline, except for reference tables of the target set.
+        """Return a group with chunks split and stored inline, except in tables of the target set.
 
         Raises `UnsupportedError` for chunks that cannot be split, and `ReadError` for chunks that
         cannot be read.
         """
         if self.subchunk:
-            cutter = _ChunkSplitter(self.subchunk, is_known)
-            group = _change_arrays(group, cutter.cut)
-            cutter.check_done(group)
+            splitter = _ChunkSplitter(self.subchunk, is_known)
+            group = _change_arrays(group, splitter.split)
+            splitter.check_done(group)
         if self.inline_threshold:
-            most = int(self.inline_threshold)
+            limit = int(self.inline_threshold)
             group = _change_arrays(
-                group, lambda path, _, array: _inline_small_chunks(array, path, most, is_known)
+                group, lambda path, _, array: _inline_small_chunks(array, path, limit, is_known)
             )
         return group
 
 
 def _is_integer(value: Any) -> bool:
+    """Return whether a value is an integer, but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_subchunk(given: Any) -> None:
-    wanted = "give a dict of dimensions, or of variables, such as {'time': 1}"
+    """Raise an error for an invalid value of ``subchunk``."""
+    remedy = "give a dict of dimensions, or of variables, such as {'time': 1}"
     if not isinstance(given, Mapping):
-        raise TypeError(f"subchunk {given!r}: {wanted}")
+        raise TypeError(f"subchunk {given!r}: {remedy}")
     for name, length in given.items():
         if isinstance(length, Mapping):
             if any(isinstance(inner, Mapping) for inner in length.values()):
-                raise TypeError(f"subchunk {given!r}: {wanted}")
+                raise TypeError(f"subchunk {given!r}: {remedy}")
             _check_subchunk(length)
         elif not _is_integer(length) or length < 1:
             raise ValueError(f"subchunk {name}={length!r}: give a number of elements, at least 1")
 
 
 def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
-    """Apply a function to the virtual arrays of a group and of the groups below it."""
+    """Return a group with a function applied to the virtual arrays of it and its subgroups."""
 
-    def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
+    def change_variable(path: str, variable: ManifestVariable) -> ManifestVariable:
         if not isinstance(variable.data, ManifestArray):
             return variable
         with locating(f"variable {path!r}"):
             array = change(path, variable, variable.data)
         return variable if array is variable.data else replace(variable, data=array)
 
-    return group.map_variables(changed)
+    return group.map_variables(change_variable)
 
 
 # ---------------------------------------------------------------------- splitting chunks
@@ -746,14 +750,16 @@ class _ChunkSplitter:
 
     subchunk: Subchunk
     is_known: IsKnown
-    is_done: bool = False
+    has_effect: bool = False
 
-    def cut(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
-        """Split the chunks of an array; return it unchanged if it is compressed."""
+    def split(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
+        """Return an array with split chunks; compressed arrays stay unchanged."""
         names = (path, path.rpartition("/")[2])
-        of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
-        named = next((choice for choice in of_variables if isinstance(choice, Mapping)), None)
-        lengths_by_dim = self.subchunk if named is None else named
+        choices = (self.subchunk[name] for name in names if name in self.subchunk)
+        lengths_of_variable = next(
+            (choice for choice in choices if isinstance(choice, Mapping)), None
+        )
+        lengths_by_dim = self.subchunk if lengths_of_variable is None else lengths_of_variable
         lengths = {
             axis: int(lengths_by_dim[dim])  # type: ignore[arg-type]  # checked at the beginning
             for axis, dim in enumerate(variable.dims)
@@ -763,20 +769,20 @@ class _ChunkSplitter:
             return array
         existing = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
         # chunks of the set were split when they were written
-        self.is_done |= bool(existing) or all(
+        self.has_effect |= bool(existing) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
             for f in array.fragments
             for axis, length in lengths.items()
         )
-        if named is None and not can_be_split(array):
+        if lengths_of_variable is None and not can_be_split(array):
             return array
-        new = [f for f in array.fragments if not any(f is choice for choice in existing)]
-        split = split_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
-        self.is_done |= split.nchunks != sum(f.manifest.size for f in new)
+        new_fragments = [f for f in array.fragments if not any(f is other for other in existing)]
+        split = split_chunks(replace(array, fragments=tuple(new_fragments)), lengths, variable.dims)
+        self.has_effect |= split.nchunks != sum(f.manifest.size for f in new_fragments)
         return replace(array, fragments=(*existing, *split.fragments))
 
     def check_done(self, group: ManifestGroup) -> None:
-        """Raise an error if ``subchunk`` had no effect: unknown names, or compressed chunks."""
+        """Raise an error if ``subchunk`` has no effect: unknown names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
         for name in self.subchunk:
@@ -785,7 +791,7 @@ class _ChunkSplitter:
                     f"subchunk {name!r}: there is no such dimension or variable"
                     f"{format_suggestion(name, names)}"
                 )
-        if not self.is_done:
+        if not self.has_effect:
             raise UnsupportedError(
                 f"subchunk {dict(self.subchunk)!r}: no variable has uncompressed chunks that are "
                 f"longer, and parts of compressed chunks are not ranges of bytes; leave it out"
@@ -803,7 +809,7 @@ def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
 def _inline_small_chunks(
     array: ManifestArray, path: str, limit: int, is_known: IsKnown
 ) -> ManifestArray:
-    """Make chunks of at most ``limit`` bytes inline chunks.
+    """Return an array with chunks of at most ``limit`` bytes as inline chunks.
 
     Equal ranges are read once, and checksums are verified.
     """
@@ -814,11 +820,11 @@ def _inline_small_chunks(
         chunks = StoredChunks(fragment.manifest, path)
         is_small = (chunks.file >= 0) & (chunks.length <= limit)
         if is_small.any():
-            rows, new, which = chunks.read_distinct(is_small, lambda data: data)
+            rows, new, inverse = chunks.read_distinct(is_small, lambda data: data)
             old, inline = chunks.manifest, (*chunks.manifest.inline, *new)
-            columns = {"file": INLINE, "offset": len(old.inline) + which}
-            held = replace_chunks(old, rows, old.files, inline, **columns).prune()
-            fragments[number] = replace(fragment, manifest=held)
+            columns = {"file": INLINE, "offset": len(old.inline) + inverse}
+            manifest = replace_chunks(old, rows, old.files, inline, **columns).prune()
+            fragments[number] = replace(fragment, manifest=manifest)
     changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
     return replace(array, fragments=tuple(fragments)) if changed else array
 
@@ -833,15 +839,15 @@ def estimate_cost(
     **choices: Any,
 ) -> pd.DataFrame:
     """Return the cost table of ``on_unsupported="rewrite"``; see ``ds.virtual.cost``."""
-    form = format_for(Location(""), format)
-    if unknown := sorted(choices.keys() - set(form.choices)):
-        option_list = ", ".join(["main_encoding", *form.choices])
+    format_ = format_for(Location(""), format)
+    if unknown := sorted(choices.keys() - set(format_.choices)):
+        option_list = ", ".join(["main_encoding", *format_.choices])
         raise TypeError(
-            f"cost: {form.name} has no option {unknown[0]!r}; give one of {option_list}"
+            f"cost: {format_.name} has no option {unknown[0]!r}; give one of {option_list}"
         )
-    _check_rewritable(form)
+    _check_rewritable(format_)
     # chunks are split before they are rewritten; inline chunks do not change the cost
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, knows_no_table)
-    obstacles = bind_obstacles(form, choices)
-    plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
+    obstacles = bind_obstacles(format_, choices)
+    plans = plan_rewriting(group, obstacles, main_encoding or {}, format_.name)
     return build_cost_table(group, plans)

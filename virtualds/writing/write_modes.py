@@ -1,4 +1,4 @@
-"""Write modes: how a dataset or tree changes a set; and templates, whose regions are filled later.
+"""Apply write modes: how a dataset or tree changes a set; and make templates with regions to fill.
 
 Nothing is written here: the writer of the format compares the result with the set, and writes the
 differences.
@@ -40,7 +40,7 @@ from virtualds.writing.append import (
     append_along,
     join_coordinates,
     list_mismatches,
-    load_as_in,
+    load_like,
     replace_sources,
     to_stored,
 )
@@ -65,12 +65,12 @@ from virtualds.writing.write import (
 def write_variables(
     old: ManifestGroup, new: xr.Dataset, on_duplicate: str = "raise", *, adds: bool
 ) -> ManifestGroup:
-    """Write the variables of a dataset to a group; return the group itself if it has them already.
+    """Return a group with the variables of a dataset, or the same object if it has all of them.
 
-    With ``adds``, they are new variables with the lengths and coordinates of the group;
-    ``on_duplicate`` is what to do about existing ones. Otherwise they replace variables of the same
-    names and shapes. Equal coordinates are kept. Raises `CombineError` for variables that do not
-    fit the group.
+    With ``adds``, they are new variables with the lengths and coordinates of the group, and
+    ``on_duplicate`` says what to do about existing variables. Otherwise they replace variables of
+    the same names and shapes. Equal coordinates are kept. Raises `CombineError` for variables that
+    do not fit the group.
     """
     sizes = find_dim_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
@@ -82,7 +82,7 @@ def write_variables(
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
     check_crs_of_set(_find_crs_besides(old, replaced), new)
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
-    existing = _decode_some(old, names).variables
+    existing = _decode_variables(old, names).variables
     shared = {n for n in names if existing[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
     stored = group_from_dataset(new)
     attributes = old.attributes
@@ -140,18 +140,18 @@ def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSB
 # ---------------------------------------------------------------------- shared coordinates
 
 
-def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
-    """Decode some variables of a group as a dataset."""
+def _decode_variables(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
+    """Return some variables of a group as a dataset."""
     selected = group.leave_out(group.variables.keys() - set(names))
     return decode_group(selected, "raise", to_virtual_dataset)
 
 
 def _make_other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:
     """Return the error for a dimension whose coordinate differs from that in the set."""
-    existing = _decode_some(old, [name]).variables[name].values
+    existing = _decode_variables(old, [name]).variables[name].values
     values = new.variables[name].values
-    same = (existing == values) | ((existing != existing) & (values != values))
-    place = int((~same).argmax()) if same.shape == existing.shape else 0
+    is_same = (existing == values) | ((existing != existing) & (values != values))
+    place = int((~is_same).argmax()) if is_same.shape == existing.shape else 0
     return CombineError(
         f"dimension {name!r}: its coordinate is {existing[place]} in the set and {values[place]} "
         "in "
@@ -164,7 +164,7 @@ def _make_other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> 
 
 
 class AddedCounts(NamedTuple):
-    """The numbers of positions along the appended dimension, and of references, that were added.
+    """The numbers of added positions along the appended dimension, and of added references.
 
     ``sizes`` are the dimension sizes of the set after the write.
     """
@@ -175,15 +175,15 @@ class AddedCounts(NamedTuple):
 
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
-    """Write a dataset, see ``ds.virtual.to_manifest``; return how much was added."""
+    """Write a dataset as ``ds.virtual.to_manifest`` does, and return how much was added."""
     path, dim = destination.options.path, str(destination.options.append_dim)
-    make = partial(group_from_dataset, dataset)
-    written = _ModeWriter(destination, {path: dataset}, make).write()
+    make_group = partial(group_from_dataset, dataset)
+    written = _ModeWriter(destination, {path: dataset}, make_group).write()
     before, after = (
         replace(find_group(root, path) or EMPTY, groups={})
         for root in (written.before or EMPTY, written.after)
     )
-    begun, grown = (
+    counts_before, counts_after = (
         {
             name: v.data.nchunks
             for name, v in g.variables.items()
@@ -192,13 +192,13 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
         for g in (before, after)
     )
     # changed coordinates that are stored in the set itself are values in memory
-    references = sum(count - begun.get(name, 0) for name, count in grown.items())
+    references = sum(count - counts_before.get(name, 0) for name, count in counts_after.items())
     sizes = find_dim_sizes(after)
     return AddedCounts(sizes.get(dim, 0) - find_dim_sizes(before).get(dim, 0), references, sizes)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
-    """Write the references of a tree; see ``tree.virtual.to_manifest``."""
+    """Write the references of a tree as ``tree.virtual.to_manifest`` does."""
     options = destination.options
     if options.mode == "replace-source":
         raise UnsupportedError(
@@ -206,10 +206,10 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
             f"sources of one group after the other, with ds.virtual.to_manifest(..., group=)"
         )
     # an append compares groups including inherited coordinates
-    whole = inherited or options.is_append
+    inherits = inherited or options.is_append
     nodes = {
         normalise_path(f"{options.path}/{'' if path == '.' else path}"): node.to_dataset(
-            inherit=whole or node is tree
+            inherit=inherits or node is tree
         )
         for path, node in tree.subtree_with_keys
     }
@@ -221,13 +221,13 @@ class _ModeWriter:
     """Writes datasets to groups of a set, according to the mode.
 
     In a tree, groups inherit coordinates, which are included when a group is compared and changed.
-    ``datasets`` are by the path of their group, with inherited coordinates; ``make`` returns the
-    top group, with those below it, in stored form. A tree must have all groups that grow.
+    ``datasets`` are by the path of their group, with inherited coordinates. ``make_group`` returns
+    the top group with its subgroups in stored form. A tree must have all groups that grow.
     """
 
     destination: Destination
     datasets: Mapping[str, xr.Dataset]
-    make: MakeGroup
+    make_group: MakeGroup
     is_tree: bool = False
 
     @property
@@ -237,16 +237,16 @@ class _ModeWriter:
     def write(self) -> CommitResult:
         """Create or change the set."""
         if self.options.creates_set:
-            return self.destination.create(self._begin)
+            return self.destination.create(self._add_new_group)
         creates = self.options.mode in CREATING
         may_begin = creates or self.options.mode == "a"
         return self.destination.change(
             self._create_group if creates else self._change_groups,
-            self._begin if may_begin else None,
+            self._add_new_group if may_begin else None,
         )
 
-    def _begin(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
-        """Add the new group to a set."""
+    def _add_new_group(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
+        """Return a set with the new group added."""
         dim, dims = self.options.append_dim, {d for ds in self.datasets.values() for d in ds.dims}
         if dim is not None and dim not in dims:
             raise ValueError(
@@ -254,11 +254,11 @@ class _ModeWriter:
                 f"{self.destination.location.target}, has {sorted(map(str, dims))}"
                 f"{format_suggestion(dim, dims)}"
             )
-        return add_group(old, self.options.path, self.make())
+        return add_group(old, self.options.path, self.make_group())
 
     def _create_group(self, old: ManifestGroup) -> ManifestGroup:
-        """Add the new group to a set, or replace an existing one in mode ``"w"``."""
-        path, new = self.options.path, self.make()
+        """Return a set with the new group added; mode ``"w"`` replaces an existing group."""
+        path, new = self.options.path, self.make_group()
         if self.options.mode == "w":
             return check_aligned(old, put_group(old, path, new))
         for below, part in new.walk(path):
@@ -274,12 +274,12 @@ class _ModeWriter:
     # ------------------------------------------------------------------ changing groups
 
     def _change_groups(self, old: ManifestGroup) -> ManifestGroup:
-        """Write all datasets to their groups; return ``old`` itself if no group changes."""
+        """Return a set with all datasets in their groups, or ``old`` itself if no group changes."""
         datasets, dim = dict(self.datasets), self.options.append_dim
         if self.options.is_append:
             existing = [find_group(old, path) for path in datasets]
             if not any(group.variables for group in existing if group is not None):
-                return self._begin(old)
+                return self._add_new_group(old)
             if self.is_tree:
                 datasets |= self._complete_groups(old, str(dim))
             if not any(dim in dataset.dims for dataset in datasets.values()):
@@ -290,7 +290,7 @@ class _ModeWriter:
         result = old
         for path, dataset in datasets.items():
             with name_group_in_errors(path):
-                # inherited coordinates have already grown in the new root
+                # inherited coordinates have already grown in ``result``
                 reference = old if self.options.is_append else result
                 result = self._change_group(reference, result, path, dataset)
         return result if result is old else check_aligned(old, result)
@@ -298,11 +298,11 @@ class _ModeWriter:
     def _change_group(
         self, old: ManifestGroup, current: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
-        """Write a dataset to a group of the new root; ``old`` has the group before the change."""
+        """Return the new root with a dataset in a group; ``old`` is the root before the change."""
         options, group = self.options, find_group(old, path)
         inherited = list_inherited(old, path, map(str, new.variables))
         own = [str(name) for name in new.variables if name not in inherited]
-        # a group without variables only contains groups
+        # a group without variables only contains other groups
         is_new = group is None or not group.variables
         if is_new and not options.is_append:
             return put_variables(current, path, self._change(None, new))
@@ -331,7 +331,7 @@ class _ModeWriter:
         return put_variables(current, path, replace(after, variables=own_variables))
 
     def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
-        """Write a dataset to a group, as the mode says; ``old`` is None for a new group."""
+        """Return a group with a dataset written by the mode; ``old`` is None for a new group."""
         options, root = self.options, self.destination.location.url
         adds = options.mode == "a" and options.append_dim is None
         if adds and old is None:
@@ -351,7 +351,7 @@ class _ModeWriter:
         return fill_region(old, new, options.region, options.on_duplicate, root)
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
-        """Return empty datasets for the groups of the set that the tree lacks."""
+        """Return datasets with only a coordinate for the groups of the set that the tree lacks."""
         completed = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
@@ -359,8 +359,8 @@ class _ModeWriter:
                 continue
             names = path.split("/")
             above = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
-            lent = [self.datasets[p] for p in above if p in self.datasets]
-            coordinate = next((ds.variables[dim] for ds in lent if dim in ds.coords), None)
+            candidates = [self.datasets[p] for p in above if p in self.datasets]
+            coordinate = next((ds.variables[dim] for ds in candidates if dim in ds.coords), None)
             if self.options.missing_variables == "error" or coordinate is None:
                 raise CombineError(
                     f"group /{path}: the new tree has no such group, which has the dimension "
@@ -460,10 +460,10 @@ def _find_lengths(
 
 
 def _copy_attributes(variable: xr.Variable, like: xr.Variable) -> xr.Variable:
-    """Return a coordinate with the attributes and encoding of another one."""
+    """Return a coordinate with the attributes and encoding of ``like``."""
     copy = variable.to_base_variable()
     cast = copy.astype(like.dtype) if {copy.dtype.kind, like.dtype.kind} <= CASTABLE else copy
-    # a cell must still be found if its coordinate has another precision
+    # cast only if that is exact, so that regions are found by their coordinates
     copy = cast if bool((cast == copy).all()) else copy
     copy.attrs = dict(like.attrs) | copy.attrs
     copy.encoding = {k: v for k, v in like.encoding.items() if k in ("units", "calendar", "dtype")}
@@ -471,7 +471,7 @@ def _copy_attributes(variable: xr.Variable, like: xr.Variable) -> xr.Variable:
 
 
 def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> xr.Variable:
-    """Return a variable of other lengths without values."""
+    """Return a variable with other lengths and no values."""
     shape = tuple(lengths.get(d, n) for d, n in zip(variable.dims, variable.shape, strict=True))
     if (array := get_virtual_array(variable)) is None:
         if variable.dtype.kind not in "fcmM":
@@ -494,7 +494,7 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
     empty = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
     encoding = dict(variable.encoding)
     if empty.dtype.kind in "fc" and empty.pipelines[0].packing is None:
-        # readers that only use this attribute then read the same fill value
+        # other readers take the fill value from this attribute
         encoding.setdefault("_FillValue", empty.pipelines[0].missing_value)
     return xr.Variable(variable.dims, empty, variable.attrs, encoding)
 
@@ -529,7 +529,7 @@ def fill_region(
     on_duplicate: str = "raise",
     root: str = "",
 ) -> ManifestGroup:
-    """Write a dataset to a region of a group; return the group itself if it has all data already.
+    """Return a group with a dataset in a region, or the same object if it has all data already.
 
     ``region`` and ``on_duplicate`` are as in ``ds.virtual.to_manifest``; ``root`` is the url of the
     set, in which values that were in memory are stored. Raises `CombineError` for data that do not
@@ -537,7 +537,7 @@ def fill_region(
     """
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
-    present = load_as_in(present, new, root, only_own=True)
+    present = load_like(present, new, root, only_own=True)
     check_crs_of_set(find_crs_by_variable(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
@@ -583,10 +583,10 @@ def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices
         region = dict.fromkeys(new.dims, AUTO)
     slices: Slices = {}
     for dim, selection in region.items():
-        for what, dataset in (("the set", present), ("the new dataset", new)):
+        for owner, dataset in (("the set", present), ("the new dataset", new)):
             if dim not in dataset.dims:
                 raise ValueError(
-                    f"region: {what} has no dimension {dim!r}; it has {list(dataset.dims)}"
+                    f"region: {owner} has no dimension {dim!r}; it has {list(dataset.dims)}"
                 )
         size, count = present.sizes[dim], new.sizes[dim]
         if isinstance(selection, slice):
@@ -597,15 +597,16 @@ def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices
     return slices
 
 
-def _check_auto(wanted: Any, region: Any) -> None:
-    if wanted != AUTO:
+def _check_auto(selection: Any, region: Any) -> None:
+    """Raise an error unless a selection is ``"auto"``."""
+    if selection != AUTO:
         raise ValueError(
             f"region={region!r}: it is 'auto', or a dict of dimensions to slices or 'auto'"
         )
 
 
 def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
-    """Return a slice with non-negative start and stop; raise an error if it does not fit."""
+    """Return a slice with non-negative start and stop, or raise an error if it does not fit."""
     if wanted.step not in (None, 1):
         raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
     if wanted.stop is not None and wanted.stop > size:
@@ -625,7 +626,7 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
 def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice:
     """Return the slice of the set with the coordinate values of the new dataset.
 
-    Without a coordinate, it is the whole dimension, as in xarray.
+    Without a coordinate, the slice is the whole dimension, as in xarray.
     """
     if dim not in present.variables and dim not in new.variables:
         return _check_slice(dim, slice(None), present.sizes[dim], new.sizes[dim])
@@ -655,7 +656,7 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
 
 
 def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Dataset:
-    """Check that index coordinates equal those of the region, and drop them."""
+    """Return a dataset without index coordinates, which must equal those of the region."""
     for dim in new.dims:
         if dim not in new.indexes or dim not in present.indexes:
             continue
@@ -670,6 +671,7 @@ def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Da
 
 
 def _format(slices: Slices) -> str:
+    """Return slices as text for errors."""
     texts = (f"{dim!r}: {part.start}:{part.stop}" for dim, part in slices.items())
     return "{" + ", ".join(texts) + "}"
 
@@ -680,7 +682,7 @@ def _format(slices: Slices) -> str:
 def _find_problems(
     present: xr.Dataset, new: xr.Dataset, name: Hashable, slices: Slices
 ) -> Iterator[str]:
-    """Yield messages about why a variable cannot be written to the region."""
+    """Yield the reasons why a variable cannot be written to the region."""
     if name not in present.variables:
         yield f"{name}: the set has no such variable"
         return
@@ -698,13 +700,14 @@ def _find_problems(
 def _fill_array(
     array: ManifestArray, added: ManifestArray, key: tuple[slice, ...], on_duplicate: str
 ) -> ManifestArray | None:
+    """Return an array with new references in a region, or None if nothing changes."""
     box = tuple((part.start, part.stop) for part in key)
     cropped = crop_box(array, box)
     reference_counts = count_references(cropped)
     if reference_counts and on_duplicate == "raise":
-        of = ", of " + ", ".join(s.url for s in cropped.sources[:2]) if cropped.sources else ""
+        sources = ", of " + ", ".join(s.url for s in cropped.sources[:2]) if cropped.sources else ""
         raise CombineError(
-            f"{reference_counts} chunks of the region have references already{of}; pass "
+            f"{reference_counts} chunks of the region have references already{sources}; pass "
             f"on_duplicate='skip' to leave them, or 'replace'"
         )
     if (
@@ -721,13 +724,13 @@ def _fill_array(
 def _fill_values(
     old: xr.Variable, new: xr.Variable, key: tuple[slice, ...], on_duplicate: str
 ) -> npt.NDArray[Any] | None:
-    """Write values into a region of values in memory; return None if nothing changes."""
+    """Return values in memory with new values in a region, or None if nothing changes."""
     values, added = np.array(old.values), np.asarray(new.values).astype(old.dtype)
     has_value = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
-    same = np.asarray((values[key] == added) | ~has_value)
-    if not same.all() and on_duplicate == "raise":
+    is_same = np.asarray((values[key] == added) | ~has_value)
+    if not is_same.all() and on_duplicate == "raise":
         raise CombineError(
-            f"the region has {np.count_nonzero(~same)} other values already; pass "
+            f"the region has {np.count_nonzero(~is_same)} other values already; pass "
             f"on_duplicate='skip' to leave them, or 'replace'"
         )
     new_values = added if on_duplicate == "replace" else np.where(has_value, values[key], added)
