@@ -149,10 +149,12 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             filename_or_obj, {name: arguments[name] for name in self.MANY_FILES_DEFAULTS}
         ):
             with importing:
-                from virtualds.syncing import read_archive, update_references
+                from virtualds.syncing import update_references
 
             if references is None:
-                return to_lazy_dataset(read_archive(filename_or_obj, arguments), **decode_arguments)
+                return to_lazy_dataset(
+                    combine_files(filename_or_obj, arguments), **decode_arguments
+                )
             update_references(filename_or_obj, arguments)
             filename_or_obj, storage_options = references, target_options or storage_options
             # these apply to source files, not to the set

@@ -23,7 +23,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import is_same_value
 from virtualds.combine.file_batch import FileBatch, open_stored
 from virtualds.combine.file_cache import (
-    CACHED,
+    CACHED_FIELDS,
     MAGIC,
     NO_PLAN,
     dump_entry,
@@ -234,7 +234,7 @@ def sealed(body: bytes) -> bytes:
 def entry_of(group: Any) -> bytes:
     columns = {"attributes": [[], []], "encodings": [[], []], "stacked": {}, "below": None}
     found = {"group": group, "dim": None, "lengths": [], "same": [], **columns}
-    assert tuple(found) == CACHED
+    assert tuple(found) == CACHED_FIELDS
     return json.dumps(found).encode()
 
 

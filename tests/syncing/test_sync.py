@@ -22,7 +22,13 @@ from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncRepo
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.source_file import NO_NUMBER
 from virtualds.stores.listing import FileColumns, FileState
-from virtualds.syncing.files import Changes, KnownFiles, Listing, SetFileReader, _complete
+from virtualds.syncing.files import (
+    Changes,
+    KnownFiles,
+    Listing,
+    SourceListReader,
+    _fetch_missing_details,
+)
 from virtualds.syncing.notes import Notes
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
@@ -601,7 +607,7 @@ def test_what_another_run_has_done_counts_as_unchanged() -> None:
     known, theirs = KnownFiles.of(before, Notes()), KnownFiles.of(listed, Notes())
     changes = Changes.between(known, Listing.of(listed), settle=0, now=0)
     assert (changes.new, changes.changed, changes.unchanged) == (("c",), ("a",), 1)
-    left = changes.still_needed(known, theirs)
+    left = changes.drop_handled(known, theirs)
     assert (left.new, left.changed, left.unchanged) == ((), (), 3)
 
 
@@ -616,7 +622,7 @@ def test_a_file_has_changed_if_a_detail_differs_that_both_states_have() -> None:
 
 def test_a_listing_with_all_details_of_known_files_is_taken_without_a_question() -> None:
     listed = FileColumns.of(FileState(f"file:///nowhere/{name}", 1) for name in "ab")
-    assert _complete(listed, listed, None) is listed
+    assert _fetch_missing_details(listed, listed, None) is listed
 
 
 def test_a_newer_replacement_by_another_run_stays(make: Make) -> None:
@@ -864,7 +870,9 @@ def test_of_a_file_in_several_arrays_the_state_with_most_details_is_compared() -
     arrays = {
         f"v{number}": ("time", from_one_chunk(file)) for number, file in enumerate(timed + full)
     }
-    found = SetFileReader(("time",), "file:///set").tabulate(group_from_dataset(xr.Dataset(arrays)))
+    found = SourceListReader(("time",), "file:///set").tabulate(
+        group_from_dataset(xr.Dataset(arrays))
+    )
     rows = zip(found.urls, found.sizes, found.mtimes, found.etags, strict=True)
     assert list(rows) == [file[:4] for file in full]
 
@@ -1053,13 +1061,13 @@ def test_the_files_of_an_unchanged_set_are_listed_once(
         make(number)
     run()
     make(3)
-    read, real = [], SetFileReader._read
+    read, real = [], SourceListReader._read
 
-    def counted(self: SetFileReader, parts: Any) -> Any:
+    def counted(self: SourceListReader, parts: Any) -> Any:
         read.append(parts)
         return real(self, parts)
 
-    monkeypatch.setattr(SetFileReader, "_read", counted)
+    monkeypatch.setattr(SourceListReader, "_read", counted)
     assert len(run().added) == 1
     assert len(read) == 1
 

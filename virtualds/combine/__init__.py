@@ -1,4 +1,4 @@
-"""`open_virtual_mfdataset` and `open_virtual_mfdatatree`: combining many files into one object."""
+"""Open many files, and combine them into one virtual dataset or tree."""
 
 from __future__ import annotations
 
@@ -362,9 +362,9 @@ def open_virtual_mfdatatree(
 
 
 def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
-    """Open files as few datasets (layers), in each of which no two files overlap.
+    """Open files as few datasets (layers), so that no files overlap within a dataset.
 
-    Each file is as a whole in one layer, whatever ``overlap`` is; the caller decides which file has
+    Each file is completely in one layer, for any ``overlap``; the caller decides which file has
     precedence. Arguments are those of `open_virtual_mfdataset`.
     """
     bound = inspect.signature(open_virtual_mfdataset).bind(paths, **arguments)
@@ -378,13 +378,13 @@ def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
 
 @dataclass(frozen=True)
 class Build:
-    """One call of `open_virtual_mfdataset` or `open_virtual_mfdatatree`.
+    """A call of `open_virtual_mfdataset` or `open_virtual_mfdatatree`.
 
     ``job`` opens and prepares files, and ``workers`` run it in this process, in other processes, or
     on a cluster. ``opening`` are the options for opening each file, ``combination`` those for
-    combining them, and ``building`` those for errors and progress. With ``checks_names``, each name
-    in ``loadable_variables`` must match a variable. ``attrs_file`` is the index of the file whose
-    attributes the result has.
+    combining files, and ``building`` those for errors and progress. With ``checks_names``, each
+    name in ``loadable_variables`` must match a variable. ``attrs_file`` is the index of the file
+    from which the result takes its attributes.
     """
 
     files: Files
@@ -424,7 +424,7 @@ class Build:
         return cls(files, job, workers, combination, building, opening, checks_names, attrs_number)
 
     def build_dataset(self) -> tuple[Any, BuildReport]:
-        """Open and combine the files; return the dataset or tree, and the report."""
+        """Open and combine the files, and return the dataset or tree, and the report."""
         start = time.monotonic()
         concatenator = self._find_concatenator()
         outcomes, report = self._open(concatenator)
@@ -433,8 +433,8 @@ class Build:
             if built is None:
                 batches = [o.opened for o in outcomes if isinstance(o.opened, FileBatch)]
                 if not all(b.is_whole for b in batches) or (batches and self._is_on_cluster):
-                    # some variables were loaded from the first file of a batch only, or the
-                    # workers decode, since this process may have no access to the files
+                    # open the files again, since some variables were only loaded from the first,
+                    # or to decode in the workers, which may have access that this process lacks
                     outcomes, report = self._open(None)
                 outcomes, report = _list_datasets(outcomes, report)
                 built = self.combine(outcomes)
@@ -445,7 +445,7 @@ class Build:
         return built, report
 
     def build_tree(self, template: str) -> tuple[xr.DataTree, BuildReport]:
-        """Open all files, and combine those with the same group path, which a template gives."""
+        """Open all files, and combine those that get the same group path from a template."""
         groups = self.files.group_by(template)
         outcomes, report = self._open(None)
         by_number = {outcome.number: outcome for outcome in _split(outcomes)}
@@ -473,7 +473,7 @@ class Build:
         return combined, report
 
     def build_layers(self) -> list[xr.Dataset]:
-        """Open all files, and combine those of each layer, see `open_layers`."""
+        """Open all files, and combine the files of each layer, see `open_layers`."""
         outcomes, report = _list_datasets(*self._open(None))
         dims, names = self.combination.dims, self.files.flat
         by_number: dict[int, Any] = {outcome.number: outcome for outcome in outcomes}
@@ -492,7 +492,7 @@ class Build:
         return layers
 
     def _combine_opened(self, outcomes: Sequence[OpenOutcome[Any]], report: BuildReport) -> Any:
-        """Combine opened files into one dataset or tree."""
+        """Return the dataset or tree of opened files."""
         concatenator = self._find_concatenator()
         built = None if concatenator is None else self._join(concatenator, outcomes)
         if built is None:
@@ -512,7 +512,7 @@ class Build:
             raise
 
     def _find_concatenator(self) -> Concatenator | None:
-        """Return a concatenator of stored files if the options allow one, else None."""
+        """Return a concatenator of stored files, or None if the options do not allow it."""
         is_nested = any(isinstance(item, list | tuple) for item in self.files.nested)
         if is_nested or len(self.files.flat) < MIN_FILES:
             return None
@@ -522,13 +522,13 @@ class Build:
         )
         checks_order = arrangement.sort or arrangement.overlap != "keep"
         try:
-            # coordinates that increase need neither sorting nor cropping
+            # files with a monotonic coordinate need neither sorting nor cropping
             return Concatenator(self.combination, rises=by_coords or checks_order)
         except NeedsFullCombineError:
             return None
 
     def _open(self, joiner: Concatenator | None) -> tuple[list[OpenOutcome[Any]], BuildReport]:
-        """Open the files; workers join those of one structure, and write references to a target."""
+        """Open the files; workers join those of the same structure, and write to a target."""
         few = len(self.files.flat) < MIN_FILES
         together, steps = None if few else self.job.together, self.job.steps
         if joiner is None and not steps and self._is_on_cluster:
@@ -547,7 +547,7 @@ class Build:
         return (VirtualdsError, OSError) if self._is_on_cluster else ()
 
     def _join(self, concatenator: Concatenator, outcomes: Sequence[OpenOutcome[Any]]) -> Any:
-        """Concatenate files as stored; None if the result might differ from that of xarray."""
+        """Concatenate stored files; return None if the result might differ from that of xarray."""
         names = self.files.flat
         batches: list[Any] = [outcome.opened for outcome in outcomes]
         if self.job.datasets:
@@ -559,7 +559,7 @@ class Build:
         return None
 
     def open_files(self) -> tuple[list[OpenOutcome[Any]], BuildReport]:
-        """Open all files; return their outcomes in the order of the files, and the report."""
+        """Open all files, and return their outcomes in the order of the files, and the report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         outcomes = list[OpenOutcome[Any]]()
         failed: dict[int, Exception] = {}
@@ -574,7 +574,7 @@ class Build:
                         continue
                     outcomes.append(outcome)
                     if len(outcomes) - settled == MAX_FILES_TOGETHER:
-                        # join files that were opened one by one, which saves memory
+                        # save memory by joining files that were opened one by one
                         outcomes[settled:] = self.job.join_opened(outcomes[settled:], items)
                         settled = len(outcomes)
             names = self.files.flat
@@ -599,7 +599,7 @@ class Build:
     def combine(self, opened: Sequence[OpenOutcome[Any]]) -> Any:
         """Arrange the datasets or trees of files, and combine them with xarray."""
         names, combination = self.files.flat, self.combination
-        # in the order of the files, so that errors name files in this order
+        # use the order of the files, so that errors name the first one
         opened_files: Mapping[int, Any] = {outcome.number: outcome.opened for outcome in opened}
         combination.check_dims(list(opened_files.values()))
         opened_files = combination.pad_datasets(opened_files, names)
@@ -650,7 +650,7 @@ class Build:
             elif not awaited:
                 break
         if error is not None:
-            # decode the files before it, since a decoding error in one of them comes first
+            # decode the files before it, since a decoding error of one of them takes precedence
             batches: list[Any] = [o.opened for o in opened if isinstance(o.opened, FileBatch)]
             before = [(n, at, b) for b in batches for at, n in enumerate(b.numbers) if n < first]
             for _, place, batch in sorted(before, key=lambda item: item[0]):
@@ -703,7 +703,7 @@ def _split(outcomes: Sequence[OpenOutcome[Any]]) -> Iterator[OpenOutcome[Any]]:
 
 
 def _renumber(outcome: OpenOutcome[Any], number: int) -> OpenOutcome[Any]:
-    """Return the outcome of a file with another index."""
+    """Return the outcome of a file with its index replaced."""
     batch = outcome.opened
     renumbered = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
     return replace(outcome, numbers=(number,), opened=renumbered)
@@ -712,14 +712,14 @@ def _renumber(outcome: OpenOutcome[Any], number: int) -> OpenOutcome[Any]:
 def _list_datasets(
     outcomes: Sequence[OpenOutcome[Any]], report: BuildReport
 ) -> tuple[list[OpenOutcome[Any]], BuildReport]:
-    """Decode batches: return an outcome with a dataset for each file, in order, and the report."""
+    """Decode batches; return an outcome per file with its dataset, in order, and the report."""
     if not any(isinstance(outcome.opened, FileBatch) for outcome in outcomes):
         return sorted(outcomes, key=lambda outcome: outcome.number), report
     each = [
         replace(o, opened=o.opened.to_dataset()) if isinstance(o.opened, FileBatch) else o
         for o in _split(outcomes)
     ]
-    # variables that decoding has loaded have no references
+    # variables that were loaded while decoding have no references
     datasets: list[Any] = [outcome.opened for outcome in each]
     counts = (dataset.virtual.nchunks for dataset in datasets)
     ordered = sorted(each, key=lambda outcome: outcome.number)

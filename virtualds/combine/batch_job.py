@@ -1,8 +1,8 @@
-"""The job of a worker: opening and preparing files, and joining those of the same structure.
+"""Open and prepare files in a worker, and join those of the same structure.
 
-Files are opened together if their parser can do that, else one by one, with retries after temporary
-errors. If a reference set is being written, the worker also writes the references of the joined
-files to it, and returns arrays that refer to the set. Jobs and outcomes are pickled and sent
+Files are opened together if their parser supports that, otherwise one by one, with retries after
+temporary errors. If a reference set is being written, the worker also writes the references of the
+joined files to it, and returns arrays that refer to the set. Jobs and outcomes are pickled and sent
 between processes.
 """
 
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""The ``on_error`` of opening each file, for each ``on_error`` of the build.
+"""The option ``on_error`` for opening each file, by the ``on_error`` of the build.
 
-A file with an unreadable variable counts as unreadable: otherwise the gap in the joined variable
-would look like missing values.
+A file with an unreadable variable counts as unreadable, since the gap in the joined variable would
+look like missing values.
 """
 
 
@@ -112,7 +112,7 @@ class BuildOptions:
 
     @property
     def stops(self) -> bool:
-        """Whether the first file that cannot be opened ends the build."""
+        """Whether the build ends with the first file that cannot be opened."""
         return self.on_error in ("raise", "keep")
 
 
@@ -143,7 +143,7 @@ class BuildTarget:
         replace: bool = False,
         keep_query: bool = False,
     ) -> BuildTarget:
-        """Prepare a set for writing in parts; raise an error before workers start if impossible."""
+        """Prepare a set for writing in parts; raise an error now, before workers start."""
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
         destination = Destination.of(Location.of(url, storage_options), options)
@@ -155,19 +155,19 @@ class BuildTarget:
         return str(self.destination.place.root)
 
     def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
-        """Write the arrays with many references, and return arrays that refer to the set.
+        """Write the arrays with many references, and return arrays that refer to the set instead.
 
         Raises an error for urls with a signature or a token in their query.
         """
         large = dict[Key, ManifestArray]()
         for key, array in arrays.items():
-            # fragments that were written before are in the set
+            # do not count fragments that are already in the set
             count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
             if count >= self.least:
                 large[key] = array
         if not large:
             return {}
-        # check urls before others can read them in the set
+        # check urls before they can be read from the set
         if not self.destination.options.keep_query:
             check_unsigned(large.values(), self.url)
         with explain_write_errors(self.url):
@@ -194,25 +194,25 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
 # ---------------------------------------------------------------------- files
 
 PrepareStep = Callable[[Any, Opened], Opened]
-"""Takes a file and its dataset or tree, and returns the dataset or tree to combine."""
+"""A step that gets a file and its dataset or tree, and returns the dataset or tree to combine."""
 
 
 OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
 )
-"""Errors that damaged files, failing servers and user functions raise."""
+"""Errors of damaged files, of failing servers, and of functions of the user."""
 
 
 TEMPORARY_ERRNOS = frozenset(
     getattr(errno, name, None)
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
-"""Error numbers of a network filesystem that is busy or restarting."""
+"""Error numbers of network filesystems that are busy or restarting."""
 
 
 def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> OpenOutcome[Any]:
-    """Create the outcome of opened files."""
+    """Return the outcome of opened files."""
     result = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
     ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
@@ -220,7 +220,7 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> OpenOutcome[A
 
 
 def may_open_later(error: BaseException) -> bool:
-    """Return whether an error of opening a file is temporary, so that a retry may succeed."""
+    """Return whether an error is temporary, so that opening the file again may succeed."""
     return is_temporary(error) or any(
         isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
         for cause in iterate_causes(error)
@@ -232,7 +232,7 @@ def list_steps(
     combination: Combination,
     preprocess: Callable[[Opened], Opened] | None,
 ) -> tuple[PrepareStep[Opened], ...]:
-    """Return the steps that prepare the dataset of each file: coordinates, then preprocess."""
+    """Return the steps for preparing the dataset of each file: coordinates, then preprocess."""
     if coordinates is not None and not isinstance(coordinates, Mapping):
         raise TypeError(
             f"coordinates {coordinates!r}: give a dict of names, and where their values come from"
@@ -249,11 +249,12 @@ def list_steps(
 
 
 def return_unchanged(file: Any, found: Opened) -> Opened:
-    """Return a dataset unchanged; this step makes workers decode files to datasets."""
+    """Return a dataset unchanged; with this step, workers decode files to datasets."""
     return found
 
 
 def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
+    """Apply the function of the user to a dataset or tree, and check the type of the result."""
     prepared = preprocess(found)
     if not isinstance(prepared, type(found)):
         raise TypeError(
@@ -264,22 +265,22 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
 
 
 MIN_TASK_FILES = 8
-"""Minimum number of files per task when writing, so that parts of the set are not tiny."""
+"""Minimum number of files per task of a set that is written, so that its parts are not tiny."""
 MAX_TASK_FILES = 16
-"""Maximum number of files of a task that opens files one by one."""
+"""Maximum number of files per task if files are opened one by one."""
 FIRST_FILES = 16
-"""Number of files that are opened before the first one is prepared."""
+"""Number of files that are opened before the first of them is prepared."""
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
-"""Errors that pickling may raise besides `pickle.PickleError`."""
+"""Errors that pickling may raise, besides `pickle.PickleError`."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
     """A job that opens files, prepares them, and joins those of the same structure.
 
-    ``open`` opens one file as a batch, and ``steps`` then prepare its dataset or tree, in order.
+    ``open`` opens a file as a batch, and ``steps`` then prepare its dataset or tree, in order.
     After a temporary error, a file is opened again up to ``retries`` times. ``cache`` stores opened
-    files, before the first step. With ``stops``, the first error ends the job.
+    files before the first step. With ``stops``, the first error ends the job.
 
     ``concatenator`` joins stored files, ``together`` opens files of the same structure together,
     and ``target`` is the set to which references are written; each may be None. With ``datasets``,
@@ -340,12 +341,13 @@ class BatchJob:
 
     @property
     def _is_in_other_process(self) -> bool:
+        """Whether the job runs in another process than the one that created it."""
         return os.getpid() != self.process
 
     def _open_each(
         self, items: Sequence[NumberedFile], opened: Mapping[int, OpenOutcome[Any]]
     ) -> Iterator[OpenOutcome[Any]]:
-        """Prepare files one by one, after opening those that are not in ``opened``."""
+        """Prepare files one by one, after opening those that are not in ``opened`` yet."""
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_in_other_process else outcome
@@ -355,10 +357,10 @@ class BatchJob:
     def open_together(
         self, items: Sequence[NumberedFile]
     ) -> tuple[list[OpenOutcome[Any]], dict[int, OpenOutcome[Any]]]:
-        """Open those files that are in the cache, or can be read together.
+        """Open the files that are in the cache, or can be read together.
 
-        Return outcomes of batches, and, by number, outcomes of single files, which are not prepared
-        yet.
+        Returns the outcomes of batches, and the outcomes of single files by number, which still
+        have to be prepared.
         """
         hits = self.cache.look_up(items) if self.cache else ()
         if is_logged(INFO) and hits:
@@ -374,7 +376,7 @@ class BatchJob:
         return [replace(o, opened=f) for o, f in zip(together, written, strict=True)], singles
 
     def _open_batches(self, items: Sequence[NumberedFile]) -> list[FileBatch]:
-        """Open those files that can be read together, as batches, and cache them."""
+        """Open the files that can be read together, cache them, and return their batches."""
         batches = list[FileBatch]()
         if self.together is None:
             return batches
@@ -402,8 +404,8 @@ class BatchJob:
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
         """Return files of the same structure as batches.
 
-        Raises `MisfitError` if files with errors are to be left out, and one of these files may not
-        decode.
+        Raises `MisfitError` if files with errors are left out, and one of these files may have an
+        error when it is decoded.
         """
         batches = list[FileBatch]()
         # cached batches must be independent of how the files are combined
@@ -424,23 +426,23 @@ class BatchJob:
 
     @property
     def smallest(self) -> int:
-        """Minimum number of files of a task for another worker."""
+        """Minimum number of files per task of another worker."""
         return MIN_TASK_FILES if self.target else 1
 
     @property
     def largest(self) -> int:
-        """Maximum number of files of a task for another worker."""
+        """Maximum number of files per task of another worker."""
         return MAX_FILES_TOGETHER if self.target or self.together else MAX_TASK_FILES
 
     @property
     def first(self) -> int:
-        """Number of files that are opened before the first is prepared: few, if that may fail."""
+        """Number of files that are opened before the first is prepared; small if this may fail."""
         return FIRST_FILES if self.steps else MAX_FILES_TOGETHER
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
-        """Open files in ``number`` threads, and prepare them in this one.
+        """Open files in ``number`` threads, and prepare them in this thread.
 
-        User functions, such as ``preprocess``, may not be thread-safe.
+        Functions of the user, such as ``preprocess``, may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
         start, size = 0, min(max(self.first, number), MAX_FILES_TOGETHER)
@@ -464,19 +466,19 @@ class BatchJob:
                 )
                 yield from self.gather(prepared, remaining)
         finally:
-            # do not wait for slow servers if the build ends early
+            # if the build ends early, do not wait for slow servers
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
 
     def open_file(self, item: NumberedFile) -> OpenOutcome[Any]:
-        """Open and cache a file, with retries; raise `OSError` if the cache cannot be written."""
+        """Open a file with retries, and cache it; raise `OSError` if the cache is not writable."""
         number, file = item
         attempt = 0
         while True:
             attempt += 1
             try:
                 opened = replace(self.open(file), numbers=(number,))
-                # decode here if a file that does not decode must be left out
+                # decode now if files that cannot be decoded are left out
                 decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
@@ -495,7 +497,7 @@ class BatchJob:
         return replace(outcome, damaged={number: damaged_parts}) if damaged_parts else outcome
 
     def prepare(self, item: NumberedFile, outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
-        """Apply the steps to an opened file."""
+        """Apply the steps to an opened file, and return the new outcome."""
         number, file = item
         if outcome.opened is None:
             return outcome
@@ -503,7 +505,7 @@ class BatchJob:
         try:
             if self.steps and isinstance(prepared, FileBatch):
                 prepared = prepared.to_dataset()
-                # variables that decoding has loaded have no references
+                # variables that were loaded while decoding have no references
                 outcome = replace(outcome, references=int(prepared.virtual.nchunks))
             for step in self.steps:
                 prepared = step(file, prepared)
@@ -515,13 +517,13 @@ class BatchJob:
     def gather(
         self, outcomes: Iterator[OpenOutcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[OpenOutcome[Any]]:
-        """Join files as they are opened if there is a target, to which references are moved."""
+        """Join files as they are opened, and move references to the target, if there is one."""
         return outcomes if self.target is None else self._join(outcomes, items)
 
     def join_opened(
         self, outcomes: Sequence[OpenOutcome[Any]], items: Sequence[NumberedFile]
     ) -> list[OpenOutcome[Any]]:
-        """Join files that were opened one by one, which saves memory."""
+        """Join files that were opened one by one, to save memory."""
         alone = [outcome for outcome in outcomes if len(outcome.numbers) == 1]
         joined = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         files = {outcome.number: items[outcome.number][1] for outcome in alone}
@@ -537,13 +539,13 @@ class BatchJob:
     def _split_batches(
         self, outcomes: Iterable[OpenOutcome[Any]]
     ) -> Iterator[list[OpenOutcome[Any]]]:
-        """Yield outcomes in lists with a limited number of files and references."""
+        """Yield lists of outcomes with a limited number of files and references."""
         batch, references = list[OpenOutcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
         for outcome in outcomes:
             batch.append(outcome)
             references += outcome.references
-            # report a fatal error immediately
+            # yield a fatal error immediately
             is_last = self.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MAX_FILES_TOGETHER:
                 yield batch
@@ -578,15 +580,16 @@ class BatchJob:
                 yield replace(outcome, opened=by_number[outcome.number])
 
     def _to_batch(self, file: Any, outcome: OpenOutcome[Any]) -> FileBatch | None:
+        """Return the batch of an opened file, or None if it cannot be joined."""
         opened = outcome.opened
         if not isinstance(opened, FileBatch):
             opened = as_batch(file, opened) if self.datasets else None
         return opened if opened is None else replace(opened, numbers=outcome.numbers)
 
     def _move_references_to_set(self, files: Sequence[Any]) -> list[Any]:
-        """Write arrays with many references to the target, and return files that refer to it.
+        """Write arrays with many references to the target, and return files that refer to the set.
 
-        Variables without joined dimensions are the same in all files, and are not written.
+        Variables without joined dimensions are not written, as they are the same in all files.
         """
         if self.target is None:
             return list(files)
@@ -604,14 +607,14 @@ class BatchJob:
         ]
 
     def _find_growing_arrays(self, file: Any) -> dict[Hashable, ManifestArray]:
-        """Return the virtual arrays of a file that are joined with those of other files."""
+        """Return the virtual arrays of a file that are joined with those of others, by name."""
         arrays = _find_arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
 
 
 def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
-    """Replace an error that cannot be pickled, which would break the pool of processes."""
+    """Replace an error that cannot be pickled, since it would break the pool of processes."""
     error = outcome.error
     try:
         pickle.loads(pickle.dumps(error))
@@ -631,7 +634,7 @@ def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
 
 
 def _find_arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
-    """Return the dimensions and the virtual array of each virtual variable of an opened file."""
+    """Return the dimensions and the array of each virtual variable of an opened file, by name."""
     if isinstance(file, FileBatch):
         variables: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
     else:
@@ -664,8 +667,10 @@ DECODING_ATTRIBUTES = frozenset(
         *CRS_ATTRIBUTES,
     }
 )
-"""Attributes that determine, or may in future determine, how xarray decodes a variable (CF
-conventions 1.12, appendix A). The units of times are handled separately."""
+"""Attributes that determine, now or in future, how xarray decodes a variable.
+
+They are taken from the CF conventions 1.12, appendix A. Units of times are handled separately.
+"""
 
 
 PLAIN_SEPARATOR = "::"
@@ -683,10 +688,10 @@ class SameStructureOpener:
     def open_by_structure(
         self, items: Sequence[tuple[int, Any]], compares_all: bool
     ) -> Iterator[Sequence[SameStructureFiles]]:
-        """Yield the files of each structure, open within the block.
+        """Yield the files of each structure, which are open within the block.
 
-        With ``compares_all``, files of the same structure have the same attributes, not only those
-        that determine how xarray decodes a variable.
+        With ``compares_all``, files of the same structure have all attributes in common, and not
+        only those that determine how xarray decodes a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -694,7 +699,7 @@ class SameStructureOpener:
             return
         urls = [normalise_url(file) for file in files]
         first = Location.of(files[0], self.options)
-        # the parser of the first file is used for all files
+        # use the parser of the first file for all files
         with first.cache_scan():
             is_plain = not any(PLAIN_SEPARATOR in url for url in urls)
             is_plain = (
@@ -742,7 +747,7 @@ class SameStructureOpener:
 
 
 def _may_be_read_together(url: str) -> bool:
-    """Return whether the suffix of a url allows a parser that reads files together."""
+    """Return whether a url may belong to a parser that reads files together, by its suffix."""
     name, is_known = url.partition("?")[0].lower(), False
     for parser in PARSERS:
         if name.endswith(parser.suffixes):

@@ -1,10 +1,10 @@
-"""Joins files of the same structure without creating a dataset of each.
+"""Concatenate files of the same structure without creating a dataset for each.
 
-Creating a dataset of each file, and combining all with xarray, takes longer than reading the files.
-Files of the same structure differ only along one dimension. So xarray combines the datasets of two
-files, and the variables with the dimension are then extended to all files, after sorting the files
-by their coordinate. `NeedsFullCombineError` is raised if the result might differ from that of
-xarray.
+Creating a dataset for each file, and combining all with xarray, takes longer than reading the
+files. Files of the same structure differ only along one dimension. So xarray combines the datasets
+of two files, and their variables with the dimension are then extended to all files, which are
+sorted by their coordinate. `NeedsFullCombineError` is raised if the result might differ from that
+of xarray.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from virtualds.datasets.structure import select_crs_attributes
 Array = npt.NDArray[Any]
 
 MIN_FILES = 3
-"""Minimum number of files for which joining stored files is worthwhile."""
+"""Minimum number of files that are joined before decoding; fewer save no time."""
 SUPPORTED_OPTIONS: dict[str, tuple[str, ...]] = {
     # other values also concatenate data variables without the dimension
     "data_vars": ("minimal",),
     "coords": ("minimal",),
-    # "no_conflicts" compares with datasets whose gaps earlier files filled, and "identical" also
+    # "no_conflicts" compares with a dataset that earlier files have filled, and "identical" also
     # compares attributes, which joining may change
     "compat": ("equals", "override"),
     # "left", "right" and "inner" depend on coordinate values that only some files have
@@ -60,16 +60,16 @@ SUPPORTED_OPTIONS: dict[str, tuple[str, ...]] = {
     # "drop_conflicts" depends on all files, and a function may do anything
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
-"""Values of xarray's options for which some files can be joined independently of the others."""
+"""Values of xarray's options for which some files can be joined without knowing the others."""
 
 
 @dataclass(frozen=True)
 class Concatenator:
     """Joins files whose variables differ along one dimension only.
 
-    ``combination`` is how all files are combined. With ``rises``, the coordinate of the dimension,
-    if there is one, must increase. Raises `NeedsFullCombineError` for options that are not
-    supported.
+    ``combination`` is how all files are combined. With ``rises``, the coordinate of the
+    dimension, if there is one, must be strictly monotonic. Raises `NeedsFullCombineError` for
+    options that are not supported.
     """
 
     combination: Combination
@@ -94,40 +94,40 @@ class Concatenator:
             raise NeedsFullCombineError("there is nothing to be saved")
         groups = _list_groups(batches)
         try:
-            for batches_of_group in groups.values():
-                self._check_structures(batches_of_group)
-            unsorted = np.arange(sum(map(len, batches)))
-            samples = _make_samples(batches, unsorted)
+            for group_batches in groups.values():
+                self._check_structures(group_batches)
+            given = np.arange(sum(map(len, batches)))
+            samples = _make_samples(batches, given)
             dim = self._find_dimension(samples)
-            for batches_of_group in groups.values():
-                self._check_values(batches_of_group, dim)
-            owner = _find_ordering_group(groups, dim) if self._sorts_files else ""
+            for group_batches in groups.values():
+                self._check_values(group_batches, dim)
+            ordering_path = _find_ordering_group(groups, dim) if self._sorts_files else ""
             given_order = np.argsort([number for batch in batches for number in batch.numbers])
-            order = self._find_order(groups[owner], dim, given_order)
-            if (order[:2] != unsorted[:2]).any():
+            order = self._find_order(groups[ordering_path], dim, given_order)
+            if (order[:2] != given[:2]).any():
                 samples = _make_samples(batches, order)
             check_lengths(["the first", "the second"], samples, (dim,))
-            pattern = self.combination(samples)
-            if isinstance(pattern, xr.Dataset):
-                _check_first(pattern, samples[0], dim)
-                return self._extend(pattern, batches, order, dim)
-            _check_first(pattern[owner or "/"], samples[0][owner or "/"], dim)
+            combined = self.combination(samples)
+            if isinstance(combined, xr.Dataset):
+                _check_first(combined, samples[0], dim)
+                return self._extend(combined, batches, order, dim)
+            _check_first(combined[ordering_path or "/"], samples[0][ordering_path or "/"], dim)
             nodes = {
                 f"/{path}": self._extend(
-                    pattern[path or "/"].to_dataset(False),
-                    batches_of_group,
+                    combined[path or "/"].to_dataset(False),
+                    group_batches,
                     order,
                     dim,
                     inherits=bool(path),
                 )
-                for path, batches_of_group in groups.items()
+                for path, group_batches in groups.items()
             }
-            return xr.DataTree.from_dict(nodes, name=pattern.name)
+            return xr.DataTree.from_dict(nodes, name=combined.name)
         except (*COMBINE_ERRORS, MisfitError, OverflowError, KeyError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
     def join_by_structure(self, files: Sequence[FileBatch]) -> list[FileBatch]:
-        """Join files that were opened one by one; return a batch for each structure."""
+        """Join files that were opened one by one, and return a batch for each structure."""
         joined: list[FileBatch] = []
         for group in self._group_by_structure(files):
             try:
@@ -143,18 +143,18 @@ class Concatenator:
         keys: dict[int, Any] = {}
         for file in files:
             key: tuple[Any, ...] = ()
-            for path, part in file.walk():
-                number = id(part.plan.schema)
-                if number not in keys:
-                    keys[number] = self._make_key(part.plan.schema)
-                key += path, keys[number]
+            for path, group_batch in file.walk():
+                schema_id = id(group_batch.plan.schema)
+                if schema_id not in keys:
+                    keys[schema_id] = self._make_key(group_batch.plan.schema)
+                key += path, keys[schema_id]
                 if self.compares_attributes:
-                    key += (_pickle_key(dict(part.group.attributes)) or id(file),)
+                    key += (_pickle_key(dict(group_batch.group.attributes)) or id(file),)
             groups.setdefault(key, []).append(file)
         return list(groups.values())
 
     def _make_key(self, plan: DecodingPlan) -> Any:
-        """Return a hashable key of how a plan decodes, and of the attributes that are compared."""
+        """Return a hashable key of the decoding of a plan, with the compared attributes."""
         select_attributes = dict if self.compares_attributes else select_crs_attributes
         description = [
             (
@@ -170,15 +170,15 @@ class Concatenator:
         return _pickle_key((description, sorted(map(str, plan.coordinates)))) or id(plan)
 
     def join_files(self, files: JoinableFiles) -> FileBatch:
-        """Join files of the same structure to one batch, which may be joined with others later.
+        """Join files of the same structure into one batch, which may be joined with others later.
 
         Raises `NeedsFullCombineError` if joining might change the result.
         """
         if len(files.urls) < 2:
             raise NeedsFullCombineError("there is nothing to join")
         try:
-            nested = self.combination.combine == "nested"
-            dim = str(self.combination.concat_dim) if nested else guess_dimension(files)
+            is_nested = self.combination.combine == "nested"
+            dim = str(self.combination.concat_dim) if is_nested else guess_dimension(files)
             if dim is None:
                 raise NeedsFullCombineError("they do not follow each other along a dimension")
             if self.rises and all(dim not in group.lengths for group in files.walk()):
@@ -219,14 +219,16 @@ class Concatenator:
 
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
         """Sort files by their coordinate; return them unchanged if the order is not known yet."""
-        owner = next((group for group in files.walk() if group.plan.find_index(dim)), None)
-        if owner is None or not self._sorts_files:
+        group_with_index = next(
+            (group for group in files.walk() if group.plan.find_index(dim)), None
+        )
+        if group_with_index is None or not self._sorts_files:
             return files
-        name = str(owner.plan.find_index(dim))
-        parts = owner.load(name, dim)
+        name = str(group_with_index.plan.find_index(dim))
+        parts = group_with_index.load(name, dim)
         given_order = np.arange(len(parts))
         try:
-            values = decode_together(owner.list_parts(name), list(parts), dim)
+            values = decode_together(group_with_index.list_parts(name), list(parts), dim)
         except MisfitError:
             return files
         order = self._order_values(values, parts, given_order)
@@ -242,6 +244,7 @@ class Concatenator:
     def _order_values(
         self, values: Array, parts: Sequence[Array], given_order: Ints
     ) -> Ints | None:
+        """Return the order of files by their coordinate values, see `find_order`."""
         lengths = np.array([len(part) for part in parts])
         return find_order(values, lengths, given_order, self.combination.combine == "nested")
 
@@ -263,6 +266,7 @@ class Concatenator:
         return order
 
     def _find_dimension(self, datasets: Sequence[xr.Dataset]) -> str:
+        """Return the dimension along which xarray would join the datasets of two files."""
         if self.combination.combine == "nested":
             if self.combination.find_new_dims(list(datasets)):
                 raise NeedsFullCombineError("they are stacked along a new dimension")
@@ -273,16 +277,18 @@ class Concatenator:
         if any(dim in first.variables and dim not in first.indexes for dim in first.dims):
             raise NeedsFullCombineError("a dimension has a coordinate without an index")
         indexes = {dim: first.indexes[dim] for dim in first.dims if dim in first.indexes}
-        differ = [dim for dim, index in indexes.items() if not index.equals(second.indexes[dim])]
-        if len(differ) != 1:
-            raise NeedsFullCombineError(f"coordinates differ along {differ}")
-        return str(differ[0])
+        differing_dims = [
+            dim for dim, index in indexes.items() if not index.equals(second.indexes[dim])
+        ]
+        if len(differing_dims) != 1:
+            raise NeedsFullCombineError(f"coordinates differ along {differing_dims}")
+        return str(differing_dims[0])
 
     def _check_structures(self, batches: Sequence[FileBatch]) -> None:
-        """Raise an error if batches differ in variables, or in attributes that are compared."""
+        """Raise `NeedsFullCombineError` if variables or compared attributes differ."""
         first = batches[0]
-        distinct = {id(batch.plan): batch for batch in batches}
-        for batch in distinct.values():
+        batch_by_plan = {id(batch.plan): batch for batch in batches}
+        for batch in batch_by_plan.values():
             self.check_plans(first.plan, batch.plan)
         if self.compares_attributes:
             attributes = first.group.attributes
@@ -290,14 +296,14 @@ class Concatenator:
                 raise NeedsFullCombineError("their attributes differ")
 
     def check_plans(self, left: DecodingPlan, right: DecodingPlan) -> None:
-        """Raise an error if two plans decode to different variables."""
+        """Raise `NeedsFullCombineError` if two plans decode to different variables."""
         if list(left.parts) != list(right.parts) or left.coordinates != right.coordinates:
             raise NeedsFullCombineError("their variables differ")
         for name, part in left.parts.items():
-            kinds = [
+            descriptions = [
                 (p.name, p.decoded, p.stored[0], p.is_loaded) for p in (part, right.parts[name])
             ]
-            if kinds[0] != kinds[1]:
+            if descriptions[0] != descriptions[1]:
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
             attributes = part.attributes, right.parts[name].attributes
             if not self.compares_attributes:
@@ -309,20 +315,24 @@ class Concatenator:
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     def _check_sizes(self, files: JoinableFiles, dim: str) -> None:
-        """Raise an error if files differ in length along other dimensions than ``dim``."""
+        """Raise `NeedsFullCombineError` if lengths along other dimensions than ``dim`` differ."""
         lengths = files.lengths
-        if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
+        if any(
+            (sizes != sizes[0]).any() for other_dim, sizes in lengths.items() if other_dim != dim
+        ):
             raise NeedsFullCombineError("their sizes differ")
         if self.rises and dim in lengths and (lengths[dim] <= 0).any():
             raise NeedsFullCombineError("one has no element to be put in order by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
-        """Raise an error if files differ in variables without the dimension ``dim``."""
+        """Raise `NeedsFullCombineError` if variables without the dimension ``dim`` differ."""
         files = JoinableFiles.of(batches)
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
             if dim not in part.decoded[0] and not self._is_taken_from_first(part):
-                if not all_decode_alike([one for b in batches for one in b.list_parts(name)]):
+                if not all_decode_alike(
+                    [decoding for b in batches for decoding in b.list_parts(name)]
+                ):
                     raise NeedsFullCombineError(f"{name!r} means something else")
                 if not part.is_loaded and files.is_too_large(name):
                     raise NeedsFullCombineError(f"{name!r} takes more to compare")
@@ -331,52 +341,53 @@ class Concatenator:
 
     @property
     def compares_attributes(self) -> bool:
-        """Whether the attributes of all files are compared, instead of using those of the first."""
+        """Whether the attributes of all files are compared; if not, those of the first are used."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _is_taken_from_first(self, part: VariableDecoding) -> bool:
         """Return whether a variable without the dimension is taken from the first file."""
         if part.is_index:
-            choice = self.combination.combine == "nested" and self.combination.options["join"]
+            option_value = self.combination.combine == "nested" and self.combination.options["join"]
         else:
-            choice = self.combination.options["compat"]
-        return bool(choice == "override")
+            option_value = self.combination.options["compat"]
+        return bool(option_value == "override")
 
     def _extend(
         self,
-        pattern: xr.Dataset,
+        combined: xr.Dataset,
         batches: Sequence[FileBatch],
         order: Ints,
         dim: str,
         *,
         inherits: bool = False,
     ) -> xr.Dataset:
-        """Extend the combined dataset of the first two files to all files, along a dimension."""
+        """Return the combined dataset of two files, extended to all files along ``dim``."""
         names = {part.name: name for name, part in batches[0].plan.parts.items()}
-        dropped = names.keys() - pattern.variables.keys()
+        dropped = names.keys() - combined.variables.keys()
         if inherits:
             # coordinates are inherited from the groups above
             dropped -= {part.name for part in batches[0].plan.parts.values() if part.is_index}
-        if dropped or not pattern.variables.keys() <= names.keys():
+        if dropped or not combined.variables.keys() <= names.keys():
             raise NeedsFullCombineError("variables were made or dropped")
         lengths = np.array([n for batch in batches for n in batch.get_lengths(dim)])
         variables = {
-            name_in_dataset: _join_variable(
-                names[str(name_in_dataset)], variable, batches, dim, lengths, order
+            decoded_name: _join_variable(
+                names[str(decoded_name)], variable, batches, dim, lengths, order
             )
-            for name_in_dataset, variable in pattern.variables.items()
+            for decoded_name, variable in combined.variables.items()
         }
-        indexes = dict(pattern.xindexes)
+        indexes = dict(combined.xindexes)
         if dim in indexes:
             variables[dim], indexes[dim] = build_index(dim, variables[dim])
             self._check_order(indexes[dim])
         extended = (
-            xr.Coordinates(variables, indexes).to_dataset().reset_coords(list(pattern.data_vars))
+            xr.Coordinates(variables, indexes).to_dataset().reset_coords(list(combined.data_vars))
         )
-        extended.attrs, extended.encoding = pattern.attrs, pattern.encoding
+        extended.attrs, extended.encoding = combined.attrs, combined.encoding
         return extended
 
     def _check_order(self, index: xr.Index) -> None:
+        """Raise `NeedsFullCombineError` if an index has no order, but has to have one."""
         pandas_index = index.to_pandas_index()
         is_ordered = pandas_index.is_monotonic_increasing or pandas_index.is_monotonic_decreasing
         if self.rises and not (is_ordered and pandas_index.is_unique):
@@ -386,27 +397,35 @@ class Concatenator:
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
     """Return the batches of each group, by path.
 
-    Raises an error unless all files have the same groups, and those of each file form a valid tree.
+    Raises `NeedsFullCombineError` if files differ in their groups, or the groups of a file do not
+    form a valid tree.
     """
-    trees = [dict(batch.walk()) for batch in batches]
-    if any(list(tree) != list(trees[0]) for tree in trees):
+    batches_by_path = [dict(batch.walk()) for batch in batches]
+    if any(list(batch_by_path) != list(batches_by_path[0]) for batch_by_path in batches_by_path):
         raise NeedsFullCombineError("their groups differ")
     if not all(batch.is_aligned for batch in batches):
         raise NeedsFullCombineError("their groups have coordinates of their own")
-    return {path: [tree[path] for tree in trees] for path in trees[0]}
+    return {
+        path: [batch_by_path[path] for batch_by_path in batches_by_path]
+        for path in batches_by_path[0]
+    }
 
 
 def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) -> str:
     """Return the path of the group whose coordinate determines the order of the files.
 
-    Raises an error if a group with the dimension neither has nor inherits this coordinate.
+    Raises `NeedsFullCombineError` if a group with the dimension neither has nor inherits it.
     """
-    owner = next((path for path, (first, *_) in groups.items() if first.plan.find_index(dim)), None)
+    ordering_path = next(
+        (path for path, (first, *_) in groups.items() if first.plan.find_index(dim)), None
+    )
     for path, (first, *_) in groups.items():
-        inherits = not owner or path == owner or path.startswith(f"{owner}/")
-        if owner is not None and dim in find_dim_sizes(first.group) and not inherits:
+        inherits = (
+            not ordering_path or path == ordering_path or path.startswith(f"{ordering_path}/")
+        )
+        if ordering_path is not None and dim in find_dim_sizes(first.group) and not inherits:
             raise NeedsFullCombineError("their groups have no common coordinate")
-    return owner or ""
+    return ordering_path or ""
 
 
 def _join_variable(
@@ -417,7 +436,7 @@ def _join_variable(
     lengths: Ints,
     order: Ints,
 ) -> xr.Variable:
-    """Extend a combined variable of two files to all files; ``lengths`` are those along ``dim``."""
+    """Return a combined variable of two files, extended to all files with their ``lengths``."""
     parts = [batch.plan.parts[name] for batch in batches]
     if (combined.dims, combined.dtype) != parts[0].decoded:
         raise NeedsFullCombineError(f"{name!r} became something else")
@@ -454,23 +473,25 @@ def _pickle_key(value: Any) -> bytes | None:
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
-    """Return the decoded arrays of a virtual variable: one per batch if possible, or per file."""
+    """Return the decoded arrays of a virtual variable: one if possible, otherwise one per file."""
     parts, variable = batch.list_parts(name), batch.group.variables[name]
     if len(batch) == 1:
         return [parts[0].decode_array(variable)]
     # only a batch that was joined along the dimension has the data of all its files
     if batch.dim is not None and all(part is parts[0] for part in parts):
         return [parts[0].unpack(variable)]
-    return [part.unpack(batch.cut_variable(name, place)) for place, part in enumerate(parts)]
+    return [
+        part.unpack(batch.cut_variable(name, file_index)) for file_index, part in enumerate(parts)
+    ]
 
 
 def find_order(values: Array, lengths: Ints, given_order: Ints, is_nested: bool) -> Ints | None:
     """Return the indexes of files sorted by a coordinate, or None if they have no order.
 
-    They have none if files overlap, or if some increase and others decrease. ``values`` are the
+    Files have no order if they overlap, or if some increase and others decrease. ``values`` are the
     concatenated coordinates of all files, ``lengths`` the number of values of each, and
     ``given_order`` the indexes of the files in the given order. With ``is_nested``, that order is
-    kept for text, and for decreasing files of one element each. Others are sorted as by
+    kept for text, and for decreasing files of one element each. Otherwise files are sorted as by
     `xarray.combine_by_coords`.
 
     >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
@@ -499,37 +520,37 @@ def find_order(values: Array, lengths: Ints, given_order: Ints, is_nested: bool)
 
     if is_each_file(operator.gt):
         order = np.argsort(firsts, kind="stable")
-        follows = firsts[order][1:] > lasts[order][:-1]
+        is_disjoint = firsts[order][1:] > lasts[order][:-1]
     elif is_each_file(operator.lt):
         order = np.argsort(firsts, kind="stable")[::-1]
-        follows = firsts[order][1:] < lasts[order][:-1]
+        is_disjoint = firsts[order][1:] < lasts[order][:-1]
     else:
         return None
-    # comparisons with missing values are false
-    return order if follows.all() and not (firsts != firsts).any() else None
+    # missing values are not equal to themselves
+    return order if is_disjoint.all() and not (firsts != firsts).any() else None
 
 
 def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
     """Return the datasets or trees of the first two files in an order.
 
-    Raises an error if the batch of the first file has some values of another file instead.
+    Raises `NeedsFullCombineError` if the batch of the first file has some values of another file.
     """
     sizes = np.array([len(batch) for batch in batches])
-    begins = np.cumsum(sizes) - sizes
-    owners = np.searchsorted(begins, order[:2], side="right") - 1
-    places = (order[:2] - begins[owners]).tolist()
-    if places[0] and not batches[owners[0]].is_whole:
+    starts = np.cumsum(sizes) - sizes
+    batch_indexes = np.searchsorted(starts, order[:2], side="right") - 1
+    file_indexes = (order[:2] - starts[batch_indexes]).tolist()
+    if file_indexes[0] and not batches[batch_indexes[0]].is_whole:
         raise NeedsFullCombineError("the first file was joined behind others")
-    located = zip(owners.tolist(), places, strict=True)
-    return [batches[owner].cut(place).to_dataset() for owner, place in located]
+    pairs = zip(batch_indexes.tolist(), file_indexes, strict=True)
+    return [batches[owner].cut(place).to_dataset() for owner, place in pairs]
 
 
-def _check_first(pattern: Any, first: Any, dim: str) -> None:
-    """Raise an error if the combined dataset does not begin with the first file.
+def _check_first(combined: Any, first: Any, dim: str) -> None:
+    """Raise `NeedsFullCombineError` if the combined dataset does not begin with the first file.
 
-    xarray sorts two files of one element each, even if they are among decreasing files.
+    xarray sorts two files of one element each in increasing order, even if all files decrease.
     """
-    if dim in pattern.indexes and dim in first.indexes:
+    if dim in combined.indexes and dim in first.indexes:
         index = first.indexes[dim]
-        if not pattern.indexes[dim][: index.size].equals(index):
+        if not combined.indexes[dim][: index.size].equals(index):
             raise NeedsFullCombineError("two files have another order than all files")

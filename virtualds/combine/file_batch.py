@@ -1,8 +1,8 @@
-"""`FileBatch`: one or several opened files of the same structure, before CF decoding.
+"""Represent opened files of the same structure before CF decoding.
 
-A batch of several files has their joined references and values, and the length of each file, so
-that single files can be extracted again. `JoinableFiles` are files that can be collected to a
-batch: read together by their parser, or one by one. xarray combines files that cannot.
+A `FileBatch` of several files has their joined references and values, and the length of each file,
+so that single files can be extracted again. `JoinableFiles` are files that can be joined into a
+batch, whether their parser read them together or one by one. Other files are combined by xarray.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from virtualds.source_file import StorageOptions
 Array = npt.NDArray[Any]
 
 _PLANS: RecordCache[DecodingPlan] = RecordCache(64)
-"""Plans of datasets by structure, so that datasets of the same structure share one."""
+"""Plans of datasets by structure, so that datasets of the same structure share a plan."""
 COMPARED_BYTES = 2**24
 """Number of bytes of values that are compared at a time."""
 NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
-"""Stands for the plan of files that decode without one, or whose plan is not known yet."""
+"""The plan of files that are decoded without one, or whose plan is not known yet."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 """Errors of pickling attributes from other libraries."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileBatch:
-    """Opened files of the same structure, and how they decode.
+    """Opened files of the same structure, with their decoding plan.
 
     ``urls`` are the files in the order in which they are joined, and ``numbers`` their indexes
     among all files. ``group`` is the joined group: variables with the dimension ``dim`` have the
@@ -77,11 +77,11 @@ class FileBatch:
     differ, stacked along a new first axis. ``same`` are the names of variables without the
     dimension that are equal in all files.
 
-    ``is_whole`` is false if some variables were loaded from the first file only, so that the other
-    files cannot be extracted. ``is_cut`` is true for an extracted file, for which ``plan`` may be
-    wrong. ``indexes`` are the names of the indexes of decoded datasets, else None. ``below`` are
-    the batches of the groups below ``group``, by path, if files are opened as trees. ``decoded`` is
-    the dataset or tree of a file that cannot be decoded by a plan.
+    ``is_whole`` is false if some variables were loaded from the first file only, so that the
+    other files cannot be extracted. ``needs_plan`` is true for an extracted file that ``plan`` may
+    not decode. ``indexes`` are the names of the indexes of decoded datasets, else None. ``below``
+    are the batches of the groups below ``group``, by path, if files are opened as trees.
+    ``decoded`` is the dataset or tree of a file that cannot be decoded by a plan.
     """
 
     urls: tuple[Any, ...]
@@ -96,7 +96,7 @@ class FileBatch:
     stacked: Mapping[str, ManifestArray | Array] = field(default_factory=dict)
     same: frozenset[str] = frozenset()
     is_whole: bool = True
-    is_cut: bool = False
+    needs_plan: bool = False
     indexes: tuple[Hashable, ...] | None = None
     below: Mapping[str, FileBatch] | None = None
     decoded: Any = None
@@ -111,7 +111,7 @@ class FileBatch:
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of the virtual variables of all files."""
+        """The number of chunks of the virtual variables of all files."""
         if self.decoded is not None:
             return int(self.decoded.virtual.nchunks)
         return sum(
@@ -127,7 +127,7 @@ class FileBatch:
         yield from (self.below or {}).items()
 
     def map_groups(self, change: Callable[[FileBatch, str], FileBatch]) -> FileBatch:
-        """Return the batch with a function applied to the batch and path of each group."""
+        """Apply a function to the batch and path of each group, and return the resulting batch."""
         root = change(self, "")
         if self.below is None:
             return root
@@ -139,17 +139,17 @@ class FileBatch:
         """Return the group with its nested subgroups."""
         if self.below is None:
             return self.group
-        nested = dict[str, dict[str, ManifestGroup]]()
+        groups_by_parent = dict[str, dict[str, ManifestGroup]]()
         for path, batch in reversed([*self.walk()]):
-            above, _, name = path.rpartition("/")
-            subgroups = dict(reversed([*nested.pop(path, {}).items()]))
-            nested.setdefault(above if path else "/", {})[name] = replace(
+            parent_path, _, name = path.rpartition("/")
+            subgroups = dict(reversed([*groups_by_parent.pop(path, {}).items()]))
+            groups_by_parent.setdefault(parent_path if path else "/", {})[name] = replace(
                 batch.group, groups=subgroups
             )
-        return nested["/"][""]
+        return groups_by_parent["/"][""]
 
     def get_lengths(self, dim: str) -> tuple[int, ...]:
-        """Return the length of each file along a dimension, -1 if they lack it."""
+        """Return the length of each file along a dimension; -1 if the files lack it."""
         if self.dim == dim:
             return self.lengths
         return (find_dim_sizes(self.group).get(dim, -1),) * len(self)
@@ -161,7 +161,7 @@ class FileBatch:
         if self.dim in variable.dims:
             return np.split(values, self._ends[:-1], variable.dims.index(self.dim))
         if isinstance(stacked, np.ndarray):
-            return [stacked[place, ...] for place in range(len(self))]
+            return [stacked[file_index, ...] for file_index in range(len(self))]
         return [values] * len(self)
 
     @cached_property
@@ -182,36 +182,37 @@ class FileBatch:
             iterate_file_values(self.plan.parts[name], self.group.variables[name], stacked)
         )
 
-    def cut(self, place: int, planned: int = 0) -> FileBatch:
-        """Extract the file at an index; ``planned`` is the index of the file that has the plan."""
+    def cut(self, file_index: int, plan_index: int = 0) -> FileBatch:
+        """Extract the file at an index; ``plan_index`` is that of the file that has the plan."""
         if len(self) == 1:
             return self
-        return self.map_groups(lambda group, _: group._cut(place, planned))
+        return self.map_groups(lambda group, _: group._cut(file_index, plan_index))
 
-    def _cut(self, place: int, planned: int) -> FileBatch:
-        only = slice(place, place + 1)
-        variables = {name: self.cut_variable(name, place) for name in self.group.variables}
+    def _cut(self, file_index: int, plan_index: int) -> FileBatch:
+        """Extract the file at an index from the batch of one group."""
+        item = slice(file_index, file_index + 1)
+        variables = {name: self.cut_variable(name, file_index) for name in self.group.variables}
         group = replace(
             self.group,
             variables=variables,
-            attributes=select_for_file("", self.attributes, place, self.group.attributes),
-            encoding=select_for_file("", self.encodings, place, self.group.encoding),
+            attributes=select_for_file("", self.attributes, file_index, self.group.attributes),
+            encoding=select_for_file("", self.encodings, file_index, self.group.encoding),
         )
         plan = None
         with suppress(MisfitError):
             plan = self.plan.with_units_of(group)
         return replace(
             self,
-            urls=self.urls[only],
-            numbers=self.numbers[only],
+            urls=self.urls[item],
+            numbers=self.numbers[item],
             group=group,
             plan=plan or self.plan,
-            lengths=self.lengths[only],
+            lengths=self.lengths[item],
             attributes={},
             encodings={},
             stacked={},
             same=frozenset(),
-            is_cut=plan is None or not self._decode_alike(place, planned),
+            needs_plan=plan is None or not self._decode_alike(file_index, plan_index),
         )
 
     def _decode_alike(self, first: int, second: int) -> bool:
@@ -220,7 +221,11 @@ class FileBatch:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
         dates = {(part.dated, "units") for part in self.plan.parts.values()}
-        relevant = [v for of, v in columns if of[0] and of[1] != "source" and of not in dates]
+        relevant = [
+            values_
+            for key, values_ in columns
+            if key[0] and key[1] != "source" and key not in dates
+        ]
         return (
             not self._has_gaps
             and (not self.lengths or self.lengths[first] == self.lengths[second])
@@ -229,37 +234,40 @@ class FileBatch:
 
     @cached_property
     def _has_gaps(self) -> bool:
+        """Whether any virtual array has gaps."""
         data = (variable.data for variable in self.group.variables.values())
         arrays = (*data, *self.stacked.values())
         return any(array.has_gaps for array in arrays if isinstance(array, ManifestArray))
 
-    def cut_variable(self, name: str, place: int) -> ManifestVariable:
+    def cut_variable(self, name: str, file_index: int) -> ManifestVariable:
         """Extract a variable of the file at an index."""
         variable = self.group.variables[name]
         data: Any = variable.data
         if self.dim in variable.dims:
-            along = slice(self._ends[place] - self.lengths[place], self._ends[place])
-            data = data[tuple(along if dim == self.dim else slice(None) for dim in variable.dims)]
+            extent = slice(
+                self._ends[file_index] - self.lengths[file_index], self._ends[file_index]
+            )
+            data = data[tuple(extent if dim == self.dim else slice(None) for dim in variable.dims)]
         elif name in self.stacked:
-            stacked: Any = self.stacked[name][place, ...]
+            stacked: Any = self.stacked[name][file_index, ...]
             is_virtual = isinstance(stacked, ManifestArray)
             data = replace(stacked, name=data.name) if is_virtual else stacked
         if isinstance(data, np.ndarray):
-            # changing the values of one file must not change those of others
+            # copy, so that changing the values of a file does not change those of others
             data = data.copy()
         return replace(
             variable,
             data=data,
-            attributes=select_for_file(name, self.attributes, place, variable.attributes),
-            encoding=select_for_file(name, self.encodings, place, variable.encoding),
+            attributes=select_for_file(name, self.attributes, file_index, variable.attributes),
+            encoding=select_for_file(name, self.encodings, file_index, variable.encoding),
         )
 
     def list_files(self) -> Iterator[FileBatch]:
-        """Extract all files, each as a batch."""
+        """Yield each file as a batch."""
         return map(self.cut, range(len(self)))
 
     def check_decoding(self) -> None:
-        """Raise an error if any file may not decode, so that files must be decoded one by one."""
+        """Raise `MisfitError` if a file may not be decoded like the others."""
         for batch in (self.below or {}).values():
             batch.check_decoding()
         if not self.is_aligned:
@@ -280,37 +288,40 @@ class FileBatch:
     def is_aligned(self) -> bool:
         """Whether the groups of each file certainly form a valid `xarray.DataTree`.
 
-        There, dimensions and coordinates of groups must agree with those of the groups above.
+        In a tree, dimensions and coordinates of groups must agree with those of parent groups.
         """
         for path, batch in (self.below or {}).items():
-            for above, other in self.walk():
-                if path != above and (not above or path.startswith(f"{above}/")):
-                    sizes = find_dim_sizes(other.group)
+            for parent_path, parent in self.walk():
+                if path != parent_path and (not parent_path or path.startswith(f"{parent_path}/")):
+                    sizes = find_dim_sizes(parent.group)
                     shared = sizes.keys() & find_dim_sizes(batch.group).keys()
-                    if not all(batch._agrees(other, dim) for dim in shared):
+                    if not all(batch._agrees(parent, dim) for dim in shared):
                         return False
         return True
 
-    def _agrees(self, other: FileBatch, dim: str) -> bool:
-        """Return whether a dimension certainly agrees with the same one of a group above."""
-        name, above = self.plan.find_index(dim), other.plan.find_index(dim)
-        if self.get_lengths(dim) != other.get_lengths(dim) or name is None or above is None:
-            return name is None and self.get_lengths(dim) == other.get_lengths(dim)
-        is_joined = len(self) == 1 or self.dim == other.dim == dim
-        if not is_joined and not (name in self.same and above in other.same):
+    def _agrees(self, parent: FileBatch, dim: str) -> bool:
+        """Return whether a dimension certainly agrees with that of a parent group."""
+        name, parent_name = self.plan.find_index(dim), parent.plan.find_index(dim)
+        if self.get_lengths(dim) != parent.get_lengths(dim) or name is None or parent_name is None:
+            return name is None and self.get_lengths(dim) == parent.get_lengths(dim)
+        is_joined = len(self) == 1 or self.dim == parent.dim == dim
+        if not is_joined and not (name in self.same and parent_name in parent.same):
             return False
-        values: list[Any] = [self.group.variables[name].data, other.group.variables[above].data]
-        parts = zip(self.list_parts(name), other.list_parts(above), strict=True)
+        values: list[Any] = [
+            self.group.variables[name].data,
+            parent.group.variables[parent_name].data,
+        ]
+        parts = zip(self.list_parts(name), parent.list_parts(parent_name), strict=True)
         return are_same(values) and all(own.decodes_like(inherited) for own, inherited in parts)
 
     def to_dataset(self) -> Any:
-        """Decode the joined group to a dataset or tree."""
+        """Decode the joined group, and return a dataset or tree."""
         if self.decoded is not None:
             return self.decoded
         if self.indexes is not None:
             return self._assemble(self.indexes)
         plan = self.plan if self.below is None else None
-        if self.is_cut and self.below is None:
+        if self.needs_plan and self.below is None:
             # a plan also has encodings that depend on the length of a file
             plan = find_decoding_plan(self.group, self.opening)
         location = Location.of(self.urls[0])
@@ -351,7 +362,7 @@ def iterate_file_values(
 ) -> Iterator[Array]:
     """Yield the stored values of a variable in each file, from the stacked array of all files.
 
-    If all files refer to the same chunks, values are read and yielded once.
+    If all files refer to the same chunks, the values are only read and yielded once.
     """
     step = max(COMPARED_BYTES // max(stacked.nbytes // max(len(stacked), 1), 1), 1)
     count = 1 if _is_repeated(stacked) else len(stacked)
@@ -361,7 +372,7 @@ def iterate_file_values(
         )
         with locating(f"variable {part.name!r}"):
             values = part.load_values(rows)
-        yield from (values[place, ...] for place in range(len(values)))
+        yield from (values[row, ...] for row in range(len(values)))
 
 
 def _is_repeated(array: ManifestArray) -> bool:
@@ -389,7 +400,7 @@ def open_stored(
 def make_batch(
     url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
 ) -> FileBatch:
-    """Create the batch of one file from its group, loading the values of loaded variables."""
+    """Load the values of loaded variables of a group, and return the batch of the file."""
     groups = dict(group.walk()) if opening.below else {"": group}
     if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
@@ -398,8 +409,11 @@ def make_batch(
     batches = dict[str, FileBatch]()
     try:
         fetch_coordinates(location.url, [*groups.values()], opening)
-        for path, part in groups.items():
-            stored, plan = replace(part, groups={}) if opening.below else part, plans[path]
+        for path, file_group in groups.items():
+            stored, plan = (
+                replace(file_group, groups={}) if opening.below else file_group,
+                plans[path],
+            )
             batches[path] = FileBatch((url,), plan.load(stored), plan, opening)
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
@@ -411,7 +425,7 @@ def make_batch(
 def _find_plans(
     groups: Mapping[str, ManifestGroup], opening: OpenOptions
 ) -> dict[str, DecodingPlan] | None:
-    """Return the decoding plans of groups, or None if one has a structure without a plan yet."""
+    """Return the decoding plans of groups, or None if there is no plan for one of them yet."""
     all_plans = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
     plans = {path: plan for path, plan in all_plans.items() if plan is not None}
     return plans if len(plans) == len(all_plans) else None
@@ -420,8 +434,8 @@ def _find_plans(
 # ---------------------------------------------------------------------- datasets as batches
 
 
-class DecodedPart(VariableDecoding):
-    """The decoding of a variable that is already decoded."""
+class IdentityDecoding(VariableDecoding):
+    """The decoding of a variable that is already decoded, which changes nothing."""
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
         """Return the array unchanged."""
@@ -434,7 +448,7 @@ class DecodedPart(VariableDecoding):
 
 
 def as_batch(url: Any, opened: Any) -> FileBatch | None:
-    """Convert an opened file to a batch, or return None if it cannot be joined as one.
+    """Convert an opened file to a batch; return None if its datasets have to be combined by xarray.
 
     Variables of a dataset must be virtual or in memory, and indexes must be those of dimension
     coordinates.
@@ -484,7 +498,7 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
 
     def make() -> DecodingPlan:
         parts = {
-            name: DecodedPart(
+            name: IdentityDecoding(
                 name=name,
                 stored=(v.dims, v.data.dtype),
                 decoded=(v.dims, v.data.dtype),
@@ -505,8 +519,8 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
 
 # ---------------------------------------------------------------------- joinable files
 
-TakesFirst = Callable[[VariableDecoding], bool]
-"""Takes a variable, and returns whether it is taken from the first file only."""
+IsTakenFromFirst = Callable[[VariableDecoding], bool]
+"""Returns whether a variable is taken from the first file only."""
 
 
 class NeedsFullCombineError(Exception):
@@ -515,11 +529,11 @@ class NeedsFullCombineError(Exception):
 
 @dataclass(frozen=True)
 class JoinableFiles:
-    """Files of the same structure that can be joined, and how they decode.
+    """Files of the same structure that can be joined, with their decoding plan.
 
-    ``urls`` are as the user gave them, ``numbers`` their indexes among all files, and ``plan`` is
-    the decoding plan of the first. ``indexes`` and ``below`` are as in a `FileBatch`. Methods raise
-    `NeedsFullCombineError` if joining a variable might change the result.
+    ``urls`` are as the user gave them, ``numbers`` are their indexes among all files, and ``plan``
+    is the decoding plan of the first file. ``indexes`` and ``below`` are as in a `FileBatch`.
+    Methods raise `NeedsFullCombineError` if joining a variable might change the result.
     """
 
     alike: SameStructureFiles
@@ -554,10 +568,10 @@ class JoinableFiles:
         yield self
         yield from (self.below or {}).values()
 
-    def take(self, places: Ints) -> JoinableFiles:
+    def take(self, file_indexes: Ints) -> JoinableFiles:
         """Select files in an order; the plan becomes that of the new first file."""
-        order = places.tolist()
-        alike, plan = self.alike.take(places), self.plan
+        order = file_indexes.tolist()
+        alike, plan = self.alike.take(file_indexes), self.plan
         urls = [self.urls[n] for n in order]
         if order[0] and self.indexes is None:
             plan = find_plan(urls[0], alike.group, self.opening, self.options)
@@ -566,7 +580,7 @@ class JoinableFiles:
         }
         numbers, below = [self.numbers[n] for n in order], None
         if self.below is not None:
-            below = {path: files.take(places) for path, files in self.below.items()}
+            below = {path: files.take(file_indexes) for path, files in self.below.items()}
         return replace(
             self,
             alike=alike,
@@ -577,12 +591,14 @@ class JoinableFiles:
             _loaded=loaded,
         )
 
-    def collect(self, dim: str | None, takes_first: TakesFirst | None = None) -> FileBatch:
-        """Join the files to one batch.
+    def collect(
+        self, dim: str | None, is_taken_from_first: IsTakenFromFirst | None = None
+    ) -> FileBatch:
+        """Join the files into one batch.
 
         Variables are joined along ``dim``, if given; all other dimensions must have the same length
-        in all files. ``takes_first`` selects loaded variables that are taken from the first file
-        only.
+        in all files. ``is_taken_from_first`` selects loaded variables that are taken from the first
+        file only.
         """
         group, requested_dim = self.alike.group, dim
         if dim not in self.lengths:
@@ -590,12 +606,12 @@ class JoinableFiles:
         variables, stacked = dict(group.variables), dict[str, Any]()
         same, is_whole = set[str](), True
         for name, part in self.plan.parts.items():
-            stored = group.variables[name]
-            data: Any = stored.data
-            if dim is not None and dim in stored.dims:
+            variable = group.variables[name]
+            data: Any = variable.data
+            if dim is not None and dim in variable.dims:
                 if part.is_loaded:
                     data = concatenate_keeping_byte_order(
-                        self.load(name, dim), stored.dims.index(dim)
+                        self.load(name, dim), variable.dims.index(dim)
                     )
                 else:
                     data = self.join(name, dim)
@@ -604,7 +620,7 @@ class JoinableFiles:
                 if isinstance(data, ManifestArray):
                     stacked[name] = self.alike.stack(name)
                     self._check_dates(name, stacked[name], None)
-            elif takes_first is not None and takes_first(part):
+            elif is_taken_from_first is not None and is_taken_from_first(part):
                 is_whole = False
                 values = self.alike.get_values(name)
                 first = group.variables[name].data
@@ -616,12 +632,12 @@ class JoinableFiles:
                     same.add(name)
                 else:
                     stacked[name] = np.stack([*self._iterate(name)])
-            encoding = encoding_of(stored) if part.is_loaded else stored.encoding
-            variables[name] = replace(stored, data=data, encoding=encoding)
+            encoding = encoding_of(variable) if part.is_loaded else variable.encoding
+            variables[name] = replace(variable, data=data, encoding=encoding)
         lengths, below = self.lengths.get(dim or "", np.zeros(0, np.int64)), None
         if self.below is not None:
             below = {
-                path: files.collect(requested_dim, takes_first)
+                path: files.collect(requested_dim, is_taken_from_first)
                 for path, files in self.below.items()
             }
             is_whole = is_whole and all(batch.is_whole for batch in below.values())
@@ -653,7 +669,7 @@ class JoinableFiles:
         return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
-        """Raise an error if virtual times of a file may need another dtype than those of the first.
+        """Raise an error if virtual times of any file may need another dtype than the first file.
 
         ``array`` is joined along ``dim``, or, if that is None, stacked along a new first axis.
         """
@@ -661,17 +677,17 @@ class JoinableFiles:
         if not part.depends_on_values:
             return
         lengths = np.ones(len(self.urls), np.int64) if dim is None else self.lengths[dim]
-        along = 0 if dim is None else part.stored[0].index(dim)
+        axis = 0 if dim is None else part.stored[0].index(dim)
         if not isinstance(array, ManifestArray) or not (array.size and lengths.all()):
             raise NeedsFullCombineError(f"{name!r} has dates that are not known")
         stops = np.cumsum(lengths)
         ends_along = np.stack([stops - lengths, stops - 1], axis=1)
         points = [np.broadcast_to([0, length - 1], ends_along.shape) for length in array.shape]
-        points[along] = ends_along
+        points[axis] = ends_along
         try:
             ends = array.read_points(tuple(points))
-            for part_of_file, values in zip(self.list_parts(name), ends, strict=True):
-                part_of_file.check_ends(values)
+            for file_part, values in zip(self.list_parts(name), ends, strict=True):
+                file_part.check_ends(values)
         except (VirtualdsError, MisfitError, *DECODING_ERRORS) as error:
             # decoding the files one by one finds the file with the error
             raise NeedsFullCombineError(f"{name!r} has dates that are not known") from error
@@ -679,10 +695,10 @@ class JoinableFiles:
     def find_plans_of_other_lengths(self, dim: str | None) -> Iterator[DecodingPlan]:
         """Yield the plans of the shortest and the longest file, which may load other variables."""
         lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
-        for place in {int(lengths.argmin()), int(lengths.argmax())}:
-            if lengths[place] != lengths[0] and self.indexes is None:
-                group = self.alike.take(np.array([place])).group
-                yield find_plan(self.urls[place], group, self.opening, self.options)
+        for file_index in {int(lengths.argmin()), int(lengths.argmax())}:
+            if lengths[file_index] != lengths[0] and self.indexes is None:
+                group = self.alike.take(np.array([file_index])).group
+                yield find_plan(self.urls[file_index], group, self.opening, self.options)
 
     def join(self, name: str, dim: str) -> Array | ManifestArray:
         """Return the stored variable of all files, joined along a dimension."""
@@ -699,7 +715,7 @@ class JoinableFiles:
             joined = self._read(name, self.alike.join(name, dim))
             ends = accumulate(self.lengths[dim].tolist(), initial=0)
             before = (slice(None),) * axis
-            self._loaded[name] = [joined[(*before, slice(*cut))] for cut in pairwise(ends)]
+            self._loaded[name] = [joined[(*before, slice(*bounds))] for bounds in pairwise(ends)]
         return self._loaded[name]
 
     def are_same(self, name: str) -> bool:
@@ -732,6 +748,7 @@ class JoinableFiles:
         )
 
     def _read(self, name: str, array: Any) -> Array:
+        """Load the stored values of a variable of one file, or of stacked or joined files."""
         part = self.plan.parts[name]
         with locating(f"variable {part.name!r}"):
             stored = self.alike.group.variables[name]
@@ -740,7 +757,7 @@ class JoinableFiles:
 
 
 def collect_files(files: JoinableFiles) -> list[FileBatch]:
-    """Join files of the same structure to batches, whatever the way they are combined later.
+    """Join files of the same structure into batches that suit any later combination.
 
     Raises `NeedsFullCombineError` if they have to be opened one by one.
     """

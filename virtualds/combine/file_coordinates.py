@@ -1,4 +1,4 @@
-"""Coordinates from file names, from attributes, or from a function."""
+"""Add coordinates from file names, from attributes, or from functions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from virtualds.stores.patterns import PathPattern
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
-"""Takes the url and the dataset of a file, and returns the values of a coordinate."""
+"""Returns the values of a coordinate, given the url and the dataset of a file."""
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 Format = str | Callable[..., Any] | None
 
-DATES = (
+DATE_GROUPS = (
     ("year", "month", "day", "hour", "minute", "second"),
     ("year", "dayofyear", "hour", "minute", "second"),
 )
-"""Names of groups of a regular expression that form a date; trailing ones may be missing."""
-DATE_PARTS = frozenset(name for chain in DATES for name in chain)
-DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
-"""Attributes that name variables of metadata (CF conventions, sections 5.6, 7.1, 7.2)."""
+"""Names of regular expression groups that form a date; trailing names may be missing."""
+DATE_PARTS = frozenset(name for names in DATE_GROUPS for name in names)
+METADATA_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
+"""Attributes that name variables with metadata (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
 @public
@@ -40,8 +40,8 @@ class FromName:
     Parameters
     ----------
     pattern : str
-        A regular expression with groups, searched in the last part of the url; if it contains a
-        ``/``, in the whole url.
+        A regular expression with groups. It is searched in the last part of the url, or in the
+        whole url if it contains a ``/``.
     format : str or callable, optional
         How to parse the groups: codes of `datetime.datetime.strptime`, for a single group; or a
         function (`int`, `float`, ...) of the text of each group. By default groups named ``year``,
@@ -84,8 +84,8 @@ class FromName:
                 f"{compiled.groups}; name them year, month, ... without a format, or give a "
                 "function"
             )
-        needs_date = compiled.groups > 1 or not DATE_PARTS.isdisjoint(names)
-        if self.format is None and needs_date and not _is_date(names, compiled.groups):
+        is_date_required = compiled.groups > 1 or not DATE_PARTS.isdisjoint(names)
+        if self.format is None and is_date_required and not _is_date(names, compiled.groups):
             raise ValueError(
                 f"pattern {self.pattern!r}: its {compiled.groups} groups, named {names}, do not "
                 f"make a date; "
@@ -113,14 +113,14 @@ class FromName:
         if self.format is not None:
             return _to_datetime(datetime.strptime(match[1], self.format))
         parts = {name: digits for name, digits in match.groupdict().items() if digits is not None}
-        return _parse_parts(parts) if "year" in match.re.groupindex else match[1]
+        return _parse_date(parts) if "year" in match.re.groupindex else match[1]
 
 
 @dataclass(frozen=True)
 class FromPattern:
-    """The value of a coordinate, from the text that a name of a url pattern matches.
+    """The value of a coordinate, from the text that a name in a url pattern matches.
 
-    It does not replace the coordinate of a file that has one.
+    An existing coordinate of the file is not replaced.
     """
 
     pattern: PathPattern
@@ -134,7 +134,7 @@ class FromPattern:
 def add_from_pattern(
     pattern: PathPattern | None, dims: Iterable[Hashable], coordinates: Mapping[str, Source] | None
 ) -> Mapping[str, Source] | None:
-    """Return the coordinates of the user, and those of dimensions that a url pattern names."""
+    """Return the given coordinates, and those of dimensions that are names of a url pattern."""
     if pattern is None or (coordinates is not None and not isinstance(coordinates, Mapping)):
         return coordinates
     named = [dim for dim in dims if isinstance(dim, str) and dim in pattern.names]
@@ -175,9 +175,9 @@ class FromAttribute:
             raise CombineError(f"there is no variable {self.variable!r}; name one of {present}")
         owner = dataset if self.variable is None else dataset.variables[self.variable]
         if self.name not in owner.attrs:
-            whose = "the dataset" if self.variable is None else repr(self.variable)
+            subject = "the dataset" if self.variable is None else repr(self.variable)
             raise CombineError(
-                f"{whose} has no attribute {self.name!r}, but {sorted(map(str, owner.attrs))}; "
+                f"{subject} has no attribute {self.name!r}, but {sorted(map(str, owner.attrs))}; "
                 f"name one of them, or leave the file out"
             )
         value = owner.attrs[self.name]
@@ -186,12 +186,15 @@ class FromAttribute:
         return value if self.format is None else _to_datetime(datetime.strptime(value, self.format))
 
 
-def _is_date(names: list[str], groups: int) -> bool:
-    """Return whether all groups have names, and these form a date from the year on."""
-    return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
+def _is_date(names: list[str], group_count: int) -> bool:
+    """Return whether all groups have names that form a date, beginning with the year."""
+    return len(names) == group_count and any(
+        set(names) == set(date_names[:group_count]) for date_names in DATE_GROUPS
+    )
 
 
-def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
+def _parse_date(parts: Mapping[str, str]) -> np.datetime64:
+    """Return the date of the given parts, such as year and month."""
     if not _is_date(list(parts), len(parts)):
         raise ValueError(f"{dict(parts)} is not a date")
     if len(parts["year"]) < 4:
@@ -205,7 +208,7 @@ def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
 
 
 def _to_datetime(value: date) -> np.datetime64:
-    """Convert a date to the dtype of dates that xarray decodes: UTC, nanoseconds if possible."""
+    """Convert a date to UTC with the dtype of decoded times: nanoseconds if possible."""
     stamp = pd.Timestamp(value)
     universal = stamp.tz_convert(None) if stamp.tz else stamp
     converted: np.datetime64 = _to_nanoseconds(np.asarray(universal.to_datetime64()))[()]
@@ -213,10 +216,11 @@ def _to_datetime(value: date) -> np.datetime64:
 
 
 def _to_nanoseconds(values: np.ndarray[Any, Any]) -> Any:
+    """Convert times to nanoseconds; return them unchanged if they would overflow."""
     try:
         converted = values.astype("datetime64[ns]")
     except OverflowError:
-        # raised by numpy 2.5 and later; older versions overflow silently, so check the result
+        # NumPy 2.5 and later raise; older versions overflow silently, so check the result
         return values
     return (
         converted if (converted.astype(values.dtype) == values)[~np.isnat(values)].all() else values
@@ -230,10 +234,9 @@ def _to_nanoseconds(values: np.ndarray[Any, Any]) -> Any:
 class FileCoordinates:
     """Adds coordinates to the dataset or tree of each file.
 
-    ``sources`` are callables by the name of the coordinate: `FromName`, `FromAttribute`, or a
-    function of the url and the dataset of a file. ``joined`` are the dimensions along which files
-    are joined, by default the names of all sources. Raises `TypeError` for a source that is not
-    callable.
+    ``sources`` are `FromName`, `FromAttribute`, or functions of the url and the dataset of a file,
+    by the name of the coordinate. ``joined`` are the dimensions along which files are joined, by
+    default the names of all sources. Raises `TypeError` for a source that is not callable.
     """
 
     sources: Mapping[str, Source]
@@ -255,14 +258,14 @@ class FileCoordinates:
         a source has no value for the file, or the number of values does not fit.
         """
         url = normalise_url(file)
-        # joined dimensions first, since other coordinates may lie along them
+        # begin with joined dimensions, since other coordinates may lie along them
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             source = self.sources[name]
             try:
                 root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
                 values = _to_variable(source(url, root))
                 opened = self._add_coordinate(
-                    opened, name, values, keeps=isinstance(source, FromPattern)
+                    opened, name, values, keep_existing=isinstance(source, FromPattern)
                 )
             except CombineError as error:
                 raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
@@ -277,19 +280,19 @@ class FileCoordinates:
         return self.joined is None or name in self.joined
 
     def _add_coordinate(
-        self, opened: Opened, name: str, values: xr.Variable, *, keeps: bool
+        self, opened: Opened, name: str, values: xr.Variable, *, keep_existing: bool
     ) -> Opened:
-        """Add a coordinate to a dataset, or to groups of a tree.
+        """Return a dataset, or a tree, with a coordinate added.
 
-        With ``keeps``, an existing coordinate is kept.
+        With ``keep_existing``, an existing coordinate is not replaced.
         """
         if isinstance(opened, xr.Dataset):
-            return self._add_to_group(opened, name, values, keeps)
+            return self._add_to_group(opened, name, values, keep_existing)
         groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
         # a coordinate of the root must not differ from that of a group
-        in_root = not keeps or all(name not in group.variables for group in groups.values())
+        in_root = not keep_existing or all(name not in group.variables for group in groups.values())
         new_groups = {
-            path: self._add_to_group(group, name, values, keeps)
+            path: self._add_to_group(group, name, values, keep_existing)
             if name in group.dims or group.data_vars or (path == "/" and in_root)
             else group
             for path, group in groups.items()
@@ -297,16 +300,17 @@ class FileCoordinates:
         return xr.DataTree.from_dict(new_groups, name=opened.name)
 
     def _add_to_group(
-        self, dataset: xr.Dataset, name: str, values: xr.Variable, keeps: bool
+        self, dataset: xr.Dataset, name: str, values: xr.Variable, keep_existing: bool
     ) -> xr.Dataset:
-        if keeps and name in dataset.indexes:
+        """Return a dataset with a coordinate added, see `_add_coordinate`."""
+        if keep_existing and name in dataset.indexes:
             return dataset
         present = dataset.variables.get(name)
         if present is not None and present.dims not in ((), (name,)):
             raise CombineError(
                 f"the file has a variable of that name along {present.dims}; choose another name"
             )
-        if keeps and present is not None:
+        if keep_existing and present is not None:
             values = _to_variable(present)
         is_new, joined = name not in dataset.dims and self._is_joined(name), self.joined or ()
         dim: str | None = name
@@ -315,23 +319,26 @@ class FileCoordinates:
             dim = joined[0] if len(joined) == 1 and joined[0] in dataset.dims else None
         size = 1 if is_new or dim is None else dataset.sizes[dim]
         if values.ndim > 1 or (values.size != size and (dim in (name, None) or values.size != 1)):
-            absent = is_new or dim is None
-            owned = f"no dimension {name!r}" if absent else f"{size} elements along {dim!r}"
+            is_absent = is_new or dim is None
+            description = (
+                f"no dimension {name!r}" if is_absent else f"{size} elements along {dim!r}"
+            )
             more = ", or name a dimension of that length" if size == 1 else ""
             raise CombineError(
-                f"it has {owned}, but there are {values.size} values for it; give {size}{more}"
+                f"it has {description}, but there are {values.size} values for it; give "
+                f"{size}{more}"
             )
         broadcast = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
         if dim is None:
             scalar = xr.Variable((), broadcast.reshape(()), values.attrs)
             return dataset.assign_coords({name: scalar})
-        without = dataset.drop_vars(name, errors="ignore")
-        expanded = _expand_dataset(without, name) if is_new else without
+        others = dataset.drop_vars(name, errors="ignore")
+        expanded = _expand_dataset(others, name) if is_new else others
         return expanded.assign_coords({name: xr.Variable((dim,), broadcast, values.attrs)})
 
 
 def _to_variable(value: Any) -> xr.Variable:
-    """Convert a scalar or 1-D values to a variable."""
+    """Convert a scalar or one-dimensional values to a variable."""
     if isinstance(value, xr.DataArray | xr.Variable):
         variable = value.variable if isinstance(value, xr.DataArray) else value
         return xr.Variable(variable.dims, np.asarray(variable.data), variable.attrs)
@@ -343,16 +350,16 @@ def _to_variable(value: Any) -> xr.Variable:
     return xr.Variable(("values",)[: values.ndim], values)
 
 
-def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """Add a new dimension to all data variables, except for variables of metadata."""
-    words = {
-        word
+def _expand_dataset(dataset: xr.Dataset, dim: str) -> xr.Dataset:
+    """Return a dataset with a new dimension on its data variables, except for metadata."""
+    names = {
+        name
         for variable in dataset.variables.values()
-        for key in DESCRIBING_ATTRIBUTES
-        for word in re.findall(
+        for key in METADATA_ATTRIBUTES
+        for name in re.findall(
             r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
         )
     }
-    static = [word for word in sorted(words) if word in dataset.data_vars]
+    metadata_names = sorted(names & set(map(str, dataset.data_vars)))
     # expand_dims does not change coordinates
-    return dataset.set_coords(static).expand_dims(name).reset_coords(static)
+    return dataset.set_coords(metadata_names).expand_dims(dim).reset_coords(metadata_names)

@@ -1,6 +1,6 @@
-"""Ordering of files: nested as given, sorted, or arranged in a grid by their coordinates.
+"""Order files: nested as given, sorted, or arranged in a grid by their coordinates.
 
-Where files overlap, they are cropped. The result is nested as `xarray.combine_nested` expects.
+Overlapping files are cropped. The result is nested as `xarray.combine_nested` expects.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ from virtualds.urls import normalise_url, scheme_of
 
 Nested = list[Any]
 """Nested lists of files, indexes of files, `FileSlice` objects or datasets."""
-Placed = list[tuple[tuple[int, ...], Any]]
-"""Elements of nested lists, in order, each with its indexes in the lists, outermost first."""
+IndexedElements = list[tuple[tuple[int, ...], Any]]
+"""Elements of nested lists, in order, each after its indexes in the lists, outermost first."""
 Paths = str | os.PathLike[str] | Sequence[Any]
 
 
-def list_places(nested: Iterable[Any]) -> Placed:
-    """Return the elements of nested lists with their indexes."""
-    places: Placed = []
+def list_indexed(nested: Iterable[Any]) -> IndexedElements:
+    """Return the elements of nested lists with their indexes, in order."""
+    elements: IndexedElements = []
     for number, item in enumerate(nested):
-        below = list_places(item) if isinstance(item, list | tuple) else [((), item)]
-        places += [((number, *path), element) for path, element in below]
-    return places
+        inner = list_indexed(item) if isinstance(item, list | tuple) else [((), item)]
+        elements += [((number, *indexes), element) for indexes, element in inner]
+    return elements
 
 
 def flatten_nested(nested: Iterable[Any]) -> list[Any]:
     """Return the elements of nested lists, in order."""
-    return [element for _, element in list_places(nested)]
+    return [element for _, element in list_indexed(nested)]
 
 
 def map_nested(change: Callable[[Any], Any], node: Any) -> Any:
-    """Apply a function to an element, or to all elements of nested lists."""
+    """Apply a function to all elements of nested lists, or to one element."""
     return [map_nested(change, item) for item in node] if isinstance(node, list) else change(node)
 
 
-def is_full_grid(placed: Placed) -> bool:
+def is_full_grid(elements: IndexedElements) -> bool:
     """Return whether nested lists form a full grid: an element for each combination of indexes.
 
-    >>> is_full_grid(list_places([[1, 2], [3, 4]])), is_full_grid(list_places([[1, 2], [3]]))
+    >>> is_full_grid(list_indexed([[1, 2], [3, 4]])), is_full_grid(list_indexed([[1, 2], [3]]))
     (True, False)
     """
-    paths = [path for path, _ in placed]
-    sizes = [len(set(numbers)) for numbers in zip(*paths, strict=False)]
-    return len(set(map(len, paths))) <= 1 and math.prod(sizes) == len(paths)
+    indexes = [element_indexes for element_indexes, _ in elements]
+    sizes = [len(set(numbers)) for numbers in zip(*indexes, strict=False)]
+    return len(set(map(len, indexes))) <= 1 and math.prod(sizes) == len(indexes)
 
 
-def _nest(placed: Placed) -> Nested:
-    """Rebuild nested lists from elements with indexes, without gaps."""
-    rows: dict[int, Placed] = {}
-    for (number, *path), element in placed:
-        rows.setdefault(number, []).append((tuple(path), element))
+def _nest(elements: IndexedElements) -> Nested:
+    """Return nested lists of elements, given with their indexes; gaps are closed."""
+    rows: dict[int, IndexedElements] = {}
+    for (number, *inner_indexes), element in elements:
+        rows.setdefault(number, []).append((tuple(inner_indexes), element))
     return [_nest(row) if row[0][0] else row[0][1] for row in rows.values()]
 
 
@@ -99,7 +99,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Create it from a glob pattern, or from files, which are not globbed."""
+        """Create it from a glob pattern, or from a list of files, which are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
             return cls(find_matching([paths], storage_options), options, find_pattern(paths))
@@ -131,20 +131,20 @@ class Files:
 
     @cached_property
     def facts(self) -> list[dict[str, str]]:
-        """For each file, the text that each name of the pattern matches."""
+        """The texts that the names of the pattern match, for each file."""
         if self.pattern is None:
             return [{} for _ in self.flat]
         return [self.pattern.find_facts(normalise_url(file)) for file in self.flat]
 
     def select_newest(self, name: str) -> Files:
-        """Return the newest of the files whose urls differ only in the text of ``name``."""
+        """Select the newest of the files whose urls only differ in the text of ``name``."""
         pattern = self.pattern or PathPattern("")
         check_names(pattern, [name], "newest")
         urls = map(normalise_url, self.flat)
         return self.select(find_newest(split_version(pattern, url, name) for url in urls))
 
     def group_by(self, template: str) -> dict[str, list[int]]:
-        """Return the indexes of files by group path; the template makes the path from names.
+        """Return the indexes of files, by the group path that the template gives them.
 
         Raises `ValueError` if the template has a name that the pattern lacks, or a wildcard.
         """
@@ -165,7 +165,7 @@ class Files:
         return replace(self, nested=[self.flat[number] for number in numbers])
 
     def describe_names(self, dims: Container[Any]) -> str:
-        """Return a note on names, other than ``dims``, whose text varies between files."""
+        """Return a note about names, other than ``dims``, whose text varies between files."""
         if self.pattern is None:
             return ""
         texts = {name: {facts[name]: None for facts in self.facts} for name in self.pattern.names}
@@ -187,35 +187,38 @@ class Files:
         )
 
     def nest(self, results: Mapping[int, Any]) -> Nested:
-        """Nest results, which are given by file index, like the files.
+        """Return results, given by file index, nested like the files.
 
         Files without a result, and lists without any results, are omitted.
         """
-        return _nest([(path, results[number]) for path, number in self._place_numbers(results)])
+        return _nest(
+            [(indexes, results[number]) for indexes, number in self._list_remaining(results)]
+        )
 
     def keep_positions(self, remaining: Container[int]) -> bool:
         """Return whether the remaining files keep their positions in the nested lists.
 
         They do if only whole rows are missing; otherwise later files would move up.
         """
-        return is_full_grid(self._place_numbers(remaining))
+        return is_full_grid(self._list_remaining(remaining))
 
-    def _place_numbers(self, remaining: Container[int]) -> Placed:
-        places = enumerate(list_places(self.nested))
-        return [(path, number) for number, (path, _) in places if number in remaining]
+    def _list_remaining(self, remaining: Container[int]) -> IndexedElements:
+        """Return the indexes of the remaining files in the nested lists, with their file index."""
+        elements = enumerate(list_indexed(self.nested))
+        return [(indexes, number) for number, (indexes, _) in elements if number in remaining]
 
-    def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the index of a file; the error names the argument ``of`` that refers to it."""
+    def find_file(self, file: str | os.PathLike[str], argument: str) -> int:
+        """Return the index of a file; the error names the argument that refers to it."""
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
             raise ValueError(
-                f"{of} {url}: it is not one of the {len(urls)} files; give one of them"
+                f"{argument} {url}: it is not one of the {len(urls)} files; give one of them"
             )
         return urls.index(url)
 
 
 def find_pattern(paths: object) -> PathPattern | None:
-    """Return the pattern of ``paths`` if that is a string with names in braces, else None."""
+    """Return the pattern of ``paths`` if it is a string with names in braces, otherwise None."""
     if not isinstance(paths, str) or not names_files(paths):
         return None
     pattern = PathPattern.of(normalise_url(paths))
@@ -223,7 +226,7 @@ def find_pattern(paths: object) -> PathPattern | None:
 
 
 def check_names(pattern: PathPattern | None, names: Iterable[str], argument: str) -> None:
-    """Raise `ValueError` if a pattern lacks a name to which ``argument`` refers."""
+    """Raise `ValueError` if a pattern lacks a name that ``argument`` requires."""
     present = () if pattern is None else pattern.names
     if absent := [name for name in names if name not in present]:
         listing = ", ".join(f"{{{name}}}" for name in present) or "no names"
@@ -238,7 +241,7 @@ Version = tuple[Any, Any]
 
 
 def split_version(pattern: PathPattern, url: str, name: str) -> Version:
-    """Split the url of a file into the rest and the sort key of its version.
+    """Return the url of a file without its version, and the sort key of the version.
 
     A url that the pattern does not match is a file without versions.
     """
@@ -278,7 +281,7 @@ def to_natural(text: str) -> list[tuple[bool, int, str]]:
 # ---------------------------------------------------------------------- along one dimension
 
 COMPARABLE = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
-"""Dtype kinds of sortable values; kinds with the same name can be compared with each other."""
+"""Names of sortable values by dtype kind; values of the same name can be compared."""
 
 
 class FileRange(NamedTuple):
@@ -296,7 +299,7 @@ class DimensionIndexes:
     indexes: Sequence[pd.Index[Any]]
 
     def find_order(self) -> Ints:
-        """Return file numbers sorted by the first value of each file.
+        """Return the numbers of files, sorted by the first value of each.
 
         Files with decreasing coordinates are sorted in descending order. The given order is kept if
         it is sorted already, or if values cannot be ordered (text, missing values, some files
@@ -317,8 +320,8 @@ class DimensionIndexes:
         owners = self._find_value_files(order)
         repeated = np.flatnonzero(owners != self._files)
         pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
-        _, places = np.unique(pairs, axis=0, return_index=True)
-        return [(int(first), int(second)) for first, second in pairs[np.sort(places)]]
+        _, first_rows = np.unique(pairs, axis=0, return_index=True)
+        return [(int(first), int(second)) for first, second in pairs[np.sort(first_rows)]]
 
     def find_shared(self, first: int, second: int) -> pd.Index[Any]:
         """Return the values that two files share, in the order of the second file."""
@@ -335,63 +338,64 @@ class DimensionIndexes:
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
         """
-        places = np.flatnonzero(self._find_value_files(order) == self._files)
+        positions = np.flatnonzero(self._find_value_files(order) == self._files)
         if (sign := self._direction) is not None:
-            # single elements have no direction, so files may decrease from one to the next
-            falls = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
-            sign = sign or (-1 if falls else 1)
-            places = places[np.argsort(self._codes[places] * sign, kind="stable")]
-        files = self._files[places]
-        breaks = (np.diff(places) != 1) | (np.diff(files) != 0)
-        begins = np.flatnonzero(np.r_[True, breaks])[: places.size]
-        ends = np.r_[begins[1:], places.size][: begins.size] - 1
-        offsets = self._begins[files[begins]]
-        rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
+            # files of single elements have no direction, but may decrease from file to file
+            is_decreasing = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
+            sign = sign or (-1 if is_decreasing else 1)
+            positions = positions[np.argsort(self._codes[positions] * sign, kind="stable")]
+        files = self._files[positions]
+        breaks = (np.diff(positions) != 1) | (np.diff(files) != 0)
+        starts = np.flatnonzero(np.r_[True, breaks])[: positions.size]
+        ends = np.r_[starts[1:], positions.size][: starts.size] - 1
+        offsets = self._starts[files[starts]]
+        rows = np.stack([files[starts], positions[starts] - offsets, positions[ends] - offsets + 1])
         unused = np.setdiff1d(np.arange(len(self.indexes)), files)
         ranges = [FileRange(*row) for row in rows.T.tolist()]
         return ranges + [FileRange(number, 0, 0) for number in unused.tolist()]
 
     def _find_value_files(self, order: Ints) -> Ints:
         """Return, for each element, the number of the file from which its value is taken."""
-        # the last element is for missing values, whose code is -1
+        # the last element is that of missing values, whose code is -1
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
         np.minimum.at(first, self._codes, np.argsort(order)[self._files])
         return np.where(self._codes < 0, self._files, order[first[self._codes]])
 
     @cached_property
     def _direction(self) -> int | None:
-        """1 if all files increase, -1 if all decrease, 0 for single elements, None otherwise."""
+        """1 if all files increase, -1 if all decrease, 0 for single elements, otherwise None."""
         if not self._is_comparable or (self._codes < 0).any():
             return None
         steps = np.diff(self._codes)[np.diff(self._files) == 0]
-        rises, falls = bool((steps >= 0).all()), bool((steps <= 0).all())
-        return int(rises) - int(falls) if rises or falls else None
+        is_increasing, is_decreasing = bool((steps >= 0).all()), bool((steps <= 0).all())
+        return int(is_increasing) - int(is_decreasing) if is_increasing or is_decreasing else None
 
     @cached_property
     def _codes(self) -> Ints:
-        """An integer code of each element: equal for equal values, -1 for missing values."""
+        """The integer codes of all elements: equal for equal values, -1 for missing values."""
         values = self.indexes[0].append(list(self.indexes[1:]))
         codes: Ints = pd.factorize(values, sort=self._is_comparable)[0].astype(np.int64)
         return codes
 
     @cached_property
     def _sizes(self) -> Ints:
+        """The number of elements of each file."""
         return np.array([index.size for index in self.indexes], np.int64)
 
     @cached_property
-    def _begins(self) -> Ints:
+    def _starts(self) -> Ints:
         """The start of each file among all elements."""
         return np.cumsum(self._sizes) - self._sizes
 
     @cached_property
     def _files(self) -> Ints:
-        """The number of the file of each element."""
+        """The file number of each element."""
         return np.repeat(np.arange(len(self.indexes)), self._sizes)
 
     @cached_property
     def _firsts(self) -> Ints:
         """The code of the first value of each file with elements."""
-        return self._codes[self._begins[self._sizes > 0]]
+        return self._codes[self._starts[self._sizes > 0]]
 
     @cached_property
     def _is_comparable(self) -> bool:
@@ -410,7 +414,7 @@ class DimensionIndexes:
 
 
 def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
-    """Return the groups of a tree, or a dataset as its root group, by path."""
+    """Return the groups of a tree by path, or a dataset as the root group."""
     if isinstance(opened, xr.Dataset):
         return {"/": opened}
     return {node.path: node.to_dataset(inherit=inherit) for node in opened.subtree}
@@ -436,34 +440,38 @@ class FileExtent:
     ) -> FileExtent:
         """Return the extent of the dataset or tree of a file.
 
-        A tree has a coordinate if all groups with that dimension have the same. If a file lacks a
-        ``joined`` dimension, a scalar coordinate of that name is used.
+        A tree has a coordinate if it is the same in all groups with its dimension. If a file lacks
+        a ``joined`` dimension, a scalar coordinate of that name is used.
         """
         groups = list_groups(opened, inherit=True)
-        lists: dict[Hashable, list[Any]] = {}
+        indexes_by_dim: dict[Hashable, list[Any]] = {}
         for group in groups.values():
             for dim in group.dims:
                 # the coordinate of the dimension, if it is in memory
                 index = group.xindexes.get(dim)
                 is_pandas = type(index) is xr.indexes.PandasIndex
-                lists.setdefault(dim, []).append(index.index if is_pandas else None)  # type: ignore[union-attr]
+                indexes_by_dim.setdefault(dim, []).append(index.index if is_pandas else None)  # type: ignore[union-attr]
         variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
         data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
-        scalar_lists = {dim: _list_scalars(groups, dim) for dim in joined if dim not in lists}
+        scalar_lists = {
+            dim: _list_scalars(groups, dim) for dim in joined if dim not in indexes_by_dim
+        }
         scalars = {dim: indexes[0] for dim, indexes in scalar_lists.items() if _are_equal(indexes)}
         names_along = {
-            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims) for dim in lists
+            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims)
+            for dim in indexes_by_dim
         }
         return cls(
             str(file),
-            {dim: indexes[0] for dim, indexes in lists.items() if _are_equal(indexes)} | scalars,
+            {dim: indexes[0] for dim, indexes in indexes_by_dim.items() if _are_equal(indexes)}
+            | scalars,
             {**names_along, **dict.fromkeys(scalars, data), None: data},
             frozenset(scalars),
         )
 
 
 def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
-    """Return whether all indexes exist, and are equal; False for an empty sequence."""
+    """Return whether all indexes exist and are equal; False for an empty sequence."""
     first, *others = indexes or [None]
     return first is not None and all(o is not None and first.equals(o) for o in others)
 
@@ -484,8 +492,8 @@ def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.I
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
 CROPPING_OVERLAPS = ("first", "last")
-"""Choices of ``overlap`` that crop files: each coordinate value is taken from only one of them."""
-REMEDY = (
+"""Choices of ``overlap`` that crop files, so that each coordinate value is in one file."""
+OVERLAP_REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
 )
@@ -493,13 +501,13 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FileSlice:
-    """A file, or a part of it: ``crop`` has ranges (dimension, start, stop)."""
+    """A file, or the part of it in ranges ``crop`` (dimension, start, stop)."""
 
     file: int
     crop: tuple[tuple[Hashable, int, int], ...] = ()
 
     def cut(self, crop_range: tuple[Hashable, int, int]) -> FileSlice:
-        """Return the file slice cropped to a further range (dimension, start, stop)."""
+        """Return the slice cropped to a further range (dimension, start, stop)."""
         return replace(self, crop=(*self.crop, crop_range))
 
 
@@ -517,10 +525,10 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
 def separate_layers(
     extents: Mapping[int, FileExtent], dims: tuple[Hashable, ...]
 ) -> dict[tuple[int, ...], list[int]]:
-    """Divide files into layers; the files of a layer form a grid, and do not overlap.
+    """Divide files into layers, each a grid of files that do not overlap.
 
-    Files with the same coordinate along the first dimension are a row. Rows of a layer share no
-    value, and the files of each row are divided into layers along the other dimensions.
+    Files with the same coordinate along the first dimension form a row. The rows of a layer share
+    no value, and the files of each row are divided into layers along the other dimensions.
 
     >>> def extent(*times):
     ...     return FileExtent("", {"time": pd.Index(times)}, {})
@@ -547,8 +555,8 @@ def separate_layers(
         )
         values_by_layer += [set()] if layer == len(values_by_layer) else []
         values_by_layer[layer].update(values)
-        for below, numbers in separate_layers(row, dims[1:]).items():
-            layers.setdefault((layer, *below), []).extend(numbers)
+        for inner_layer, numbers in separate_layers(row, dims[1:]).items():
+            layers.setdefault((layer, *inner_layer), []).extend(numbers)
     return layers
 
 
@@ -575,8 +583,8 @@ class Arrangement:
         """Return file slices nested as xarray expects, given nested indexes of files.
 
         With several ``dims``, outermost first, files that are not nested are arranged in a grid by
-        their coordinates; the dimension None merges. Without ``dims``, xarray orders the files.
-        Raises `CombineError` if files overlap, or one has no coordinate by which to arrange it.
+        their coordinates; the dimension None merges files. Without ``dims``, xarray orders the
+        files. Raises `CombineError` if files overlap, or a file lacks a coordinate for this.
         """
         grid = _Grid(extents, self.overlap)
         if not dims:
@@ -584,7 +592,7 @@ class Arrangement:
         if not any(isinstance(item, list) for item in files):
             files = grid.sort_files(files, dims) if self.sort else files
             return grid.nest_parts(grid.nest_files(files, dims), dims)
-        if not is_full_grid(list_places(files)):
+        if not is_full_grid(list_indexed(files)):
             raise CombineError(
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
@@ -613,7 +621,7 @@ class Arrangement:
         return [part for part in slices if all(start < stop for _, start, stop in part.crop)]
 
     def check(self, combined: FileExtent, extents: Iterable[FileExtent]) -> None:
-        """Raise an error if the result repeats a coordinate value more often than any file does.
+        """Raise `CombineError` if the result repeats a coordinate value more often than any file.
 
         Most overlaps are detected earlier, except for those that `xarray.combine_by_coords`
         accepts, and those between rows whose files have different coordinates.
@@ -627,21 +635,22 @@ class Arrangement:
             counts = [_count_values(extent.indexes[dim], values) for extent in extents_with_dim]
             values = values[_count_values(index, values) > np.max(counts, axis=0)]
             if values.size:
-                files = [o.file for o in extents_with_dim if o.indexes[dim].isin(values[:1]).any()]
+                files = [e.file for e in extents_with_dim if e.indexes[dim].isin(values[:1]).any()]
                 raise CombineError(
                     f"overlap along {dim!r}: {values.size} of its values, "
                     f"{_format_values(values)}, would be there several times, the first from "
-                    f"{files[0]} and {files[-1]}; {REMEDY}"
+                    f"{files[0]} and {files[-1]}; {OVERLAP_REMEDY}"
                 )
 
 
 def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Count the occurrences in an index of each of the distinct ``values``."""
-    places = values.get_indexer(index)
-    return np.bincount(places[places >= 0], minlength=values.size)
+    """Return how often each of the unique ``values`` occurs in an index."""
+    positions = values.get_indexer(index)
+    return np.bincount(positions[positions >= 0], minlength=values.size)
 
 
 def _format_values(values: pd.Index[Any]) -> str:
+    """Format a value, or the range of several."""
     return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
 
 
@@ -658,7 +667,7 @@ class _Grid:
         return tuple(dim for dim in dims if self._find_common(list(files), dim) is None)
 
     def find_preferred_file(self, files: Sequence[int]) -> int:
-        """Return the file that ``overlap`` selects among files with equal coordinates, or raise."""
+        """Return the file that ``overlap`` selects among files with equal coordinates."""
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
         subject = f"{first.file} and {last.file} have the same coordinates"
@@ -675,7 +684,7 @@ class _Grid:
             )
         dims = ", ".join(map(repr, first.indexes))
         if self.overlap not in CROPPING_OVERLAPS:
-            raise CombineError(f"overlap along {dims}: {subject}; {REMEDY}")
+            raise CombineError(f"overlap along {dims}: {subject}; {OVERLAP_REMEDY}")
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
                 f"overlap={self.overlap!r} along {dims}: {subject}, but not the same variables, so "
@@ -684,7 +693,7 @@ class _Grid:
         return files[0] if self.overlap == "first" else files[-1]
 
     def nest_files(self, files: Sequence[int], dims: tuple[Any, ...]) -> Nested:
-        """Nest files: those with the same coordinate along the first dimension form a row."""
+        """Return nested files; those with the same coordinate along the first dim form a row."""
         if len(dims) < 2:
             return list(files)
         rows: dict[Any, list[int]] = {}
@@ -721,7 +730,7 @@ class _Grid:
         if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
         slices = []
-        for number, start, stop in self._cut_nodes(nodes, dims, DimensionIndexes(indexes)):
+        for number, start, stop in self._crop_nodes(nodes, dims, DimensionIndexes(indexes)):
             part, files = self._nest_below(nodes[number], dims), flatten_nested([nodes[number]])
             if stop - start == indexes[number].size:
                 slices.append(part)
@@ -733,13 +742,14 @@ class _Grid:
         return slices
 
     def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        """Return the file slices of a node, nested along the remaining dimensions."""
         return self.nest_parts(node, dims[1:]) if isinstance(node, list) else FileSlice(node)
 
-    def _cut_nodes(
+    def _crop_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileRange]:
-        """Return ranges of nodes along the first dimension; raise if data would be lost."""
-        # nodes in the order of precedence
+        """Return the ranges of nodes to use along the first dimension."""
+        # order nodes by precedence
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep":
@@ -766,7 +776,7 @@ class _Grid:
         line: DimensionIndexes,
         pairs: list[tuple[int, int]],
     ) -> None:
-        """Raise an error for overlaps that ``overlap`` forbids, or that would lose data."""
+        """Raise `CombineError` for overlaps that are not allowed, or that would lose data."""
         for first, second in pairs:
             contents = [self._list_content(nodes[n], dims) for n in (first, second)]
             files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (first, second)]
@@ -775,7 +785,7 @@ class _Grid:
                 more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
                 raise CombineError(
                     f"overlap along {dims[0]!r}: {files[0]} and {files[1]} both have {values.size} "
-                    f"of its values, {_format_values(values)}{more}; {REMEDY}"
+                    f"of its values, {_format_values(values)}{more}; {OVERLAP_REMEDY}"
                 )
             if contents[0] != contents[1]:
                 raise CombineError(
@@ -796,4 +806,5 @@ class _Grid:
 
 
 def _key_of(index: pd.Index[Any]) -> Any:
+    """Return a hashable key of the values of an index."""
     return tuple(index.tolist())

@@ -1,7 +1,7 @@
-"""`BuildReport`: numbers of files, their read methods and schemas; and the progress of a build.
+"""Report how files were opened: their number, read methods and schemas, and the progress.
 
 A schema is the structure of a file without references, sizes and values: names, dimensions and
-dtypes of variables, and how they decode. It is known from the decoding plans of batches.
+dtypes of variables, and their decoding. It is taken from the decoding plans of batches.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_REASONS = 10
 
 
 class LibraryReason(NamedTuple):
-    """A reason for reading files through h5py, the number of files, and the first of them."""
+    """A reason for reading files with h5py, the number of files, and the first of them."""
 
     reason: str
     files: int
@@ -61,20 +61,20 @@ class LibraryReason(NamedTuple):
 
 @dataclass(frozen=True)
 class FilesRead(Report):
-    """The numbers of HDF5 files by method of reading.
+    """The number of HDF5 files for each read method.
 
-    Files of other formats, from the cache and that were left out are not counted.
+    Files of other formats, files from the cache, and files that were left out are not counted.
 
     Parameters
     ----------
     together : int
-        Number of files that were read by the structure of another file.
+        Number of files that were read with the structure of another file.
     alone : int
-        Number of files whose structure virtualds read, each by itself.
+        Number of files whose structure virtualds read one by one.
     library : int
-        Number of files whose structure the HDF5 library read, by h5py.
+        Number of files whose structure was read with the HDF5 library (h5py).
     reasons : tuple of LibraryReason
-        Why it did, the reasons of most files first; at most ten.
+        Reasons for using the HDF5 library, most frequent first; at most ten.
 
     Raises
     ------
@@ -100,12 +100,12 @@ class FilesRead(Report):
             raise ValueError(f"FilesRead: there are more reasons than files, in {self!r}")
 
     @classmethod
-    def of(cls, ways: Mapping[int, ReadMethod], files: Sequence[Any]) -> FilesRead:
-        """Count read methods, which are given by the index of the file in ``files``."""
-        counts = Counter(way.name for way in ways.values())
-        # in the order of the files, not of the workers
-        explained = Counter(ways[n].reason for n in sorted(ways) if ways[n].reason)
-        first = {way.reason: n for n, way in sorted(ways.items(), reverse=True)}
+    def of(cls, methods: Mapping[int, ReadMethod], files: Sequence[Any]) -> FilesRead:
+        """Count read methods, given by the index of the file in ``files``."""
+        counts = Counter(method.name for method in methods.values())
+        # sort, since workers finish in any order
+        explained = Counter(methods[n].reason for n in sorted(methods) if methods[n].reason)
+        first = {method.reason: n for n, method in sorted(methods.items(), reverse=True)}
         reasons = tuple(
             LibraryReason(reason, count, without_secrets(str(files[first[reason]])))
             for reason, count in explained.most_common(MAX_REASONS)
@@ -127,17 +127,19 @@ class FilesRead(Report):
         yield Heading(self.summary, [self._list_reasons()])
 
     def _list_reasons(self) -> Table:
+        """Return a table of the reasons for using the HDF5 library."""
         rows = [(f"{r.files:,}", r.reason, r.example) for r in self.reasons]
         more = self.library - self._count_explained()
         rows += [(f"{more:,}", "other reasons", "")] if more else []
         return Table(("files", "why", "the first of them"), rows, (0,))
 
     def _count_explained(self) -> int:
+        """Return the number of files whose reason is listed."""
         return sum(reason.files for reason in self.reasons)
 
 
 MAX_NAMES = 3
-"""Maximum number of variables that a difference names."""
+"""Maximum number of variables named in a difference."""
 SCALE, FILL = "scale and offset", "fill value"
 DIFFERENCE_FORMATS = {
     DTYPE: "{names} {is} {now}, not {usual}",
@@ -145,10 +147,10 @@ DIFFERENCE_FORMATS = {
     DIMENSIONS: "{names} {has} dimensions ({now}), not ({usual})",
     ROLE: "{names} {is} a {now}, not a {usual}",
 }
-"""Formats of differences, by aspect."""
+"""Format strings of differences, by aspect."""
 
 SchemaFacts = Mapping[tuple[str, str], str]
-"""Values as text, by variable and aspect."""
+"""Properties of a schema as text, by variable and aspect."""
 
 
 class FileSchema(NamedTuple):
@@ -160,7 +162,7 @@ class FileSchema(NamedTuple):
 
 
 def list_schemas(schemas: Sequence[FileSchema]) -> Section:
-    """Return a section with a table of schemas, empty if all files have the same schema.
+    """Return a section with a table of schemas; empty if all files have the same schema.
 
     Examples
     --------
@@ -172,8 +174,8 @@ def list_schemas(schemas: Sequence[FileSchema]) -> Section:
       2      file:///data/1.nc  the schema of most files
       1      file:///data/3.nc  lacks lat
     """
-    usual = "the schema of most files"
-    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas]
+    main = "the schema of most files"
+    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or main) for s in schemas]
     table = Table(("files", "the first of them", "how they differ"), rows, (0,))
     return Section("Schemas", [table] if len(rows) > 1 else [], f"{len(rows):,}")
 
@@ -183,14 +185,14 @@ class SchemaCounter:
 
     def __init__(self) -> None:
         self._counts: dict[Hashable, tuple[int, int, SchemaFacts]] = {}
-        """By schema: the number of files, the index of the first, and the facts."""
+        """The number of files, the index of the first, and the facts, by schema."""
         self._plans: dict[Hashable, tuple[Any, Hashable, SchemaFacts]] = {}
 
     def add(self, numbers: Sequence[int], opened: Any) -> None:
         """Count an opened object: a batch of files, or the dataset of one file."""
         facts: SchemaFacts
         if isinstance(opened, FileBatch):
-            # by the prefix of the names of variables
+            # keys are the prefixes of the names of variables
             parts = {f"{path.strip('/')}/".lstrip("/"): part for path, part in opened.walk()}
             codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
             plans = [part.plan.schema for part in parts.values()]
@@ -217,7 +219,7 @@ class SchemaCounter:
         self._counts[schema] = count + len(numbers), min(first, *numbers), facts
 
     def finish(self, files: Sequence[Any]) -> tuple[FileSchema, ...]:
-        """Return the schemas, the most frequent first; ``files`` are the names of all files."""
+        """Return the schemas, most frequent first; ``files`` are the names of all files."""
         ordered = sorted(self._counts.values(), key=lambda entry: (-entry[0], entry[1]))
         return tuple(
             FileSchema(
@@ -231,8 +233,8 @@ class SchemaCounter:
 
 def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the facts of the variables of a batch, from its decoding plan."""
-    for stored, part in batch.plan.parts.items():
-        name = f"{path}{stored if part.name is None else part.name}"
+    for stored_name, part in batch.plan.parts.items():
+        name = f"{path}{stored_name if part.name is None else part.name}"
         attributes = {**part.attributes, **part.encoding, **part.declared}
         is_coordinate = part.name in batch.plan.coordinates
         yield from _list_decoded_facts(name, is_coordinate, *part.decoded, attributes)
@@ -259,6 +261,7 @@ def _list_decoded_facts(
 
 
 def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
+    """Return the codecs of the virtual variables of a batch as facts."""
     data = {f"{path}{name}": v.data for name, v in batch.group.variables.items()}
     arrays = {name: array for name, array in data.items() if isinstance(array, ManifestArray)}
     codecs = {name: [p.codecs for p in array.pipelines] for name, array in arrays.items()}
@@ -269,26 +272,26 @@ def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
 
 
 def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
-    """Yield descriptions of the differences between two schemas; variables alike are grouped."""
+    """Yield the differences of a schema from the usual one; equal differences are grouped."""
     own_names, usual_names = ({name: None for name, _ in schema} for schema in (facts, usual))
     if lacking := [name for name in usual_names if name not in own_names]:
         yield f"lacks {format_names(lacking, MAX_NAMES)}"
     if added := [name for name in own_names if name not in usual_names]:
         yield f"also has {format_names(added, MAX_NAMES)}"
-    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
-        now = facts.get((name, aspect), "none")
-        # another stored dtype is not reported if the decoded dtype differs as well
-        follows = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
-        if name in own_names and name in usual_names and now != was and not follows:
-            alike[aspect, now, was].append(name)
-    for (aspect, now, was), names in alike.items():
+    names_by_difference: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (name, aspect), usual_text in {**dict.fromkeys(facts, "none"), **usual}.items():
+        text = facts.get((name, aspect), "none")
+        # omit the stored dtype if the decoded dtype differs as well
+        is_omitted = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
+        if name in own_names and name in usual_names and text != usual_text and not is_omitted:
+            names_by_difference[aspect, text, usual_text].append(name)
+    for (aspect, text, usual_text), names in names_by_difference.items():
         sentence = DIFFERENCE_FORMATS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
         single = len(names) == 1
         yield sentence.format(
             names=format_names(names, MAX_NAMES),
-            now=now,
-            usual=was,
+            now=text,
+            usual=usual_text,
             **{"is": "is" if single else "are", "has": "has" if single else "have"},
         )
 
@@ -333,10 +336,11 @@ class OutcomeCounter:
 
     @property
     def seconds(self) -> float:
-        """Time since the counter was created."""
+        """Seconds since the counter was created."""
         return time.monotonic() - self._begin
 
     def _measure_progress(self, report: BuildReport | None = None) -> Progress:
+        """Return the current progress."""
         return Progress(
             done=self.done,
             total=self._total,
@@ -371,12 +375,12 @@ class BuildReport(Report):
     seconds : float
         Time to open the files, without combining them.
     read : FilesRead
-        How many HDF5 files were read in which way, and why some were read through h5py.
+        The number of HDF5 files for each read method, and why some were read with h5py.
     damaged : tuple of LeftOut
         Damaged parts of files, such as messages, that were left out of files that were opened.
     schemas : tuple of FileSchema
-        How many files have which names, dimensions and types of variables, and the same decoding,
-        that of most files first; and how the others differ from it.
+        The schemas of the files (names, dimensions, dtypes and decoding of variables), most
+        frequent first, with the differences of the others from the first.
 
     Raises
     ------
@@ -449,7 +453,7 @@ def list_left_out(title: str, left_out: Sequence[LeftOut]) -> Section:
 
 
 def _draw_outcomes(report: BuildReport) -> Markup:
-    """Draw the files by outcome as a strip, with a legend."""
+    """Return a strip of the files by outcome, with a legend."""
     outcomes: tuple[tuple[Shade, str, int], ...] = (
         (OK, "opened", report.opened),
         (NEXT, "from the cache", report.cached),

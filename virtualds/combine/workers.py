@@ -1,7 +1,7 @@
-"""Workers that open files: this thread, threads, processes, an executor, or a dask cluster.
+"""Open files in this thread, in threads, in processes, in an executor, or on a dask cluster.
 
-Each runs a `Job` on the files and yields `OpenOutcome` objects in any order. Closing the iterator,
-or a keyboard interrupt, stops the work.
+All of these workers run a `Job` on the files, and yield `OpenOutcome` objects in any order. The
+work stops if the iterator is closed, and after a keyboard interrupt.
 
 Processes on this machine end with the process that started them: each has the read end of a pipe
 from its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
@@ -51,7 +51,7 @@ MAX_FILES_TOGETHER = 256
 
 
 class LeftOut(NamedTuple):
-    """A file, or part of a file, that was left out, and the class and message of the error."""
+    """A file, or a part of one, that was left out, with the class and message of the error."""
 
     url: str
     error: str
@@ -59,7 +59,7 @@ class LeftOut(NamedTuple):
 
     @classmethod
     def of(cls, file: object, error: BaseException) -> LeftOut:
-        """Create it from a file and its error; the message includes the notes of the error."""
+        """Create it from a file and its error, the notes of which become part of the message."""
         notes: list[str] = getattr(error, "__notes__", [])
         message = without_secrets("; ".join([f"{error}", *notes]))
         return cls(str(file), type(error).__name__, message)
@@ -76,12 +76,12 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenOutcome(Generic[Opened]):
-    """The result of opening one file, or several joined files: the opened object, or an error.
+    """The result of opening a file, or several joined files: the opened object, or an error.
 
     ``numbers`` are the indexes of the files. ``is_fault`` is true if a file could not be opened,
     and false if an error occurred later. ``cached`` is the number of files from the cache, and
-    ``references`` the number of chunks of virtual arrays. By the index of the file, ``ways`` are
-    the read methods, if the parser reports them, and ``damaged`` the parts that were left out.
+    ``references`` is the number of chunks of virtual arrays. ``ways`` are the read methods, if the
+    parser reports them, and ``damaged`` are the parts that were left out, both by file index.
     """
 
     numbers: tuple[int, ...]
@@ -104,7 +104,7 @@ class OpenOutcome(Generic[Opened]):
 
 
 def join_outcomes(outcomes: Sequence[OpenOutcome[Any]], opened: Any) -> OpenOutcome[Any]:
-    """Merge the outcomes of files that have been joined to the object ``opened``."""
+    """Return the common outcome of files that have been joined into the object ``opened``."""
     return OpenOutcome(
         tuple(number for outcome in outcomes for number in outcome.numbers),
         opened,
@@ -127,38 +127,38 @@ Outcomes = Generator[OpenOutcome[Any], None, None]
 
 
 class Job(Protocol):
-    """Opens files; implemented by `virtualds.combine.batch_job.BatchJob`."""
+    """A job that opens files, implemented by `virtualds.combine.batch_job.BatchJob`."""
 
     @property
     def smallest(self) -> int:
-        """Minimum number of files of a task."""
+        """Minimum number of files per task."""
 
     @property
     def largest(self) -> int:
-        """Maximum number of files of a task."""
+        """Maximum number of files per task."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
-        """Open files; called in any process."""
+        """Open files in any process."""
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
         """Open files in ``number`` threads of this process."""
 
 
 Workers = Callable[[Job, Sequence[NumberedFile]], Outcomes]
-"""Runs a job on numbered files, and yields the outcomes."""
+"""A function that runs a job on numbered files, and yields the outcomes."""
 Work = Callable[[Sequence[NumberedFile]], Any]
-"""Returns the outcomes of numbered files."""
+"""A function that returns the outcomes of numbered files."""
 
 LAST_PIECES = 4
-"""Minimum number of tasks, per worker, into which the remaining files are split."""
+"""Minimum number of tasks per worker into which the remaining files are split."""
 PIECES_AHEAD = 4
 """Maximum number of submitted tasks per worker."""
 NEXT_PIECES = 2
-"""Maximum number of submitted tasks per local process: the running one, and the next."""
+"""Maximum number of submitted tasks per local process: the running task and the next."""
 QUICK_SECONDS, GROWTH = 0.1, 4
-"""A task that took less than `QUICK_SECONDS` is followed by one of `GROWTH` times as many files."""
+"""After a task of less than `QUICK_SECONDS`, the next has `GROWTH` times as many files."""
 UNKNOWN_WORKERS = 64
-"""The assumed number of workers of an executor, which does not report it."""
+"""The assumed number of workers of an executor, as it does not report the number."""
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
@@ -185,7 +185,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
 def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in ``number`` local processes, since the HDF5 library is single-threaded.
 
-    This process opens files as well, and begins before the others have started.
+    This process opens files as well, and begins before the other processes have started.
     """
     ahead = NEXT_PIECES * (number - 1)
     with start_processes(number - 1) as (pool, can_start):
@@ -205,7 +205,7 @@ def open_in_executor(
 ) -> Outcomes:
     """Open files in an executor, and yield outcomes as its tasks finish.
 
-    The executor runs ``work``, by default the job; at most ``ahead`` tasks are submitted at a time.
+    The executor runs ``work``, by default the job, with at most ``ahead`` tasks at a time.
     With ``helps``, this process opens files as well, whenever no task has finished. Until
     ``can_start`` returns true, no task is submitted, and this process opens a few files at a time.
     """
@@ -214,7 +214,7 @@ def open_in_executor(
     most = job.smallest
 
     def size() -> int:
-        """Return the number of files of the next task: fewer at the end, to keep all busy."""
+        """Return the number of files of the next task; fewer at the end, to keep workers busy."""
         return max(job.smallest, min(job.largest, (count - begin) // (workers * LAST_PIECES)))
 
     try:
@@ -241,6 +241,7 @@ def open_in_executor(
 
 
 def _take_result(future: Future[Any], tasks: dict[Future[Any], Sequence[NumberedFile]]) -> Any:
+    """Return the result of a finished task; explain the error if its process has died."""
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -257,7 +258,7 @@ def _take_result(future: Future[Any], tasks: dict[Future[Any], Sequence[Numbered
 
 
 def find_client(parallel: Any) -> Any:
-    """Return the dask client of ``parallel``, if it is a client or ``"dask"``, else None."""
+    """Return the dask client if ``parallel`` is a client or ``"dask"``, otherwise None."""
     if isinstance(parallel, str) and parallel == "dask":
         try:
             from distributed import get_client
@@ -272,7 +273,7 @@ def find_client(parallel: Any) -> Any:
                 "parallel='dask': there is no client of dask here; make one with "
                 "`from distributed import Client; client = Client()`, or give an address to it"
             ) from error
-    # if distributed was never imported, no client can exist
+    # there is no client if distributed was never imported
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(parallel, distributed.Client):
         return None
@@ -282,9 +283,9 @@ def find_client(parallel: Any) -> Any:
 
 
 class _OutcomeList:
-    """The outcomes of a task, as one object for dask.
+    """The outcomes of a task, as a single object for dask.
 
-    dask would serialise the items of a list separately, and copy objects that they share.
+    dask would serialize the items of a list separately, and so copy objects that they share.
     """
 
     def __init__(self, job: Job, items: Sequence[NumberedFile]) -> None:
@@ -306,15 +307,15 @@ def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Out
 # ---------------------------------------------------------------------- processes
 
 GRACE_SECONDS = 1.0
-"""Seconds that a worker process has to finish its task after its parent has ended."""
+"""Seconds in which a worker process may finish its task after its parent has ended."""
 NOTICE_SECONDS = 0.2
 """Seconds after an error until worker processes are told to exit."""
 # a forked process could inherit locks that threads of this process hold
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
-"""Modules that the fork server imports once, instead of each process for about a second.
+"""Modules that the fork server imports once, which would take each process about a second.
 
-Replaces a preload list that the user may have set before the server starts.
+They replace any preload list that the user has set before the server starts.
 """
 
 _IDLE = threading.Event()
@@ -325,12 +326,12 @@ _IMPORTED = threading.Event()
 
 @contextmanager
 def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
-    """Start a pool of processes that run until the end of the block; an error ends them soon.
+    """Start a pool of processes that end with the block, soon after any error.
 
     Also yields a function that returns whether tasks can be submitted without delay. The first
     submitted task would block until the fork server has imported all modules.
     """
-    # starting a process would raise a similar error later, in another thread
+    # otherwise a similar error would be raised later, in another thread
     check_script(number)
     if current_process().daemon:
         raise RuntimeError(
@@ -346,7 +347,7 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     try:
         yield pool, _IMPORTED.is_set
     except BaseException:
-        # let the pool cancel pending tasks first, which it would otherwise report as lost
+        # first let the pool cancel pending tasks, or it would report them as lost
         timer.start()
         raise
     finally:
@@ -359,12 +360,12 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
 def _start_fork_server() -> None:
     """Start the fork server, if there is one, and wait until it has imported all modules.
 
-    Starting a process implies that the imports are done.
+    Once a process has started, the imports are done.
     """
     if METHOD == "forkserver":
         context: Any = get_context(METHOD)
         context.set_forkserver_preload(PRELOADED)
-        # errors occur again when the first task is submitted
+        # suppress errors, since they occur again when the first task is submitted
         with suppress(OSError, EOFError, RuntimeError):
             process = context.Process(target=int, daemon=True)
             process.start()
@@ -373,7 +374,7 @@ def _start_fork_server() -> None:
 
 
 def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
-    """Run the job in a worker process, marking the process as busy."""
+    """Run the job in a worker process, which is marked as busy."""
     _IDLE.clear()
     try:
         return job(items)
@@ -382,13 +383,15 @@ def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
 
 
 def _watch_parent(pipe: Connection) -> None:
-    # all processes of a terminal receive an interrupt, but only the parent handles it
+    """Make a worker process exit when its parent closes the pipe."""
+    # an interrupt reaches all processes of a terminal, but only the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _IDLE.set()
     threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
 
 
 def _exit_with_parent(pipe: Connection) -> None:
+    """Wait until the parent closes the pipe, then exit after a running task or `GRACE_SECONDS`."""
     try:
         pipe.recv_bytes()
     except (EOFError, OSError):
@@ -400,7 +403,7 @@ def _exit_with_parent(pipe: Connection) -> None:
 
 
 GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
-"""Conditions that guard code of a script that must not run when it is imported."""
+"""Conditions that guard code of a script from running when the script is imported."""
 
 
 def check_script(number: int) -> None:
@@ -410,11 +413,11 @@ def check_script(number: int) -> None:
     that process, which eventually breaks the pool of the parent. Scripts with other conditions on
     ``__name__`` are accepted.
     """
-    # raises an error while this process is being spawned
+    # this raises an error while the current process is being spawned
     data = get_preparation_data("virtualds")
     script = getattr(sys.modules["__main__"], "__file__", None)
     if data.get("init_main_from_name", "__main__").endswith("__main__"):
-        # a package run with -m is not imported again
+        # a package that was run with -m is not imported again
         script = data.get("init_main_from_path")
     frame = None if script is None else _find_top_frame(script)
     if script is not None and frame is not None and _is_run_again(script, frame.f_lineno):
@@ -426,12 +429,12 @@ def check_script(number: int) -> None:
 
 
 def _find_top_frame(script: str) -> FrameType | None:
-    """Return the top-level frame of a script if it is on the call stack, else None."""
+    """Return the top-level frame of a script if it is on the call stack, otherwise None."""
     variables = vars(sys.modules["__main__"])
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        # lines entered interactively after a script share its variables
+        # interactive lines after a script have the same variables
         is_there = frame.f_globals is variables and code.co_name == "<module>"
         if is_there and os.path.abspath(code.co_filename) == os.path.abspath(script):
             return frame
@@ -440,12 +443,12 @@ def _find_top_frame(script: str) -> FrameType | None:
 
 
 def _is_run_again(script: str, line: int) -> bool:
-    """Return whether importing a script would run a line; False if that is unknown."""
+    """Return whether a line runs when the script is imported; False if that is unknown."""
     try:
         with tokenize.open(script) as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
-        return False  # not readable as Python, or changed since it started
+        return False  # it is not Python, or has changed since it was started
     guards = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) in GUARDS
     ]

@@ -1,8 +1,8 @@
-"""Combines datasets with xarray, with errors that name the file, and warnings about differences.
+"""Combine datasets with xarray, name the files in errors, and warn about differences.
 
 xarray combines files with different dimensions or grids without an error: it broadcasts variables
 along dimensions that only other files have, and takes the union of different grids, so that most of
-the result is missing. The warnings detect both from names and sizes, without values.
+the result is missing. Both are detected from names, sizes and coordinates, without reading data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from virtualds.combine.ordering import (
     flatten_nested,
     is_full_grid,
     list_groups,
-    list_places,
+    list_indexed,
 )
 from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.lazy import expand_variable, get_virtual_array
@@ -50,15 +50,15 @@ from virtualds.errors import (
 Indexes = Mapping[Any, "pd.Index[Any]"]
 """The pandas index of each dimension."""
 Combine = Callable[[Nested], Any]
-"""Combines nested lists of datasets."""
+"""A function that combines nested lists of datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not fit together."""
-IF_UNFILLED = (
+FILL_VALUE_REMEDY = (
     "give one (fill_value={{{name!r}: {value}}}), convert it to float in preprocess= "
     "(ds.assign({name}=ds.{name}.astype('f8')) stays virtual), or leave it out "
     "(drop_variables={name!r})"
 )
-"""The remedy for a variable to pad whose dtype has no missing value."""
+"""The remedy for padded variables whose dtype has no missing value."""
 COMBINE_METHODS = ("by_coords", "nested")
 PASSED_TO_XARRAY = ("fill_value",)
 """Keyword arguments that are passed on to xarray unchanged."""
@@ -69,15 +69,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "join": ("outer", "inner", "left", "right", "exact", "override"),
     "combine_attrs": ("override", "drop", "identical", "no_conflicts", "drop_conflicts"),
 }
-"""The strings that options of xarray accept; some also accept names or a function."""
+"""The strings that options of xarray accept; some options also accept names or a function."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """The method of xarray, the dimensions and the options for combining datasets.
+    """Combines datasets with a method of xarray, along dimensions and with options.
 
-    ``arrangement`` is how datasets are ordered before that, and ``pad`` are dimensions along which
-    shorter ones are padded. Raises `ValueError` for an unknown method or value of an option.
+    ``arrangement`` is how datasets are ordered before, and ``pad`` are dimensions along which
+    shorter datasets are padded. Raises `ValueError` for an unknown method or value of an option.
     """
 
     combine: str
@@ -104,24 +104,25 @@ class Combination:
 
     @property
     def dims(self) -> tuple[Any, ...]:
-        """The dimensions to join along, outermost first; empty if coordinates decide."""
+        """The dimensions to join along, outermost first; empty if coordinates determine them."""
         if self.combine == "by_coords":
             return ()
         has_several = isinstance(self.concat_dim, list | tuple)
         return tuple(self.concat_dim) if has_several else (self.concat_dim,)
 
     def __call__(self, datasets: Nested) -> Any:
-        """Combine nested datasets or trees."""
+        """Combine nested datasets or trees, and return the result."""
         if self.combine == "by_coords":
             return xr.combine_by_coords(datasets, **self.options)
         if len(self.dims) == 1:
             return self._concatenate(datasets, self.dims[0])
-        placed = list_places(datasets)
-        is_grid = is_full_grid(placed) and {len(path) for path, _ in placed} == {len(self.dims)}
+        elements = list_indexed(datasets)
+        depths = {len(indexes) for indexes, _ in elements}
+        is_grid = is_full_grid(elements) and depths == {len(self.dims)}
         if is_grid and self.find_new_dims(datasets):
             combined: Any = datasets
             for dim in self.dims:
-                # outermost first, as in xarray, which determines the order of new dimensions
+                # outermost first, as in xarray, since this determines the order of new dimensions
                 combined = self._stack(combined, dim)
             return combined
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
@@ -142,7 +143,7 @@ class Combination:
             return self._concatenate(datasets, dim)
         rows = [self.combine_rows(row, level + 1) for row in datasets]
         if all(isinstance(row, xr.DataTree) and row.is_leaf for row in rows):
-            # trees with only a root
+            # these trees only have a root
             return xr.DataTree(self._join_rows([row.to_dataset() for row in rows], dim))
         return self._join_rows(rows, dim)
 
@@ -154,34 +155,34 @@ class Combination:
             combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
         else:
             combined = self._concatenate(rows, dim)
-        for name, along in shared.items():
-            indexes = {d: combined.indexes[d] for d in along}
-            join = self._join_shared if len(along) == 1 else self._join_cells
-            joined = join(rows, name, indexes)
+        for name, dims in shared.items():
+            indexes = {d: combined.indexes[d] for d in dims}
+            join = self._join_shared if len(dims) == 1 else self._join_cells
+            joined_variable = join(rows, name, indexes)
             is_coordinate = name in rows[0].coords
             combined = (combined.assign_coords if is_coordinate else combined.assign)(
-                {name: joined}
+                {name: joined_variable}
             )
         return combined
 
     def _expand_coordinates(self, rows: list[Any]) -> list[Any]:
-        """Expand coordinates of rows so that they have the same grid dimensions in all rows.
+        """Return rows whose coordinates are expanded to the same grid dimensions in all rows.
 
         In a row with one position, a coordinate may be a scalar, such as the valid time of a single
-        step, which xarray would broadcast to the positions that the row lacks.
+        step. xarray would broadcast it to the positions that the row lacks.
         """
         if not all(isinstance(row, xr.Dataset) for row in rows):
             return rows
-        grid: dict[Any, dict[Any, None]] = {}
+        grid_dims: dict[Any, dict[Any, None]] = {}
         for row in rows:
             for name in row.coords.keys() - row.indexes.keys():
                 along = [d for d in row.coords[name].dims if d in self.dims]
-                grid.setdefault(name, {}).update(dict.fromkeys(along))
+                grid_dims.setdefault(name, {}).update(dict.fromkeys(along))
         return [
             row.assign_coords(
                 {
                     name: expand_variable(row, name, [*dims, *row.variables[name].dims])
-                    for name, dims in grid.items()
+                    for name, dims in grid_dims.items()
                     if name in row.coords and _lacks_dims(row.variables[name], dims)
                 }
             )
@@ -191,32 +192,32 @@ class Combination:
     def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, list[Any]]:
         """Return variables without the dimension ``dim`` that are incomplete in single rows.
 
-        An example are the bounds of times, if members have different times. xarray would raise an
-        error because they differ. The result maps each variable to the grid dimensions along which
-        rows lack positions.
+        An example are the bounds of times if members have different times; xarray would raise an
+        error, as they differ. Returns the grid dimensions along which rows lack positions, by
+        variable.
         """
         first = rows[0]
         if dim not in _list_dims(rows) or not all(isinstance(row, xr.Dataset) for row in rows):
-            # all variables are stacked along a new dimension
+            # variables are stacked along a new dimension
             return {}
-        inner = [d for d in self.dims if d != dim and d in first.indexes]
-        differing = {d for d in inner if not _have_index(rows, d, first.indexes[d])}
+        other_dims = [d for d in self.dims if d != dim and d in first.indexes]
+        differing = {d for d in other_dims if not _have_index(rows, d, first.indexes[d])}
         shared = {}
         for name, variable in first.variables.items():
-            along = [d for d in inner if d in variable.dims]
+            grid_dims = [d for d in other_dims if d in variable.dims]
             option = "coords" if name in first.coords else "data_vars"
             if self.options.get(option) == "all":
                 continue
             others = [row.variables[name] for row in rows if name in row.variables]
-            if len(along) > 1:
+            if len(grid_dims) > 1:
                 # a row may lack any cells, so the dtype must have a missing value
                 dtypes = {other.dtype for other in others}
                 is_shared = len(dtypes) == 1 and has_missing_value(variable.dtype)
             else:
-                is_shared = not differing.isdisjoint(along)
+                is_shared = not differing.isdisjoint(grid_dims)
             is_shared &= dim not in variable.dims and name not in variable.dims
             if is_shared and [other.dims for other in others] == [variable.dims] * len(rows):
-                shared[name] = along
+                shared[name] = grid_dims
         return shared
 
     def _join_shared(self, rows: Sequence[xr.Dataset], name: Any, indexes: Indexes) -> Any:
@@ -255,10 +256,10 @@ class Combination:
         order = rows[::-1] if (is_first := self.options.get("compat") == "override") else rows
         joined = order[0][name].reindex(indexes).variable
         for row in order[1:]:
-            places = {dim: index.get_indexer(row.indexes[dim]) for dim, index in indexes.items()}
+            positions = {dim: index.get_indexer(row.indexes[dim]) for dim, index in indexes.items()}
             new = row.variables[name]
             try:
-                data: Any = put_boxes(joined, new, places, replaced=None if is_first else ())
+                data: Any = put_boxes(joined, new, positions, replaced=None if is_first else ())
             except CombineError as error:
                 raise _make_conflict(row, name, *indexes) from error
             joined = joined if data is None else joined.copy(data=data)
@@ -267,7 +268,7 @@ class Combination:
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
         """Concatenate datasets along a dimension, or stack them along a new one.
 
-        For a new dimension, "minimal" is replaced, which xarray would reject: data variables are
+        For a new dimension, "minimal", which xarray rejects, is replaced: data variables are
         stacked, and coordinates if they differ, as by `xarray.open_mfdataset`.
         """
         options = self.options
@@ -278,13 +279,13 @@ class Combination:
         return xr.combine_nested(datasets, concat_dim=dim, **options)
 
     def pad_datasets(self, opened: Mapping[int, Any], names: Sequence[Any]) -> Mapping[int, Any]:
-        """Pad datasets or trees, given by the index of their file, to the same lengths.
+        """Pad datasets or trees, given by file index, to the same lengths.
 
-        Groups of a tree are padded one by one, at least to the length of the groups above them.
+        Each group of a tree is padded at least to the length of its parent group.
         """
         if not self.pad:
             return opened
-        padding = Padding(self.pad, self.options.get("fill_value"), IF_UNFILLED)
+        padding = Padding(self.pad, self.options.get("fill_value"), FILL_VALUE_REMEDY)
         padding.check_dims(_list_dims([*opened.values()]), self.dims)
         is_new = bool(self.find_new_dims([*opened.values()]))
         nodes: dict[int, dict[str, xr.Dataset]] = {n: list_groups(o) for n, o in opened.items()}
@@ -292,15 +293,15 @@ class Combination:
         for path in dict.fromkeys(path for groups in nodes.values() for path in groups):
             parts = {number: groups[path] for number, groups in nodes.items() if path in groups}
             files = [without_secrets(str(names[number])) for number in parts]
-            above = lengths.get(path.rpartition("/")[0] or "/", {})
+            parent_lengths = lengths.get(path.rpartition("/")[0] or "/", {})
             padded = padding.pad(
                 files,
                 [*parts.values()],
                 () if is_new else self._list_not_concatenated([*parts.values()]),
                 compares=self.options.get("compat") != "override",
-                min_sizes=above,
+                min_sizes=parent_lengths,
             )
-            sizes = [above, *(part.sizes for part in padded)]
+            sizes = [parent_lengths, *(part.sizes for part in padded)]
             lengths[path] = {
                 dim: max(part_sizes.get(dim, 0) for part_sizes in sizes) for dim in self.pad
             }
@@ -314,9 +315,9 @@ class Combination:
         }
 
     def _list_not_concatenated(self, parts: Sequence[xr.Dataset]) -> set[Any]:
-        """Return the variables that are not concatenated, and so must be equal in all files."""
+        """Return the variables that must be equal in all files, as they are not concatenated."""
         joined = {*self.dims} or _find_joined(self, dict(enumerate(parts))) - {*self.pad}
-        others, concatenated = set[Any](), set[Any]()
+        not_concatenated, concatenated = set[Any](), set[Any]()
         for part in parts:
             for name, variable in part.variables.items():
                 option = self.options.get("coords" if name in part.coords else "data_vars")
@@ -324,8 +325,8 @@ class Combination:
                     isinstance(option, list) and name not in option
                 )
                 is_not_concatenated &= joined.isdisjoint(variable.dims)
-                (others if is_not_concatenated else concatenated).add(name)
-        return others - concatenated
+                (not_concatenated if is_not_concatenated else concatenated).add(name)
+        return not_concatenated - concatenated
 
     def find_new_dims(self, datasets: Nested) -> list[Any]:
         """Return the dimensions of ``dims`` that no dataset has."""
@@ -333,7 +334,7 @@ class Combination:
         return [dim for dim in self.dims if dim is not None and dim not in present]
 
     def check_dims(self, datasets: Nested) -> None:
-        """Raise an error if a new dimension looks like a misspelt dimension of the datasets."""
+        """Raise `CombineError` if a new dimension looks like a misspelt one of the datasets."""
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
@@ -349,13 +350,13 @@ def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
 
 
 def _have_index(rows: Sequence[xr.Dataset], dim: Any, index: pd.Index[Any]) -> bool:
-    """Return whether all rows have the given index along a dimension, or one has none."""
+    """Return whether all rows have the given index along a dimension, or any row has none."""
     indexes = [row.indexes.get(dim) for row in rows]
     return any(other is None for other in indexes) or all(map(index.equals, indexes))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Raise an error if a dimension that no file has looks like a misspelt one."""
+    """Raise `CombineError` if a dimension that no file has looks like a misspelt one."""
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
@@ -372,7 +373,7 @@ def _list_parts(datasets: Nested) -> Iterator[Any]:
 
 
 def _list_dims(datasets: Nested) -> dict[Any, None]:
-    """Return the distinct dimensions of datasets or trees, as the keys of a dict."""
+    """Return the unique dimensions of datasets or trees, as the keys of a dict."""
     return dict.fromkeys(dim for part in _list_parts(datasets) for dim in part.dims)
 
 
@@ -383,9 +384,9 @@ CONCATENATING_OPTIONS: tuple[dict[str, str], ...] = (
     {"data_vars": "different"},
     {"coords": "different", "data_vars": "different"},
 )
-"""Options that concatenate variables that differ between files, to be tried in this order."""
+"""Options that concatenate variables that differ between files, in the order of trial."""
 OVERRIDE_ADVICE = re.compile(r"[^.]*compat='override'\.?")
-"""xarray's advice for differing values, which would use those of the first file for all."""
+"""Advice of xarray that would use the values of the first file for all files."""
 
 
 def combine_with_file_names(
@@ -395,7 +396,7 @@ def combine_with_file_names(
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine nested datasets; add notes to errors about the files and the first that does not fit.
+    """Combine nested datasets; add notes to errors, with the first file that does not fit.
 
     ``dims`` are the dimensions to join along, if given; ``files`` and ``opened`` are the files and
     their datasets, in order.
@@ -432,15 +433,15 @@ def combine_with_file_names(
             error.add_note(f"{names[number]} is the first file that does not combine with {before}")
         if (difference := find_first_difference(names, opened, dims)) is not None:
             error.add_note(difference)
-        if ragged := _list_ragged(opened, dims or ()):
+        if ragged := _list_ragged_dims(opened, dims or ()):
             pad = repr(ragged[0] if len(ragged) == 1 else ragged)
             error.add_note(f"to fill what shorter files lack with missing values, pass pad={pad}")
         error.add_note("virtualds.diagnose(files) shows all differences, and what to do about each")
         raise
 
 
-def _list_ragged(opened: Iterable[Any], joined: Collection[Any]) -> list[str]:
-    """Return dimensions without coordinates whose length differs between datasets."""
+def _list_ragged_dims(opened: Iterable[Any], joined: Collection[Any]) -> list[str]:
+    """Return the dimensions without coordinates whose length differs between datasets."""
     sizes: dict[tuple[str, Any], set[int]] = defaultdict(set)
     for dataset in opened:
         for path, part in list_groups(dataset, inherit=True).items():
@@ -458,7 +459,7 @@ def format_options(options: Mapping[str, str]) -> str:
 def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
     """Return the index of the first dataset that does not combine with those before it, or None.
 
-    It uses a galloping search, and returns None for nested lists.
+    This is a galloping search. It returns None for nested lists.
     """
     if len(datasets) < 2 or any(isinstance(item, list) for item in datasets):
         return None
@@ -475,6 +476,7 @@ def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
 
 
 def _can_combine(combine: Combine, datasets: Nested) -> bool:
+    """Return whether datasets combine without an error."""
     try:
         combine(datasets)
     except COMBINE_ERRORS:
@@ -489,7 +491,7 @@ Parts = Mapping[Any, xr.Dataset]
 
 
 def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]]:
-    """Group datasets by their names of variables with a dimension, or of data variables."""
+    """Group datasets by the names of their variables with a dimension, or of data variables."""
     groups: dict[frozenset[Any], list[Any]] = defaultdict(list)
     for part in parts:
         names = part.data_vars if dim is None else part.variables
@@ -500,7 +502,7 @@ def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]
 def _list_indexes(
     parts: Iterable[Any], dims: Collection[Any] | None = None
 ) -> dict[Any, list[Any]]:
-    """Return the indexes of datasets by dimension, for all or some dimensions."""
+    """Return the indexes of datasets along all or some dimensions, by dimension."""
     indexes: dict[Any, list[pd.Index[Any]]] = defaultdict(list)
     for part in parts:
         for dim, index in part.indexes.items():
@@ -509,7 +511,8 @@ def _list_indexes(
     return indexes
 
 
-def _differ(indexes: Sequence[pd.Index[Any]]) -> bool:
+def _have_differences(indexes: Sequence[pd.Index[Any]]) -> bool:
+    """Return whether some indexes differ."""
     return not all(map(indexes[0].equals, indexes[1:]))
 
 
@@ -520,10 +523,10 @@ INDEX_BYTES = 8
 
 
 def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
-    """Raise an error for dimensions that are so long that xarray would run out of memory.
+    """Raise an error for dimensions so long that xarray would run out of memory.
 
     Concatenation creates a mask as long as the joined dimension; reindexing creates an index for
-    other dimensions. Dimensions with an index are in memory already. ``dims`` are the dimensions
+    other dimensions. Dimensions with an index are already in memory. ``dims`` are the dimensions
     along which files are joined, if given.
     """
     groups: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -559,7 +562,7 @@ def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bo
     for group in groups:
         variables = [v for v in group[0].variables.values() if dim in v.dims]
         indexes = _list_indexes(group, {d for v in variables for d in v.dims if d not in joined})
-        if sum(map(_differ, indexes.values())) > (0 if joined else 1):
+        if sum(map(_have_differences, indexes.values())) > (0 if joined else 1):
             return True
         unions.append({d: index.append(more).unique() for d, (index, *more) in indexes.items()})
     first = unions[0]
@@ -570,24 +573,26 @@ def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bo
 # ---------------------------------------------------------------------- warnings
 
 MAX_NAMES = 3
-"""Maximum number of variables, files or grids that a sentence names."""
-SILENCE = (
+"""Maximum number of variables, files or grids named in a sentence."""
+SILENCING_ADVICE = (
     "if this is meant, silence the warning: "
     'warnings.simplefilter("ignore", virtualds.CombineWarning)'
 )
-EQUAL_DIMENSIONS = "make the dimensions equal in preprocess= (ds.isel, ds.squeeze, ds.expand_dims)"
+DIMENSIONS_REMEDY = "make the dimensions equal in preprocess= (ds.isel, ds.squeeze, ds.expand_dims)"
 Dims = tuple[str, ...]
 
 
 def warn_about_differences(
     combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
 ) -> None:
-    """Warn once if combining files has broadcast variables, or has merged different grids."""
+    """Warn once if variables were broadcast, or different grids were merged."""
     sentences: list[str] = []
-    groups = {file: list_groups(file_groups) for file, file_groups in opened.items()}
+    groups_by_file = {file: list_groups(file_groups) for file, file_groups in opened.items()}
     for path, result in list_groups(combined).items():
         parts = {
-            file: file_groups[path] for file, file_groups in groups.items() if path in file_groups
+            file: file_groups[path]
+            for file, file_groups in groups_by_file.items()
+            if path in file_groups
         }
         joined = _find_joined(combination, parts)
         sentences += _describe_broadcasts(parts, result, joined)
@@ -595,7 +600,7 @@ def warn_about_differences(
             sentences += _describe_merged_grids(combination, parts, result, joined)
     if sentences:
         text = "\n  ".join(
-            [f"the {len(opened)} files combine, but are not alike", *sentences, SILENCE]
+            [f"the {len(opened)} files combine, but are not alike", *sentences, SILENCING_ADVICE]
         )
         warn_user(without_secrets(text), CombineWarning)
 
@@ -603,8 +608,8 @@ def warn_about_differences(
 def _find_joined(combination: Combination, parts: Parts) -> set[Any]:
     """Return the dimensions along which files are concatenated.
 
-    If coordinates decide, these are dimensions along which files with the same variables begin with
-    different values, as `xarray.combine_by_coords` infers them.
+    If coordinates determine them, these are dimensions along which files with the same variables
+    begin with different values, as in `xarray.combine_by_coords`.
     """
     if combination.combine == "nested":
         return set(combination.dims)
@@ -631,7 +636,7 @@ def _describe_broadcasts(
     for (usual, other, files), names in differing.items():
         used_names = {str(name) for file in files for name in parts[file].variables}
         renamed = find_renamed(usual, other, used_names)
-        remedy = f"rename it: preprocess={format_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
+        remedy = f"rename it: preprocess={format_rename(renamed)}" if renamed else DIMENSIONS_REMEDY
         yield (
             f"{format_names(map(repr, names), MAX_NAMES)}: ({', '.join(other)}) in "
             f"{format_names(files, MAX_NAMES)}, ({', '.join(usual)}) in others: repeated along "
@@ -640,7 +645,7 @@ def _describe_broadcasts(
 
 
 def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dims, list[str]]:
-    """Group files by the dimensions of a variable, in any order and without joined ones."""
+    """Group files by the dimensions of a variable, in any order, without joined dimensions."""
     first_order: dict[frozenset[str], Dims] = {}
     files_by_dims: dict[Dims, list[str]] = defaultdict(list)
     for file, part in parts.items():
@@ -657,29 +662,29 @@ def _describe_merged_grids(
 
     Times are ignored, since members and variables often begin or end at different times.
     """
-    for dim, union in result.indexes.items():
-        is_time = isinstance(union, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
+    for dim, merged in result.indexes.items():
+        is_time = isinstance(merged, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
         if dim in joined or dim not in result.sizes or is_time:
             continue
         indexes = {file: part.indexes[dim] for file, part in parts.items() if dim in part.indexes}
-        is_filled = any(index.size < union.size for index in indexes.values())
-        if is_filled and _is_mixed(combination, parts, dim, union):
+        is_filled = any(index.size < merged.size for index in indexes.values())
+        if is_filled and _is_mixed(combination, parts, dim, merged):
             grids: dict[str, list[str]] = defaultdict(list)
             for file, index in indexes.items():
                 grids[digest_values(index.values)].append(file)
             largest = sorted(grids.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
-            places = "; ".join(
+            listing = "; ".join(
                 f"{grid} in {format_names(files, MAX_NAMES)}" for grid, files in largest
             )
             yield (
-                f"{str(dim)!r}: {places}: united to {union.size:,} values, and filled where a file "
-                f"has none; leave out the files of another grid, or open them apart "
+                f"{str(dim)!r}: {listing}: united to {merged.size:,} values, and filled where a "
+                f"file has none; leave out the files of another grid, or open them apart "
                 f'(join="exact" refuses them)'
             )
 
 
 def _is_mixed(combination: Combination, parts: Parts, dim: Any, merged: pd.Index[Any]) -> bool:
-    """Return whether files have different grids, instead of covering parts of one.
+    """Return whether files have different grids, rather than parts of one grid.
 
     Merged files may cover different parts, such as years that one variable lacks. Files that are
     concatenated along another dimension may not.
@@ -688,14 +693,14 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, merged: pd.Index
     if not (is_nested and set(combination.dims) <= {None}):
         groups = [all_parts] if is_nested else _group_by_variables(all_parts)
         lists = [indexes for group in groups if (indexes := _list_indexes(group).get(dim))]
-        if any(map(_differ, lists)):
+        if any(map(_have_differences, lists)):
             return True
-    # whether a file lacks elements of the merged grid between its own
+    # a file of another grid lacks elements of the merged grid between its own
     indexes = [index for index in _list_indexes(all_parts)[dim] if index.size]
     positions = map(merged.get_indexer, indexes if merged.is_unique else ())
     return any(found.max() - found.min() + 1 > found.size for found in positions)
 
 
 def _lacks_dims(variable: xr.Variable, dims: Collection[Any]) -> bool:
-    """Return whether a variable in memory lacks some dimensions."""
+    """Return whether a variable is in memory and lacks some dimensions."""
     return get_virtual_array(variable) is None and not {*dims} <= {*variable.dims}

@@ -1,4 +1,4 @@
-"""`sync`, which updates a reference set to the current state of its files in one commit."""
+"""Update a reference set to the current state of its files in one commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, check_names, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
-from virtualds.combine.xarray_combine import IF_UNFILLED, PASSED_TO_XARRAY
+from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.keywords import check_choice, check_types, find_arguments, to_names
 from virtualds.datasets.location import Location, explain_both_options
@@ -49,10 +49,10 @@ from virtualds.syncing.files import (
     Changes,
     FileOpener,
     KnownFiles,
-    Newest,
-    SetFileReader,
+    SourceListReader,
     Urls,
-    list_archive,
+    VersionPattern,
+    list_with_sidecars,
 )
 from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
 from virtualds.syncing.update import GroupOutcome, Update
@@ -68,7 +68,7 @@ from virtualds.writing.write import (
     put_variables,
 )
 
-MEANINGS = {
+SECTION_TITLES = {
     "added": "Added",
     "replaced": "Replaced, since they have changed or the set has other parts of them now",
     "dropped": "Dropped from the set",
@@ -77,7 +77,7 @@ MEANINGS = {
     "outside": "Not in the set, since they are older than its window",
     "repeated": "A second name of another file, and left out",
 }
-"""Titles of lists of files, by attribute of `SyncReport`."""
+"""Titles of the lists of files of a report, by attribute of `SyncReport`."""
 
 
 @public
@@ -153,12 +153,12 @@ class SyncReport(Report):
         return not self.dry_run and bool(self.added or self.replaced or self.dropped)
 
     def _iterate_blocks(self) -> Iterator[Block]:
-        names = (*MEANINGS, "waiting", "failed", "damaged")
+        names = (*SECTION_TITLES, "waiting", "failed", "damaged")
         counts = {name: len(getattr(self, name)) for name in names}
         counts["unchanged"] = self.unchanged
-        words = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        none = "" if self.exists else "; no set was written"
-        none = "; a dry run, which wrote nothing" if self.dry_run else none
+        summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        note = "" if self.exists else "; no set was written"
+        note = "; a dry run, which wrote nothing" if self.dry_run else note
         waiting, count = "", len(self.waiting)
         if count:
             they, them = ("it is", "it") if count == 1 else ("they are", "them")
@@ -166,11 +166,11 @@ class SyncReport(Report):
                 f"{format_count(count, 'file')} changed less than {self.settle:g} s ago; {they} "
                 f"left for the next run (settle={self.settle:g}; --settle 0 takes {them} now)"
             )
-        yield Heading(f"{self.target}: {words or 'nothing to do'}{none}", [waiting])
-        for name, meaning in MEANINGS.items():
+        yield Heading(f"{self.target}: {summary or 'nothing to do'}{note}", [waiting])
+        for name, title in SECTION_TITLES.items():
             urls = getattr(self, name)
             lines = [*urls[:SHOWN_ROWS], format_remainder(len(urls) - SHOWN_ROWS)]
-            yield Section(meaning, lines, f"{len(urls):,}")
+            yield Section(title, lines, f"{len(urls):,}")
         yield list_left_out("Failed", self.failed)
         yield list_left_out("Damaged parts, left out", self.damaged)
 
@@ -178,27 +178,33 @@ class SyncReport(Report):
         return f"<SyncReport {self}>"
 
 
-# ---------------------------------------------------------------------- update
+# ---------------------------------------------------------------------- dimensions
 
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
 """Remedy for files that only the format zarr-v3 can store."""
 
 
-def check_dimensions(group: ManifestGroup, reader: SetFileReader, joined: Sequence[str]) -> None:
-    """Raise an error if the files of a set are not joined along the given dimensions.
+def check_dimensions(
+    group: ManifestGroup, reader: SourceListReader, concat_dims: Sequence[str]
+) -> None:
+    """Raise `CombineError` if the files of a set are not joined along the given dimensions.
 
     For most sets, this reads only two references.
     """
     dims = sorted({dim for v in group.variables.values() for dim in v.dims})
-    concat_dim = next((dim for dim in joined if dim not in dims), joined[0])
+    concat_dim = next((dim for dim in concat_dims if dim not in dims), concat_dims[0])
     if concat_dim not in dims:
         raise CombineError(
             f"concat_dim {concat_dim!r}: the set {reader.root} has {dims}; name the one along "
             f"which its files follow each other"
         )
     files = reader.tabulate(group).urls
-    along = [v for v in group.variables.values() if concat_dim in v.dims]
-    if len(joined) > 1 or len(files) < 2 or any(_spans_several_files(v, concat_dim) for v in along):
+    variables = [v for v in group.variables.values() if concat_dim in v.dims]
+    if (
+        len(concat_dims) > 1
+        or len(files) < 2
+        or any(_spans_several_files(v, concat_dim) for v in variables)
+    ):
         return
     partial_dims = list_partly_covered_dims(to_virtual_dataset(group), {str(files[0])})
     if partial_dims and concat_dim not in partial_dims:
@@ -216,16 +222,16 @@ def _spans_several_files(variable: ManifestVariable, dim: str) -> bool:
         return False
     first = tuple(slice(0, 1) for _ in variable.dims)
     last = tuple(slice(-1, None) if d == dim else slice(0, 1) for d in variable.dims)
-    ends: Any = (data[first], data[last])
-    begin, end = ({file.url for file in chunk.sources} for chunk in ends)
-    return bool(begin and end and begin != end)
+    corners: Any = (data[first], data[last])
+    first_urls, last_urls = ({file.url for file in chunk.sources} for chunk in corners)
+    return bool(first_urls and last_urls and first_urls != last_urls)
 
 
 # ---------------------------------------------------------------------- groups
 
 
 class GroupPlan(NamedTuple):
-    """The planned update of a group of a set.
+    """The plan to update a group of a set.
 
     ``before`` are the files of the group before the update, None for a new group.
     """
@@ -236,10 +242,10 @@ class GroupPlan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Archive:
-    """The files from which a set is made, and how they are opened.
+class SourceCollection:
+    """The files of which a set is made, and the options for opening them.
 
-    ``paths`` are joined along ``dims``. ``tree`` is a template of the path of the group of each
+    ``paths`` are joined along ``dims``. ``tree`` is a template for the path of the group of each
     file; None is the root. Coordinates along ``loaded`` dimensions are loaded, since they decide
     which files are used.
     """
@@ -254,35 +260,37 @@ class Archive:
 
     @property
     def options(self) -> StorageOptions | None:
-        """Access options of the files."""
+        """The access options of the files."""
         return StorageOptions.of(self.storage_options)
 
     @cached_property
     def pattern(self) -> PathPattern | None:
-        """The pattern of the files, if it has names."""
+        """The pattern of the files if it has names, otherwise None."""
         return find_pattern(self.paths)
 
-    def compare(
+    def plan_updates(
         self,
         root: ManifestGroup | None,
         url: str,
-        make: Callable[[SetFileReader, FileOpener], Update],
+        make_update: Callable[[SourceListReader, FileOpener], Update],
         settle: float,
     ) -> dict[str, GroupPlan]:
-        """Plan the update of each group of the set ``root`` at ``url``, after opening files."""
+        """Open files, and plan the update of each group of the set ``root`` at ``url``."""
         name = self.opening.get("newest")
         if name is not None:
             check_names(self.pattern, [name], "newest")
-        newest = None if name is None or self.pattern is None else Newest(self.pattern, name)
+        newest = (
+            None if name is None or self.pattern is None else VersionPattern(self.pattern, name)
+        )
         opening = {key: value for key, value in self.opening.items() if key != "newest"}
         opening |= {"storage_options": self.storage_options, "allow": self.allow}
         if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:
-            # the file of a position is chosen later, among new files and those of the set
+            # files are chosen later, from the new ones and those of the set
             opening["overlap"] = "keep"
-        files = self._find_groups(root, url)
+        readers = self._find_readers(root, url)
         files_by_group: dict[str, KnownFiles] = {}
         groups: dict[str, ManifestGroup] = {}
-        for path, reader in files.items():
+        for path, reader in readers.items():
             group = None if root is None else find_group(root, path)
             if group is not None and group.variables:
                 check_dimensions(group, reader, self.dims)
@@ -291,25 +299,25 @@ class Archive:
             [group_files.files for group_files in files_by_group.values()]
         )
         # list files after reading the set, so that files added in between do not seem removed
-        listed = list_archive(self.paths, self.options, known_files)
-        # a pattern may match the set, which is a netCDF file as its sources are
+        listed = list_with_sidecars(self.paths, self.options, known_files)
+        # a pattern may match the set itself, if it is a netCDF file like its sources
         listed = listed.take(np.flatnonzero(listed.names != url))
-        rows = self._group(listed.names.tolist())
-        described = listed.described
-        # values may be derived from names, so that two names of one file are different data
-        names = () if self.pattern is None else self.pattern.names
+        rows_by_path = self._group_by_path(listed.names.tolist())
+        sidecar_urls = listed.sidecar_urls
+        # values may be derived from names, so that two names of a file stand for different data
+        pattern_names = () if self.pattern is None else self.pattern.names
         every_name = any(self.opening.get(key) for key in ("preprocess", "coordinates"))
-        every_name |= not set(self.dims).isdisjoint(names)
+        every_name |= not set(self.dims).isdisjoint(pattern_names)
         plans, now = {}, time.time()
-        for path in sorted({*files, *rows}):
-            reader = files.get(path, SetFileReader(self.dims, url))
-            opener = FileOpener(self.dims, opening, self.pattern, described, self.loaded)
-            update = make(reader, opener)
+        for path in sorted({*readers, *rows_by_path}):
+            reader = readers.get(path, SourceListReader(self.dims, url))
+            opener = FileOpener(self.dims, opening, self.pattern, sidecar_urls, self.loaded)
+            update = make_update(reader, opener)
             before = files_by_group.get(path)
             find_changes = partial(
                 Changes.between,
                 before or KnownFiles(),
-                listed.take(np.array(rows.get(path, ()), np.intp)),
+                listed.take(np.array(rows_by_path.get(path, ()), np.intp)),
                 settle,
                 now,
                 every_name=every_name,
@@ -325,89 +333,88 @@ class Archive:
             plans[path] = GroupPlan(update, changes, before)
         return plans
 
-    def _group(self, urls: Sequence[str]) -> dict[str, list[int]]:
-        """Return the indexes of files by the path of their group."""
+    def _group_by_path(self, urls: Sequence[str]) -> dict[str, list[int]]:
+        """Return the indexes of urls, by the path of their group."""
         if self.tree is None:
             return {"": list(range(len(urls)))}
         return Files(list(urls), pattern=self.pattern).group_by(self.tree)
 
-    def _find_groups(self, root: ManifestGroup | None, url: str) -> dict[str, SetFileReader]:
-        """Return readers of those groups of a set that were made from files of this archive."""
+    def _find_readers(self, root: ManifestGroup | None, url: str) -> dict[str, SourceListReader]:
+        """Return readers for the groups of a set that were made from these files, by path."""
         if self.tree is None:
-            return {"": SetFileReader(self.dims, url)}
-        readers: dict[str, SetFileReader] = {}
+            return {"": SourceListReader(self.dims, url)}
+        readers: dict[str, SourceListReader] = {}
         for path, group in () if root is None else root.walk():
-            reader = SetFileReader(self.dims, url)
+            reader = SourceListReader(self.dims, url)
             known_files = reader.list_known(group)
             urls = known_files.name(known_files.files.urls[: known_files.used_count].tolist())
             matched = [url for url in urls if self.pattern is None or self.pattern.match(url)]
-            if matched and path in self._group(matched):
+            if matched and path in self._group_by_path(matched):
                 readers[path] = reader
         return readers
 
 
 def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: bool) -> SyncReport:
-    """Update all groups of a set in one commit, and return the report."""
-    # open files before the set is locked or read again, so that conflicts are rare
+    """Update all groups of a set in one commit; return the report."""
+    # open files before the set is locked or read again, to keep conflicts rare
     needed = {
         path: plan
         for path, plan in plans.items()
         if plan.update.is_needed(plan.changes, plan.before)
     }
-    done = {
+    results = {
         path: (changes, GroupOutcome((before or KnownFiles()).notes))
         for path, (_, changes, before) in plans.items()
     }
 
-    def change(root: ManifestGroup) -> ManifestGroup:
+    def update_groups(root: ManifestGroup) -> ManifestGroup:
         new_root = root
         for path, (update, changes, before) in needed.items():
             group = find_group(root, path)
             if group is None or not group.variables:
-                new_root = begin_group(new_root, path)
+                new_root = create_group(new_root, path)
                 continue
-            now = update.known.list_known(group)
+            now = update.reader.list_known(group)
             if now is not before:
-                changes = changes.still_needed(before or KnownFiles(), now)
+                changes = changes.drop_handled(before or KnownFiles(), now)
             dropped = update.list_dropped(changes)
             if len(plans) > 1 and not update.has_new(changes) and len(dropped) == now.used_count:
-                # other groups are left
+                # remove the group, since all its files are dropped
                 new_root, outcome = _remove_group(new_root, path), GroupOutcome(Notes())
             else:
                 after, outcome = update.apply(group, changes)
                 after = update.opener.check_loaded(after)
                 new_root = new_root if after is group else put_variables(new_root, path, after)
-            done[path] = changes, outcome
+            results[path] = changes, outcome
         return new_root if len(plans) == 1 or new_root is root else check_aligned(root, new_root)
 
-    def begin_group(root: ManifestGroup, path: str) -> ManifestGroup:
+    def create_group(root: ManifestGroup, path: str) -> ManifestGroup:
         update, changes, _ = plans[path]
         if len(plans) > 1 and not update.has_new(changes):
             return root
         created, outcome = update.create(changes)
-        done[path] = changes, outcome
+        results[path] = changes, outcome
         return add_group(root, path, update.opener.check_loaded(created))
 
-    def begin() -> ManifestGroup:
-        return reduce(begin_group, needed, EMPTY)
+    def create() -> ManifestGroup:
+        return reduce(create_group, needed, EMPTY)
 
     if needed:
-        # no creation if the set existed: a removed set would be recreated with only the new files
-        others = "leave the files that differ out of the pattern"
+        # do not create a set that existed before: it would only have the new files
+        remedy = "leave the files that differ out of the pattern"
         if not exists:
-            others += ", or these variables out (drop_variables=)"
-        elif any(plan.update.drops and plan.changes.removed for plan in plans.values()):
-            others += ", or keep what the set has of files that are gone (on_removed='keep')"
-        with suggest_instead(others, ZARR_V3):
-            destination.change(change, None if exists else begin)
+            remedy += ", or these variables out (drop_variables=)"
+        elif any(plan.update.drop_removed and plan.changes.removed for plan in plans.values()):
+            remedy += ", or keep what the set has of files that are gone (on_removed='keep')"
+        with suggest_instead(remedy, ZARR_V3):
+            destination.change(update_groups, None if exists else create)
     reports = [
         _report_group(plans[path].update, *outcome_of_group)
-        for path, outcome_of_group in done.items()
+        for path, outcome_of_group in results.items()
     ]
-    counted = (*MEANINGS, "waiting")
     joined: dict[str, Any] = {
-        name: tuple(url for report in reports for url in getattr(report, name))
-        for name in (*counted, "failed", "damaged")
+        name: tuple(item for report in reports for item in getattr(report, name))
+        for name in (*SECTION_TITLES, "waiting", "failed", "damaged")
     }
     return SyncReport(
         target=destination.location.url,
@@ -419,33 +426,36 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
 
 
 def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
-    """Remove a group, and groups above it that become empty."""
-    root, (above, _, _) = without_groups(root, [path]), path.rpartition("/")
-    parent = find_group(root, above)
+    """Remove a group, and parent groups that become empty; return the new root."""
+    root, (parent_path, _, _) = without_groups(root, [path]), path.rpartition("/")
+    parent = find_group(root, parent_path)
     if (
-        above
+        parent_path
         and parent is not None
         and not (parent.variables or parent.groups or parent.attributes)
     ):
-        return _remove_group(root, above)
+        return _remove_group(root, parent_path)
     return root
 
 
 def _report_group(update: Update, changes: Changes, outcome: GroupOutcome) -> SyncReport:
-    notes, added, lost, again = outcome
+    """Return the report of a group, with the outcome of its update."""
+    notes, added, released, reopened = outcome
     new, changed, failed = {*changes.new}, {*changes.changed}, update.opener.failed
-    noted = {*changes.noted, *new, *changed, *lost}
+    noted = {*changes.noted, *new, *changed, *released}
     outside, shadowed = (notes.select(kind) & noted for kind in (OUTSIDE, SHADOWED))
     left_out = outside | shadowed
     unlisted = len(new - left_out - {*added} - failed.keys())
     return SyncReport(
         target="",
         added=tuple(sorted(added)),
-        replaced=tuple(sorted((changed | {*again}) - left_out - failed.keys())),
-        dropped=(*update.list_dropped(changes), *sorted(lost)),
+        replaced=tuple(sorted((changed | {*reopened}) - left_out - failed.keys())),
+        dropped=(*update.list_dropped(changes), *sorted(released)),
         shadowed=tuple(sorted({*changes.shadowed, *shadowed})),
         outside=tuple(sorted(outside)),
-        kept=() if update.drops else tuple(url for url in changes.removed if url not in lost),
+        kept=()
+        if update.drop_removed
+        else tuple(url for url in changes.removed if url not in released),
         waiting=changes.waiting,
         repeated=changes.repeated,
         failed=tuple(failed.values()),
@@ -454,7 +464,7 @@ def _report_group(update: Update, changes: Changes, outcome: GroupOutcome) -> Sy
         - len(left_out - new - changed)
         - len({*added} - new)
         - len(failed.keys() & {*changes.reopened})
-        - len(again)
+        - len(reopened)
         + unlisted,
     )
 
@@ -621,14 +631,14 @@ def _sync(
         )
     shared_arguments = OPEN_ARGUMENTS - {"progress"}
     choices = {name: value for name, value in how.items() if name not in shared_arguments}
-    writing = WriteOptions(
+    write_options = WriteOptions(
         format, append_dim=dims[0], conflict=conflict, allow=allow, choices=choices
     )
-    # a local set needs no access options, so those of the files are used to read its references
+    # a local set has no access options of its own, so read its references with those of the files
     is_local = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
     access = target_options or (storage_options if is_local else None)
     with explain_both_options(target):
-        destination = Destination.of(Location.of(target, access), writing, sync)
+        destination = Destination.of(Location.of(target, access), write_options, sync)
         destination = replace(destination, dry_run=dry_run)
         if destination.rewrite.is_needed:
             # a set has no record of the source files of rewritten chunks
@@ -642,22 +652,24 @@ def _sync(
         note = f"{target_url}: a set changes all at once; run sync again to go on"
         with explain_interrupt(lambda: note):
             before = _open_set(destination, allow)
-            chooses = bool(window) or opening.get("overlap") in CROPPING_OVERLAPS
-            loaded = dims if chooses else ()
-            archive = Archive(paths, dims, tree, opening, storage_options, allow, loaded)
-            make = partial(
+            loads_coordinates = bool(window) or opening.get("overlap") in CROPPING_OVERLAPS
+            loaded = dims if loads_coordinates else ()
+            sources = SourceCollection(paths, dims, tree, opening, storage_options, allow, loaded)
+            make_update = partial(
                 Update,
                 dims,
-                drops=on_removed == "drop",
-                sorts=opening.get("sort", True),
+                drop_removed=on_removed == "drop",
+                sort=opening.get("sort", True),
                 overlap=opening.get("overlap", "error"),
                 window=window,
-                options=archive.options,
+                options=sources.options,
                 padding=Padding(
-                    to_names("pad", opening.get("pad")), opening.get("fill_value"), IF_UNFILLED
+                    to_names("pad", opening.get("pad")),
+                    opening.get("fill_value"),
+                    FILL_VALUE_REMEDY,
                 ),
             )
-            plans = archive.compare(before, destination.location.url, make, settle)
+            plans = sources.plan_updates(before, destination.location.url, make_update, settle)
             removed = [url for plan in plans.values() for url in plan.changes.removed]
             if on_removed == "error" and removed:
                 count = sum(plan.before.used_count for plan in plans.values() if plan.before)
@@ -672,7 +684,7 @@ def _sync(
 
 
 def _open_set(destination: Destination, allow: Allow) -> ManifestGroup | None:
-    """Open the set, or return None if it does not exist."""
+    """Open the set; return None if it does not exist."""
     options = OpenOptions(
         parser=destination.format.name,
         allow=allow,
@@ -684,7 +696,7 @@ def _open_set(destination: Destination, allow: Allow) -> ManifestGroup | None:
 
 
 def _explain_missing_set(report: SyncReport) -> str:
-    """Return the message that says why there is no set yet."""
+    """Return a message with the reasons why there is no set yet."""
     counts = len(report.waiting), len(report.failed)
     waiting, failed = (format_count(count, "file") for count in counts)
     were = "was" if counts[0] == 1 else "were"
@@ -707,14 +719,15 @@ def list_dims(concat_dim: Any) -> tuple[str, ...]:
     )
 
 
-def _make_removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
+def _make_removed_error(removed: Urls, file_count: int, location: Location) -> FileNotFoundError:
+    """Return the error for files of the set that are not listed."""
     more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
     return FileNotFoundError(
         format_message(
-            f"{without_secrets(removed[0])}{more}: not listed any more, out of {number:,} files of "
-            f"the set {location.url}, which has not been changed; if the files should be there, "
-            f"check the pattern, the disk and the credentials; if not, pass on_removed='keep' to "
-            f"keep their references, or on_removed='drop' to remove them"
+            f"{without_secrets(removed[0])}{more}: not listed any more, out of {file_count:,} "
+            f"files of the set {location.url}, which has not been changed; if the files should be "
+            f"there, check the pattern, the disk and the credentials; if not, pass "
+            f"on_removed='keep' to keep their references, or on_removed='drop' to remove them"
         )
     )
 
@@ -726,31 +739,33 @@ FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_op
 """Arguments of opening and combining files, except for ``cache``, which xarray itself has."""
 
 
-def read_archive(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
-    """Combine many files to a group, as it would be read from a set."""
+def combine_files(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
+    """Combine files into a group, as it would be read from a set."""
     options = _list_options(arguments) | {"snapshot": arguments["snapshot"]}
     return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
 
 
-def update_references(files: Any, given: Mapping[str, Any]) -> None:
-    """Update the set ``references`` to the current state of the files, without removing any.
+def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
+    """Update the set ``references`` to the current state of the files, without removing files.
 
     Raises `TypeError` without ``concat_dim``, and `FileNotFoundError` if no set was created because
     all files may still be written.
     """
-    options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
-    if given["concat_dim"] is None:
+    options = {
+        name: value for name, value in _list_options(arguments).items() if name != "concat_dim"
+    }
+    if arguments["concat_dim"] is None:
         raise TypeError(
-            f"references={os.fspath(given['references'])!r}: name the dimension along which the "
-            f"files follow each other with concat_dim="
+            f"references={os.fspath(arguments['references'])!r}: name the dimension along which "
+            f"the files follow each other with concat_dim="
         )
     report = _sync(
         _list_files(files),
-        given["references"],
-        concat_dim=given["concat_dim"],
+        arguments["references"],
+        concat_dim=arguments["concat_dim"],
         on_removed="keep",
-        settle=given["settle"],
-        target_options=given["target_options"],
+        settle=arguments["settle"],
+        target_options=arguments["target_options"],
         **options,
     )
     if not report.exists:
@@ -758,11 +773,12 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
 
 
 def _list_files(files: Any) -> Any:
+    """Return a list of a single path, since only urls and patterns may be strings."""
     return [files] if isinstance(files, os.PathLike) else files
 
 
 def _list_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the arguments for `open_virtual_mfdataset`."""
+    """Return the arguments for `open_virtual_mfdataset`."""
     options = {name: value for name, value in arguments.items() if name in FILE_ARGUMENTS}
     if options["combine"] is None:
         options["combine"] = "by_coords" if options["concat_dim"] is None else "nested"

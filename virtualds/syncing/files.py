@@ -1,7 +1,4 @@
-"""The files of a set, the files that exist now, and the differences between them.
-
-Also `FileOpener`, which opens new and changed files as one dataset.
-"""
+"""Compare the files of a set with the existing files, and open new and changed ones."""
 
 from __future__ import annotations
 
@@ -67,8 +64,8 @@ Mask = npt.NDArray[np.bool_]
 class FileOpener:
     """Opens files as one dataset, like `open_virtual_mfdataset`, and caches the datasets.
 
-    Files of a grid that may overlap are opened as several datasets (layers). ``names`` are the
-    sidecars by which files are opened. Coordinates along ``loaded`` dimensions are always loaded.
+    Files of a grid that may overlap are opened as several datasets (layers). A file in ``sidecars``
+    is opened by the url of its sidecar. Coordinates along ``loaded`` dimensions are always loaded.
     """
 
     def __init__(
@@ -76,18 +73,18 @@ class FileOpener:
         dims: Sequence[str],
         options: Mapping[str, Any],
         pattern: PathPattern | None = None,
-        names: Mapping[str, str] | None = None,
+        sidecars: Mapping[str, str] | None = None,
         loaded: Sequence[str] = (),
     ) -> None:
         self._pattern = pattern
-        self._names = names or {}
+        self._sidecars = sidecars or {}
         self._loadable = options.get("loadable_variables")
-        # optional, since a name may be that of a variable that only the set has
-        optional = {"loadable_variables": make_optional(_load_also(self._loadable, loaded))}
-        joined = dims[0] if len(dims) == 1 else list(dims)
-        self._options = {"combine": "nested", **options, **optional, "concat_dim": joined}
-        building = BuildOptions(on_error=options.get("on_error", "raise"))
-        self._stops = building.stops
+        # optional, since a variable may be in the set, but not in new files
+        optional = {"loadable_variables": make_optional(_add_loadable(self._loadable, loaded))}
+        concat_dim = dims[0] if len(dims) == 1 else list(dims)
+        self._options = {"combine": "nested", **options, **optional, "concat_dim": concat_dim}
+        build_options = BuildOptions(on_error=options.get("on_error", "raise"))
+        self._stops = build_options.stops
         self._has_layers = len(dims) > 1 and options.get("overlap") in CROPPING_OVERLAPS
         self._opened: dict[Urls, list[xr.Dataset]] = {}
         self._examples: dict[Urls, Urls] = {}
@@ -102,17 +99,18 @@ class FileOpener:
     def open_layers(self, urls: Urls) -> list[xr.Dataset]:
         """Open files as layers: several for overlapping files of a grid, otherwise one or none."""
         if urls and urls not in self._opened:
-            self._opened[urls] = self._open(urls)
+            self._opened[urls] = self._open_files(urls)
         return self._opened.get(urls, [])
 
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
-        """Check that names in ``loadable_variables`` are in the set or a file; return the group."""
+        """Return the group after checking that the set or a file has the ``loadable_variables``."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = to_names("drop_variables", self._options.get("drop_variables"))
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
         return group
 
-    def _open(self, requested: Urls) -> list[xr.Dataset]:
+    def _open_files(self, requested: Urls) -> list[xr.Dataset]:
+        """Open files, and record those that fail; return no layers if none can be opened."""
         urls = tuple(url for url in requested if self._can_be_referenced(url))
         if not urls:
             return []
@@ -126,7 +124,7 @@ class FileOpener:
 
             try:
                 access = StorageOptions.of(self._options.get("storage_options"))
-                names = [self._names.get(url, url) for url in urls]
+                names = [self._sidecars.get(url, url) for url in urls]
                 files: Any = Files(names, access, self._pattern)
                 options = {**self._options, "progress": handle_progress}
                 if self._has_layers:
@@ -138,13 +136,13 @@ class FileOpener:
                 if self._stops or not all_failed:
                     raise
                 layers = []
-        described = dict(zip(names, urls, strict=True))
+        url_by_name = dict(zip(names, urls, strict=True))
         firsts = (schema.first for schema in reports[-1].schemas)
-        self._examples[requested] = tuple(described.get(first, first) for first in firsts)
+        self._examples[requested] = tuple(url_by_name.get(first, first) for first in firsts)
         left_out = reports[-1].left_out
-        self.failed |= {described.get(entry.url, entry.url): entry for entry in left_out}
+        self.failed |= {url_by_name.get(entry.url, entry.url): entry for entry in left_out}
         self.damaged += reports[-1].damaged
-        # the set would refer to other files, and would have no record of these files
+        # the set would only refer to the other files, so that changes of these go unnoticed
         if others := sorted({url for layer in layers for url in urls_of(layer)} - set(urls)):
             raise UnsupportedError(
                 f"{without_secrets(urls[0])}{' and others' if urls[1:] else ''}: the data lie in "
@@ -155,7 +153,7 @@ class FileOpener:
         return layers
 
     def _can_be_referenced(self, url: str) -> bool:
-        """Return whether a url is valid in a set; otherwise leave the file out, or raise."""
+        """Return whether a url is valid in a set; if not, record the failure or raise."""
         try:
             check_valid_url(url)
         except UnsupportedError as error:
@@ -166,45 +164,49 @@ class FileOpener:
         return True
 
     def list_examples(self, urls: Urls) -> Urls:
-        """Return one file of each schema of the opened files."""
+        """Return an example of the opened files for each schema."""
         examples = self._examples.get(urls, urls[:1])
         return tuple(url for url in examples if url in urls)
 
     def make_dimension_error(self, urls: Urls, opened: xr.Dataset) -> CombineError:
-        """Return the error for files without the dimension, with the groups that have it."""
+        """Return the error for files without the dimension, which names groups that have it."""
         names = ("parser", "parser_options", "allow")
         options = {name: self._options[name] for name in names if name in self._options}
         first = next(url for url in urls if url not in self.failed)
         location = Location.of(first, self._options.get("storage_options"))
         groups = {
-            f"/{path}": sorted({dim for v in part.variables.values() for dim in v.dims})
-            for path, part in open_group(location, OpenOptions(below=True, **options)).walk()
-            if path and part.variables
+            f"/{path}": sorted({dim for v in group.variables.values() for dim in v.dims})
+            for path, group in open_group(location, OpenOptions(below=True, **options)).walk()
+            if path and group.variables
         }
         dim, dims = self._options["concat_dim"], sorted(map(str, opened.dims))
         joined_dims = {dim} if isinstance(dim, str) else set(dim)
-        having = [path for path, group_dims in groups.items() if joined_dims <= set(group_dims)]
+        matching = [path for path, group_dims in groups.items() if joined_dims <= set(group_dims)]
         present, remedy = f"{dims}", "name one of these"
-        if having:
-            present, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
+        if matching:
+            present, remedy = f"{dims}, and it in {matching}", f"pass group={matching[0]!r}"
         elif groups:
             present, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
         return CombineError(f"concat_dim {dim!r}: the files have {present}; {remedy}")
 
 
-def _load_also(loadable: Loadable, names: Sequence[str]) -> Loadable:
-    """Add names to the variables to load."""
+def _add_loadable(loadable: Loadable, names: Sequence[str]) -> Loadable:
+    """Return the option ``loadable_variables`` with names added."""
     if loadable is None or not names:
         return loadable
     if callable(loadable):
-        return partial(_is_loaded, loadable, names)
+        return partial(_is_loadable, loadable, names)
     return (*to_names("loadable_variables", loadable), *names)
 
 
-def _is_loaded(
-    choose: Callable[[str, xr.Variable], bool], names: Sequence[str], name: str, v: xr.Variable
+def _is_loadable(
+    choose: Callable[[str, xr.Variable], bool],
+    names: Sequence[str],
+    name: str,
+    variable: xr.Variable,
 ) -> bool:
-    return name in names or choose(name, v)
+    """Return whether a variable is in ``names``, or chosen by the function of the user."""
+    return name in names or choose(name, variable)
 
 
 # ---------------------------------------------------------------------- files of a set
@@ -212,7 +214,7 @@ def _is_loaded(
 
 @dataclass(frozen=True, eq=False)
 class KnownFiles:
-    """The files of a group: ``used_count`` that it refers to, then those only in its notes."""
+    """The files of a group: ``used_count`` files that it refers to, then those only in notes."""
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
     used_count: int = 0
@@ -220,36 +222,36 @@ class KnownFiles:
 
     @classmethod
     def of(cls, used: FileColumns, notes: Notes) -> KnownFiles:
-        """Create it from the files that a set refers to, and its notes."""
+        """Create it from the files that a set refers to and its notes."""
         if not notes.kinds:
             return cls(used, len(used), notes)
-        is_apart = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
-        others = ~find_among(notes.files.urls, used.urls) & ~is_apart
+        is_about_sidecars = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
+        is_unused = ~find_among(notes.files.urls, used.urls) & ~is_about_sidecars
         used = _fill_unknown_states(used, notes.find(DESCRIBED))
-        return cls(FileColumns.join([used, notes.files.take(others)]), len(used), notes)
+        return cls(FileColumns.join([used, notes.files.take(is_unused)]), len(used), notes)
 
     def name(self, urls: Iterable[str]) -> list[str]:
-        """Return the urls by which files are listed: those of their sidecars, if they have one."""
+        """Return the urls by which files are listed: that of the sidecar, if there is one."""
         names = {find_sidecar_target(url): url for url in self.notes.select(DESCRIBES)}
         return [names.get(url, url) for url in urls]
 
 
 def _fill_unknown_states(files: FileColumns, others: FileColumns) -> FileColumns:
-    """Return the states of files, with unknown ones taken from ``others``."""
+    """Return the states of files, after taking unknown ones from ``others``."""
     if not len(others):
         return files
-    rows = _find_places(others, files)
-    lacks = (rows >= 0) & (files.sizes == NO_NUMBER)
+    rows = _find_rows(others, files)
+    is_unknown = (rows >= 0) & (files.sizes == NO_NUMBER)
     columns = {}
     for field_ in fields(FileColumns)[1:]:
         column = getattr(files, field_.name).copy()
-        column[lacks] = getattr(others, field_.name)[rows[lacks]]
+        column[is_unknown] = getattr(others, field_.name)[rows[is_unknown]]
         columns[field_.name] = column
     return replace(files, **columns)
 
 
-class SetFileReader:
-    """Reads which files are joined along ``dims`` from groups of the set at the url ``root``.
+class SourceListReader:
+    """Lists the source files of groups of the set at ``root`` that are joined along ``dims``.
 
     Files inside the set, such as rewritten chunks, are not included. The last results are cached.
     """
@@ -260,9 +262,9 @@ class SetFileReader:
         self._known: tuple[Any, KnownFiles] = None, KnownFiles()
 
     def list_known(self, group: ManifestGroup | None) -> KnownFiles:
-        """Return the files that a group refers to, and those of its notes.
+        """Return the files that a group refers to and those in its notes.
 
-        As long as neither changes, the same object is returned.
+        The same object is returned as long as neither changes.
         """
         table, notes = self.tabulate(group), {} if group is None else group.notes
         if self._known[0] is None or self._known[0][0] is not table or self._known[0][1] != notes:
@@ -272,7 +274,7 @@ class SetFileReader:
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
         """Return the states of the files that a group refers to; empty without a group.
 
-        As long as the lists of files in the set are the same, the same object is returned.
+        The same object is returned as long as the lists of files in the set are the same.
         """
         variables = () if group is None else group.variables.values()
         data = [v.data for v in variables if not self.dims.isdisjoint(v.dims)]
@@ -285,6 +287,7 @@ class SetFileReader:
         return self._last[1]
 
     def _read(self, parts: Sequence[CountedSources]) -> FileColumns:
+        """Return one row per source file of the parts that has chunks and is outside the set."""
         columns = []
         for part in parts:
             urls, sizes, mtimes, etags = part.read_files().take(part.chunks > 0)
@@ -311,8 +314,8 @@ class SetFileReader:
 class Listing:
     """The files that exist now.
 
-    ``files`` are those to which a set can refer. ``sidecars`` are the files that describe them, by
-    which they are listed; the url of a missing sidecar is "".
+    ``files`` are those to which a set can refer. ``sidecars`` has the sidecar by which each file is
+    listed, with the url "" if there is none.
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
@@ -325,14 +328,14 @@ class Listing:
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
-        """The url by which each file is listed and opened."""
+        """The url by which each file is listed and opened, that of its sidecar if it has one."""
         return np.where(self.sidecars.urls == "", self.files.urls, self.sidecars.urls)
 
     @property
-    def described(self) -> dict[str, str]:
-        """The sidecars of files that have one, by the url of the file."""
-        has_one = self.sidecars.urls != ""
-        return dict(zip(self.files.urls[has_one], self.sidecars.urls[has_one], strict=True))
+    def sidecar_urls(self) -> dict[str, str]:
+        """The urls of sidecars, by the url of the file."""
+        has_sidecar = self.sidecars.urls != ""
+        return dict(zip(self.files.urls[has_sidecar], self.sidecars.urls[has_sidecar], strict=True))
 
     def take(self, rows: npt.NDArray[Any]) -> Listing:
         """Select files by index, or by a mask."""
@@ -340,14 +343,14 @@ class Listing:
 
 
 NO_SIDECAR = FileState("")
-"""The state of the sidecar of a file without one."""
+"""The state that stands for a missing sidecar."""
 
 
-def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
-    """List the existing files of a pattern or a list, which may name sidecars.
+def list_with_sidecars(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
+    """List the existing files of a pattern or a list, which may contain sidecars.
 
-    If the file of a sidecar does not exist, it is omitted if the set has it; otherwise the sidecar
-    is listed itself, so that opening it raises an error.
+    If the file that a sidecar describes does not exist, it is omitted if the set has it; otherwise
+    the sidecar itself is listed, so that opening it raises an error.
     """
     listed = list_files(paths, options, known)
     if not any(url.endswith(tuple(SIDECARS)) for url in listed.urls.tolist()):
@@ -357,31 +360,34 @@ def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns)
     states = dict(
         zip(described_urls, _fetch_states_by_folder(described_urls, options), strict=True)
     )
-    pairs, used_count = list[tuple[FileState, FileState]](), set(known.urls)
-    for itself, url in zip(listed, described, strict=True):
-        state = None if url is None else states[url]
-        if state is not None:
-            pairs.append((state, itself))
-        elif url not in used_count:
-            pairs.append((itself, NO_SIDECAR))
+    pairs, known_urls = list[tuple[FileState, FileState]](), set(known.urls)
+    for listed_state, url in zip(listed, described, strict=True):
+        described_state = None if url is None else states[url]
+        if described_state is not None:
+            pairs.append((described_state, listed_state))
+        elif url not in known_urls:
+            pairs.append((listed_state, NO_SIDECAR))
     return Listing(*(FileColumns.of(pair[n] for pair in pairs) for n in range(2)))
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
     """List the existing files of a pattern or a list, with complete states.
 
-    A file in the list that belongs to the set but no longer exists is omitted.
+    Files in the list that belong to the set but no longer exist are omitted.
     """
     if isinstance(paths, str) and names_files(paths):
-        return _complete(list_states(paths, options), known, options)
-    items = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not isinstance(items, Iterable) or not all(isinstance(p, str | os.PathLike) for p in items):
+        return _fetch_missing_details(list_states(paths, options), known, options)
+    paths_given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(paths_given, Iterable) or not all(
+        isinstance(p, str | os.PathLike) for p in paths_given
+    ):
         raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
-    urls = list(dict.fromkeys(map(normalise_url, items)))
-    if inside := [url for url in urls if scheme_of(url) in ARCHIVES]:
+    urls = list(dict.fromkeys(map(normalise_url, paths_given)))
+    if in_archives := [url for url in urls if scheme_of(url) in ARCHIVES]:
         raise UnsupportedError(
-            f"{inside[0]}: sync keeps track of files outside of archives, which have a size and a "
-            f"time of their own; append this one with ds.virtual.to_manifest(..., append_dim=...)"
+            f"{in_archives[0]}: sync keeps track of files outside of archives, which have a size "
+            f"and a time of their own; append this one with ds.virtual.to_manifest(..., "
+            f"append_dim=...)"
         )
     if not urls:
         raise FileNotFoundError("sync: the list of files is empty; name some")
@@ -392,13 +398,15 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     existing = FileColumns.of(state for state in states if state is not None)
     if not len(existing):
         raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
-    return _complete(existing.take(np.argsort(existing.urls, kind="stable")), known, options)
+    return _fetch_missing_details(
+        existing.take(np.argsort(existing.urls, kind="stable")), known, options
+    )
 
 
 def _fetch_states(
     urls: Sequence[str], options: StorageOptions | None
 ) -> Sequence[FileState | None]:
-    """Fetch the current states of files concurrently, None for those that do not exist."""
+    """Fetch the states of files concurrently; the state of a missing file is None."""
 
     def fetch(url: str) -> FileState | None:
         try:
@@ -410,44 +418,44 @@ def _fetch_states(
 
 
 MIN_LISTED = 4
-"""Minimum number of files of a remote folder for which the folder is listed."""
+"""The number of files in a remote folder from which on the folder is listed."""
 
 
 def _fetch_states_by_folder(
     urls: Sequence[str], options: StorageOptions | None
 ) -> list[FileState | None]:
-    """Fetch the current states of files, from listings of folders if these save requests."""
+    """Fetch the states of files, by listing folders if this saves requests."""
     folders: dict[str, list[str]] = {}
     for url in urls:
         folders.setdefault(url.rpartition("/")[0], []).append(url)
     states: dict[str, FileState | None] = {}
-    for folder, inside in folders.items():
-        if scheme_of(folder) == "file" or len(inside) < MIN_LISTED:
+    for folder, urls_in_folder in folders.items():
+        if scheme_of(folder) == "file" or len(urls_in_folder) < MIN_LISTED:
             continue
-        in_folder: dict[str, FileState] = {}
+        states_in_folder: dict[str, FileState] = {}
         with suppress(FileNotFoundError):
             listing = list_states(f"{escape_pattern(folder)}/*", options)
-            in_folder = {state.url: state for state in listing}
-        states |= {url: in_folder.get(url) for url in inside}
+            states_in_folder = {state.url: state for state in listing}
+        states |= {url: states_in_folder.get(url) for url in urls_in_folder}
     others = [url for url in urls if url not in states]
     states |= zip(others, _fetch_states(others, options), strict=True)
     return [states[url] for url in urls]
 
 
-def _complete(
+def _fetch_missing_details(
     listed: FileColumns, known: FileColumns, options: StorageOptions | None
 ) -> FileColumns:
-    """Fetch the states of files for which a listing lacks details.
+    """Return listed files after fetching the states of those for which a listing lacks details.
 
-    Files of the set need size and etag, to be compared; other files need the modification time,
-    which shows whether they may still be written. Files that no longer exist are omitted.
+    Files of the set need the size and etag that the set recorded; other files need the modification
+    time, which shows whether they may still be written. Files that no longer exist are omitted.
     """
-    place = _find_places(known, listed)
-    is_known = place >= 0
+    rows = _find_rows(known, listed)
+    is_known = rows >= 0
     is_incomplete = np.isnan(listed.modified) & ~is_known
-    of_set, now = known.take(place[is_known]), listed.take(is_known)
-    lacks_size = (now.sizes == NO_NUMBER) & (of_set.sizes != NO_NUMBER)
-    lacks_etag = (now.etags == "") & (of_set.etags != "")
+    recorded, current = known.take(rows[is_known]), listed.take(is_known)
+    lacks_size = (current.sizes == NO_NUMBER) & (recorded.sizes != NO_NUMBER)
+    lacks_etag = (current.etags == "") & (recorded.etags != "")
     is_incomplete[is_known] = lacks_size | lacks_etag
     if not is_incomplete.any():
         return listed
@@ -461,14 +469,14 @@ def _complete(
 
 
 @dataclass(frozen=True)
-class Newest:
-    """Chooses the newest version of each file, by a name of a pattern."""
+class VersionPattern:
+    """A pattern of urls, one name of which is the version of a file."""
 
     pattern: PathPattern
     name: str
 
     def split(self, urls: Iterable[str]) -> list[Version]:
-        """Split urls into the rest and the version, see `split_version`."""
+        """Split each url into its version and the rest, see `split_version`."""
         return [split_version(self.pattern, url, self.name) for url in urls]
 
 
@@ -476,13 +484,14 @@ class Newest:
 class Changes:
     """The differences between the existing files and those of a set.
 
-    All are urls; ``unchanged`` is a number. ``removed`` are files of the set that are not listed;
-    ``waiting`` may still be written; ``repeated`` are links to listed files, which are in no other
-    field. ``shadowed`` are listed files of which a newer version is used. ``superseded`` are files
-    of the set that another version replaces, because it is newer or because they are not listed.
-    ``noted`` are unchanged files in the notes of the set, and ``reopened`` those of them that are
-    opened again, since the set may need more of their positions. ``due`` are files that should be
-    reopened, but cannot be opened now. ``listing`` are all existing files.
+    Each field has the urls of files, except that ``unchanged`` is their number. ``removed`` files
+    of the set are not listed. ``waiting`` files may still be written. ``repeated`` files are links
+    to listed files, and are in no other field. ``shadowed`` are listed files of which a newer
+    version is used. ``superseded`` are files of the set that another version replaces, because it
+    is newer or because they are not listed. ``noted`` are unchanged files in the notes of the set;
+    ``reopened`` are those of them that are opened again, since the set may need more of their
+    positions. ``due`` files should be reopened, but cannot be opened now. ``listing`` has all
+    existing files.
     """
 
     new: tuple[str, ...]
@@ -512,56 +521,55 @@ class Changes:
         now: float,
         *,
         every_name: bool = False,
-        newest: Newest | None = None,
+        newest: VersionPattern | None = None,
         failed: Collection[str] = (),
     ) -> Changes:
         """Compare the files of a set with the listed ones.
 
-        A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
-        clock of a server may be ahead. Links to other listed files are omitted, except with
-        ``every_name``. With ``newest``, only the newest version of a file is used; a new file
-        that waits or is in ``failed`` does not replace another. A file that is only in the notes
-        counts as new if it has changed, and is ignored if it is not listed.
+        A file that was modified less than ``settle`` seconds before ``now`` is waiting, and so is
+        one modified shortly after, as the clock of a server may be ahead. Links to other listed
+        files are omitted, except with ``every_name``. With ``newest``, only the newest version of a
+        file is used; a new file that is waiting or in ``failed`` does not replace another. A file
+        that is only in the notes is new if it has changed, and is ignored if it is not listed.
         """
         known, listed, sidecars = before.files, listing.files, listing.sidecars
-        place = _find_places(known, listed)
-        is_known = place >= 0
+        rows = _find_rows(known, listed)
+        is_known = rows >= 0
         differs = np.zeros(len(listed), bool)
-        differs[is_known] = _differ(listed.take(is_known), known.take(place[is_known]))
-        differs |= is_known & (sidecars.urls != "") & _find_changed(before.notes, sidecars)
+        differs[is_known] = _find_differing(listed.take(is_known), known.take(rows[is_known]))
+        differs |= is_known & (sidecars.urls != "") & _find_changed_sidecars(before.notes, sidecars)
         modified = np.fmax(listed.modified, sidecars.modified)
         is_recent = (differs | ~is_known) & (np.abs(now - modified) < settle)
         is_removed = np.ones(len(known), bool)
-        is_removed[place[is_known]] = False
-        shadowed, retracted = np.zeros(len(listed), bool), np.zeros(len(known), bool)
+        is_removed[rows[is_known]] = False
+        is_shadowed, is_replaced = np.zeros(len(listed), bool), np.zeros(len(known), bool)
         if newest is not None:
-            usable = is_known | ~is_recent & ~find_among(listed.urls, failed)
-            versions = newest.split(listing.names[usable])
-            shadowed[usable] = True
-            shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
-            others = {version_names for version_names, _ in versions}
-            retracted[is_removed] = [
-                version_names in others
-                for version_names, _ in newest.split(before.name(known.urls[is_removed]))
+            is_usable = is_known | ~is_recent & ~find_among(listed.urls, failed)
+            versions = newest.split(listing.names[is_usable])
+            is_shadowed[is_usable] = True
+            is_shadowed[np.flatnonzero(is_usable)[find_newest(versions)]] = False
+            version_keys = {key for key, _ in versions}
+            is_replaced[is_removed] = [
+                key in version_keys for key, _ in newest.split(before.name(known.urls[is_removed]))
             ]
         is_used = np.arange(len(known)) < before.used_count
-        unused = np.zeros(len(listed), bool)
-        unused[is_known] = ~is_used[place[is_known]]
-        is_unchanged = is_known & ~differs & ~shadowed
-        is_new = (~is_known | differs & unused) & ~is_recent & ~shadowed
+        is_unused = np.zeros(len(listed), bool)
+        is_unused[is_known] = ~is_used[rows[is_known]]
+        is_unchanged = is_known & ~differs & ~is_shadowed
+        is_new = (~is_known | differs & is_unused) & ~is_recent & ~is_shadowed
         searched = np.zeros_like(is_new) if every_name else is_new
-        repeated = _find_second_names(listed, searched)
+        is_repeated = _find_second_names(listed, searched)
         return cls(
-            new=tuple(listed.urls[is_new & ~repeated]),
-            changed=tuple(listed.urls[differs & ~unused & ~is_recent & ~shadowed]),
-            removed=tuple(known.urls[is_removed & ~retracted & is_used]),
-            waiting=tuple(listed.urls[is_recent & ~shadowed]),
+            new=tuple(listed.urls[is_new & ~is_repeated]),
+            changed=tuple(listed.urls[differs & ~is_unused & ~is_recent & ~is_shadowed]),
+            removed=tuple(known.urls[is_removed & ~is_replaced & is_used]),
+            waiting=tuple(listed.urls[is_recent & ~is_shadowed]),
             unchanged=int(np.count_nonzero(is_unchanged)),
-            repeated=tuple(listed.urls[repeated]),
-            shadowed=tuple(listed.urls[shadowed]),
+            repeated=tuple(listed.urls[is_repeated]),
+            shadowed=tuple(listed.urls[is_shadowed]),
             superseded=(
-                *listed.urls[shadowed & is_known & ~unused],
-                *known.urls[retracted & is_used],
+                *listed.urls[is_shadowed & is_known & ~is_unused],
+                *known.urls[is_replaced & is_used],
             ),
             noted=tuple(
                 listed.urls[is_unchanged & find_among(listed.urls, before.notes.select(*LEFT_OUT))]
@@ -569,8 +577,8 @@ class Changes:
             listing=listing,
         )
 
-    def still_needed(self, before: KnownFiles, now: KnownFiles) -> Changes:
-        """Return the changes that are still needed after another writer has changed the set.
+    def drop_handled(self, before: KnownFiles, now: KnownFiles) -> Changes:
+        """Return the changes without those that another writer has made in the meantime.
 
         Files that the other writer added, replaced or removed are omitted, since its listing may be
         newer.
@@ -578,81 +586,85 @@ class Changes:
         rows, old = (pd.Index(known.files.urls, dtype=object) for known in (now, before))
 
         def is_untouched(urls: Sequence[str]) -> Mask:
-            """Return a mask of files that the set still has in the same state as before."""
+            """Return a mask of the files that the set has in the same state as before."""
             row_now, row_before = rows.get_indexer(urls), old.get_indexer(urls)
             mask = (row_now >= 0) & (row_before >= 0)
             states = now.files.take(row_now[mask]), before.files.take(row_before[mask])
-            mask[mask] = ~_differ(*states)
+            mask[mask] = ~_find_differing(*states)
             return np.asarray(mask, bool)
 
-        def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
+        def select_untouched(urls: Sequence[str]) -> tuple[str, ...]:
             is_needed = is_untouched(urls) & (rows.get_indexer(urls) < now.used_count)
             return tuple(np.array(urls, object)[is_needed])
 
         is_needed = is_untouched(self.new) | (rows.get_indexer(self.new) < 0)
         new = tuple(np.array(self.new, object)[is_needed])
-        changed = keep_untouched(self.changed)
+        changed = select_untouched(self.changed)
         done = len(self.new) + len(self.changed) - len(new) - len(changed)
         return replace(
             self,
             new=new,
             changed=changed,
-            removed=keep_untouched(self.removed),
-            superseded=keep_untouched(self.superseded),
+            removed=select_untouched(self.removed),
+            superseded=select_untouched(self.superseded),
             unchanged=self.unchanged + done,
         )
 
 
-def _find_changed(notes: Notes, sidecars: FileColumns) -> Mask:
+def _find_changed_sidecars(notes: Notes, sidecars: FileColumns) -> Mask:
     """Return a mask of sidecars that are new or have changed since the notes were written."""
     recorded = notes.find(DESCRIBES)
-    place = _find_places(recorded, sidecars)
-    is_changed = place < 0
-    is_changed[~is_changed] = _differ(sidecars.take(~is_changed), recorded.take(place[~is_changed]))
+    rows = _find_rows(recorded, sidecars)
+    is_changed = rows < 0
+    is_changed[~is_changed] = _find_differing(
+        sidecars.take(~is_changed), recorded.take(rows[~is_changed])
+    )
     return is_changed
 
 
-def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
-    """Return a mask of new files that are the same file as another listed one, by a link.
+def _find_second_names(listed: FileColumns, is_new: Mask) -> Mask:
+    """Return a mask of new files that are links to the same file as another listed one.
 
     Of several new names of a file, the first valid one that is not a symbolic link is kept.
     """
     is_repeated = np.zeros(len(listed), bool)
     # only files with equal size and time can be the same file
     times, sizes = listed.mtimes, listed.sizes
-    alike = (times != NO_NUMBER) & np.isin(times, times[fresh]) & np.isin(sizes, sizes[fresh])
-    rows = np.flatnonzero(alike)
+    is_candidate = (
+        (times != NO_NUMBER) & np.isin(times, times[is_new]) & np.isin(sizes, sizes[is_new])
+    )
+    rows = np.flatnonzero(is_candidate)
     repeated = pd.MultiIndex.from_arrays([times[rows], sizes[rows]]).duplicated(keep=False)
-    names: dict[tuple[int, int], list[int]] = {}
+    rows_by_inode: dict[tuple[int, int], list[int]] = {}
     for row in rows[repeated].tolist():
         with suppress(OSError):
             status = os.stat(local_path(listed.urls[row]))
-            names.setdefault((status.st_dev, status.st_ino), []).append(row)
+            rows_by_inode.setdefault((status.st_dev, status.st_ino), []).append(row)
 
     def rank(row: int) -> tuple[Any, ...]:
         url = str(listed.urls[row])
-        return fresh[row], not is_valid_url(url), os.path.islink(local_path(url)), row
+        return is_new[row], not is_valid_url(url), os.path.islink(local_path(url)), row
 
-    for same in names.values():
-        is_repeated[same] = fresh[same]
-        is_repeated[min(same, key=rank)] = False
+    for same_file in rows_by_inode.values():
+        is_repeated[same_file] = is_new[same_file]
+        is_repeated[min(same_file, key=rank)] = False
     return is_repeated
 
 
 def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
-    """Return a mask of urls that are in ``others``, faster than `numpy.isin` for objects."""
+    """Return a mask of urls that are in ``others``; faster than `numpy.isin` for objects."""
     return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
-def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
+def _find_rows(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
     """Return the row of each listed file in the table of known files, -1 for new files."""
-    # dtype object, since names may not be UTF-8, as Arrow strings must be
-    names = (pd.Index(files.urls, dtype=object) for files in (known, listed))
-    return np.asarray(next(names).get_indexer(next(names)))
+    # dtype object, since Arrow strings must be UTF-8, and names may not be
+    indexes = (pd.Index(files.urls, dtype=object) for files in (known, listed))
+    return np.asarray(next(indexes).get_indexer(next(indexes)))
 
 
-def _differ(left: FileColumns, right: FileColumns) -> Mask:
-    """Return a mask of pairs of states that differ in a property that both have."""
+def _find_differing(left: FileColumns, right: FileColumns) -> Mask:
+    """Return a mask of rows with different states; unknown properties are not compared."""
     differs = np.zeros(len(left), bool)
     for a, b in ((left.sizes, right.sizes), (left.mtimes, right.mtimes)):
         differs |= (a != b) & (a != NO_NUMBER) & (b != NO_NUMBER)

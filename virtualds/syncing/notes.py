@@ -1,8 +1,8 @@
-"""Notes of a set about files that it does not use, or uses in part; and windows of a set.
+"""Read and write the notes of a set about files that it uses in part or not at all.
 
 A set does not refer to a file if other files have all its positions, if it is older than the window
 of the set, or if all its chunks are missing. The notes contain the fingerprints of such files, so
-that they need not be opened again in each run.
+that they need not be opened again in each run. `Window` is the part of a set that is kept.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from virtualds.urls import make_relative
 UNUSED = "unused"
 """The set refers to no chunk of the file: all are missing, or their values are in the set."""
 SHADOWED = "shadowed"
-"""The set takes all positions of the file from other files."""
+"""All positions of the file are taken from other files."""
 CUT = "cut"
-"""The set uses a part of the file; other positions are taken from other files, or too old."""
+"""Some positions of the file are taken from other files or are older than the window."""
 OUTSIDE = "outside"
 """All positions of the file are older than the window."""
 
@@ -41,7 +41,7 @@ DUE = "due"
 """The set may need more positions of the file, which could not be opened yet."""
 
 LEFT_OUT = (UNUSED, SHADOWED, CUT, OUTSIDE, DUE)
-"""The kinds of files that the set does not use, or uses in part."""
+"""The kinds of files that the set uses in part or not at all."""
 DESCRIBES = "describes"
 """The file is a sidecar that describes a file of the set."""
 DESCRIBED = "described"
@@ -50,14 +50,14 @@ DESCRIBED = "described"
 Ends = tuple[float, float] | tuple[str, str]
 """The minimum and maximum of a coordinate of a file: numbers of `to_numbers`, or strings."""
 CoordinateExtent = tuple[Ends, ...]
-"""The ends of a file along the leading dimensions of the notes; unknown along all others."""
-ANY: CoordinateExtent = ()
-UNKNOWN: Ends = (-inf, inf)
+"""The ends of a file along the leading dimensions of the notes; unknown along the others."""
+UNKNOWN_EXTENT: CoordinateExtent = ()
+UNKNOWN_ENDS: Ends = (-inf, inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Notes:
-    """Files that a group of a set does not use, or uses in part.
+    """The files that a group of a set uses in part or not at all.
 
     ``kinds`` and ``extents`` (along ``dims``) have one item per file. ``cutoffs`` are the first
     values within the window, by dimension, and ``keep`` is the window as text. ``overlap`` is the
@@ -74,13 +74,13 @@ class Notes:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any], root: str) -> Notes:
-        """Parse the notes of a group of the set at the url ``root``; empty if they are damaged."""
+        """Read the notes of a group of the set at ``root``; return empty notes if damaged."""
         if not stored:
             return cls()
         try:
             rows = json.loads(gzip.decompress(base64.b64decode(stored["files"])))
             states = [
-                FileState(resolve_url(url, root), _to_column(size), _to_column(mtime), str(etag))
+                FileState(resolve_url(url, root), _from_json(size), _from_json(mtime), str(etag))
                 for url, size, mtime, etag, *_ in rows
             ]
             kinds = tuple(str(row[4]) for row in rows)
@@ -95,20 +95,20 @@ class Notes:
     @classmethod
     def of(cls, files: FileColumns, kind: str) -> Notes:
         """Create notes about files of one kind."""
-        return cls(files, (kind,) * len(files), (ANY,) * len(files))
+        return cls(files, (kind,) * len(files), (UNKNOWN_EXTENT,) * len(files))
 
     def join(self, other: Notes) -> Notes:
-        """Return the notes with those about further files added."""
+        """Return these notes followed by the ``other`` ones."""
         files = FileColumns.join([self.files, other.files])
         kinds, extents = self.kinds + other.kinds, self.extents + other.extents
         return replace(self, files=files, kinds=kinds, extents=extents)
 
     def write(self, root: str) -> dict[str, Any]:
-        """Return the notes as JSON, with urls relative to the set at ``root`` if possible."""
+        """Return the notes as a JSON object, with urls relative to ``root`` if possible."""
         if not self.kinds and not self.keep and not self.overlap:
             return {}
         files = self.files
-        numbers = ([*map(_from_column, column.tolist())] for column in (files.sizes, files.mtimes))
+        numbers = ([*map(_to_json, column.tolist())] for column in (files.sizes, files.mtimes))
         columns = (*numbers, files.etags, self.kinds)
         urls = [make_relative(url, root) for url in files.urls]
         ends = [_write_extent(extent) for extent in self.extents]
@@ -119,15 +119,15 @@ class Notes:
         optional = {"keep": self.keep, "cutoffs": dict(self.cutoffs), "overlap": self.overlap}
         return required | {name: value for name, value in optional.items() if value}
 
-    def along(self, dims: tuple[str, ...]) -> Notes:
-        """Return the notes with extents along other dimensions, unknown where there are none."""
+    def with_dims(self, dims: tuple[str, ...]) -> Notes:
+        """Return the notes with extents along ``dims``; unknown along new dimensions."""
         if dims == self.dims:
             return self
         ends_by_dim = [dict(zip(self.dims, extent, strict=False)) for extent in self.extents]
-        extents = tuple(tuple(ends.get(dim, UNKNOWN) for dim in dims) for ends in ends_by_dim)
+        extents = tuple(tuple(ends.get(dim, UNKNOWN_ENDS) for dim in dims) for ends in ends_by_dim)
         return replace(self, extents=extents, dims=dims)
 
-    def renew(
+    def update(
         self,
         listed: FileColumns,
         used: FileColumns,
@@ -135,40 +135,40 @@ class Notes:
         kinds: Mapping[str, str],
         extents: Mapping[str, CoordinateExtent],
     ) -> Notes:
-        """Return the notes after a run, with new ``kinds`` and ``extents`` of files.
+        """Return the notes after a run, given the new ``kinds`` and ``extents`` of files.
 
         Earlier notes are kept, except those about files that were ``opened``, or that are neither
         ``listed`` nor ``used`` by the set.
         """
         files = FileColumns.join([listed, used, self.files])
-        begin = len(listed) + len(used)
-        current_row = {str(files.urls[row]): row for row in reversed(range(begin))}
-        renewed: dict[str, tuple[int, str, CoordinateExtent]] = {}
+        first_row = len(listed) + len(used)
+        current_row = {str(files.urls[row]): row for row in reversed(range(first_row))}
+        updated: dict[str, tuple[int, str, CoordinateExtent]] = {}
         rows = zip(self.files.urls.tolist(), self.kinds, self.extents, strict=True)
-        for row, (url, kind, extent) in enumerate(rows, begin):
+        for row, (url, kind, extent) in enumerate(rows, first_row):
             if kind in LEFT_OUT and url not in opened and url in current_row:
-                renewed[url] = row, kind, extent
+                updated[url] = row, kind, extent
         earlier = dict(zip(self.files.urls.tolist(), self.extents, strict=True))
         for url, kind in kinds.items():
             if url in current_row:
-                extent = join_extents(earlier.get(url), extents.get(url, ANY))
-                renewed[url] = current_row[url], kind, extent
-        urls = sorted(renewed)
+                extent = join_extents(earlier.get(url), extents.get(url, UNKNOWN_EXTENT))
+                updated[url] = current_row[url], kind, extent
+        urls = sorted(updated)
         return Notes(
-            files.take(np.array([renewed[url][0] for url in urls], np.intp)),
-            tuple(renewed[url][1] for url in urls),
-            tuple(renewed[url][2] for url in urls),
+            files.take(np.array([updated[url][0] for url in urls], np.intp)),
+            tuple(updated[url][1] for url in urls),
+            tuple(updated[url][2] for url in urls),
         )
 
     def find(self, kind: str) -> FileColumns:
         """Return the states of the files of one kind."""
         return self.files.take(np.array([k == kind for k in self.kinds], bool))
 
-    def find_last(self, count: int) -> float:
-        """Return a cutoff after which files outside the window have at least ``count`` positions.
+    def estimate_cutoff(self, count: int) -> float:
+        """Return a cutoff with at least ``count`` positions of files outside the window after it.
 
-        Since the last value of each file is a position, it is the ``count``-th largest of these. It
-        is -inf if there are fewer, or if any is unknown.
+        This is the ``count``-th largest of the last values of the files, each of which is a
+        position; -inf if there are fewer files, or if any of their extents is unknown.
         """
         outside = zip(self.extents, self.kinds, strict=True)
         ends = {extent[0][1] if extent else inf for extent, kind in outside if kind == OUTSIDE}
@@ -176,7 +176,9 @@ class Notes:
         is_known = len(numbers) == len(ends) >= count and inf not in ends
         return numbers[-count] if is_known else -inf
 
-    def select(self, *kinds: str, within: Collection[CoordinateExtent] = (ANY,)) -> set[str]:
+    def select(
+        self, *kinds: str, within: Collection[CoordinateExtent] = (UNKNOWN_EXTENT,)
+    ) -> set[str]:
         """Return the urls of files of some kinds whose extent overlaps one of ``within``."""
         rows = zip(self.files.urls, self.kinds, self.extents, strict=True)
         return {
@@ -195,23 +197,26 @@ def _overlap(left: CoordinateExtent, right: CoordinateExtent) -> bool:
     return True
 
 
-def _read_extent(numbers: Sequence[Any]) -> CoordinateExtent:
-    """Parse an extent: two values for each dimension, None if unknown."""
-    pairs = zip(numbers[::2], numbers[1::2], strict=True)
-    extent = tuple(UNKNOWN if a is None or b is None else (a, b) for a, b in pairs)
-    return ANY if all(pair == UNKNOWN for pair in extent) else extent
+def _read_extent(values: Sequence[Any]) -> CoordinateExtent:
+    """Parse an extent, which is stored as two values per dimension, None if unknown."""
+    pairs = zip(values[::2], values[1::2], strict=True)
+    extent = tuple(UNKNOWN_ENDS if a is None or b is None else (a, b) for a, b in pairs)
+    return UNKNOWN_EXTENT if all(pair == UNKNOWN_ENDS for pair in extent) else extent
 
 
 def _write_extent(extent: CoordinateExtent) -> list[float | str | None]:
-    pairs = ((None, None) if pair == UNKNOWN else pair for pair in extent or [UNKNOWN])
-    return [number for pair in pairs for number in pair]
+    """Return an extent as JSON: two values per dimension, None if unknown."""
+    pairs = ((None, None) if pair == UNKNOWN_ENDS else pair for pair in extent or [UNKNOWN_ENDS])
+    return [value for pair in pairs for value in pair]
 
 
-def _from_column(number: int) -> int | None:
+def _to_json(number: int) -> int | None:
+    """Convert a size or a time of `FileColumns` to JSON."""
     return None if number == NO_NUMBER else number
 
 
-def _to_column(number: int | None) -> int:
+def _from_json(number: int | None) -> int:
+    """Convert a size or a time in JSON to one of `FileColumns`."""
     return NO_NUMBER if number is None else int(number)
 
 
@@ -253,10 +258,10 @@ class Window:
         )
 
     def find_cutoffs(self, values: Mapping[str, Iterable[pd.Index[Any]]]) -> dict[str, float]:
-        """Return the smallest values within the window, as numbers of `to_numbers`, by dimension.
+        """Return the smallest value within the window, a number of `to_numbers`, by dimension.
 
-        ``values`` are the coordinates of the set, by dimension, in any number of parts. A dimension
-        with fewer values than the window is long has no cutoff.
+        ``values`` are the coordinate values of the set in any number of parts, by dimension. A
+        dimension with fewer values than the length of the window has no cutoff.
         """
         cutoffs: dict[str, float] = {}
         for dim, length in self.lengths.items():
@@ -266,20 +271,20 @@ class Window:
                     cutoffs[dim] = numbers[-length].item()
             elif numbers.size:
                 _check_dates(dim, values[dim])
-                # as in pandas, a window of two days does not include its first instant
+                # as in pandas, a window of two days does not include its first moment
                 cutoffs[dim] = numbers[-1].item() - length // MICROSECOND + 1
         return cutoffs
 
 
 def _list_numbers(indexes: Iterable[pd.Index[Any]], dim: str) -> npt.NDArray[Any]:
-    """Return the distinct values of a coordinate as ascending numbers."""
+    """Return the unique values of a coordinate as ascending numbers."""
     parts = [to_numbers(index, dim) for index in indexes if index.size]
     numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0)
     return numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
 
 
 def count_values(indexes: Iterable[pd.Index[Any]], dim: str) -> int:
-    """Return the number of distinct values of a coordinate in several parts."""
+    """Return the number of unique values of a coordinate in several parts."""
     return int(_list_numbers(indexes, dim).size)
 
 
@@ -287,6 +292,7 @@ MICROSECOND = pd.Timedelta(1, "us")
 
 
 def _parse_length(length: Any) -> int | pd.Timedelta:
+    """Convert the length of a window to a number of positions or a duration."""
     if isinstance(length, int) and not isinstance(length, bool) and length > 0:
         return length
     if isinstance(length, str | timedelta | np.timedelta64):
@@ -300,6 +306,7 @@ def _parse_length(length: Any) -> int | pd.Timedelta:
 
 
 def _check_dates(dim: str, indexes: Iterable[pd.Index[Any]]) -> None:
+    """Raise `CombineError` if coordinate values are not dates or durations."""
     dates = (pd.DatetimeIndex, pd.TimedeltaIndex, xr.CFTimeIndex)
     if any(index.size and not isinstance(index, dates) for index in indexes):
         raise CombineError(
@@ -309,7 +316,7 @@ def _check_dates(dim: str, indexes: Iterable[pd.Index[Any]]) -> None:
 
 
 def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
-    """Convert coordinate values to numbers of the same order, times to microseconds.
+    """Convert coordinate values to numbers in the same order; times become microseconds.
 
     Missing times become NaN. Raises `CombineError` for values without an order.
     """
@@ -319,8 +326,8 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
     if isinstance(index, xr.CFTimeIndex):
         import cftime
 
-        since = "microseconds since 1970-01-01"
-        return np.asarray(cftime.date2num(index.to_numpy(), since, calendar=index.calendar))
+        units = "microseconds since 1970-01-01"
+        return np.asarray(cftime.date2num(index.to_numpy(), units, calendar=index.calendar))
     if index.dtype.kind not in "biuf":
         raise CombineError(
             f"keep: the values of {dim!r} ({index.dtype}) have no order, so that nothing tells "
@@ -330,30 +337,32 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
 
 
 def join_extents(*extents: CoordinateExtent | None) -> CoordinateExtent:
-    """Return the union of extents that are not None; `ANY` if all are None."""
+    """Return the union of extents that are not None; `UNKNOWN_EXTENT` if all are None."""
     present = [extent for extent in extents if extent is not None]
     return tuple(map(_join_ends, zip(*present, strict=False)))
 
 
 def _join_ends(all_ends: Iterable[Ends]) -> Ends:
+    """Return the minimum and maximum of several ends; unknown if types are mixed."""
     begins, ends = zip(*all_ends, strict=True)
     if len({type(value) is str for value in begins}) > 1:
-        return UNKNOWN
+        return UNKNOWN_ENDS
     return min(begins), max(ends)
 
 
 def find_extent(values: Mapping[str, pd.Index[Any]]) -> CoordinateExtent:
-    """Return the extent of coordinate values along dimensions; `ANY` if there are no values."""
+    """Return the extent of coordinate values along dimensions, `UNKNOWN_EXTENT` without values."""
     extent = tuple(_find_ends(index, dim) for dim, index in values.items())
-    return ANY if all(ends == UNKNOWN for ends in extent) else extent
+    return UNKNOWN_EXTENT if all(ends == UNKNOWN_ENDS for ends in extent) else extent
 
 
 def _find_ends(index: pd.Index[Any], dim: str) -> Ends:
+    """Return the minimum and maximum of coordinate values; unknown if they have no order."""
     if index.size and all(isinstance(value, str) for value in index):
         return str(index.min()), str(index.max())
     try:
         numbers = to_numbers(index, dim)
     except CombineError:
-        return UNKNOWN
-    numbers = numbers[numbers == numbers]
-    return (numbers.min().item(), numbers.max().item()) if numbers.size else UNKNOWN
+        return UNKNOWN_ENDS
+    numbers = numbers[~np.isnan(numbers)]
+    return (numbers.min().item(), numbers.max().item()) if numbers.size else UNKNOWN_ENDS
