@@ -222,9 +222,7 @@ class FileBatch:
         columns = (*self.attributes.items(), *self.encodings.items())
         dates = {(part.dated, "units") for part in self.plan.parts.values()}
         relevant = [
-            values_
-            for key, values_ in columns
-            if key[0] and key[1] != "source" and key not in dates
+            values for key, values in columns if key[0] and key[1] != "source" and key not in dates
         ]
         return (
             not self._has_gaps
@@ -410,11 +408,8 @@ def make_batch(
     try:
         fetch_coordinates(location.url, [*groups.values()], opening)
         for path, file_group in groups.items():
-            stored, plan = (
-                replace(file_group, groups={}) if opening.below else file_group,
-                plans[path],
-            )
-            batches[path] = FileBatch((url,), plan.load(stored), plan, opening)
+            stored = replace(file_group, groups={}) if opening.below else file_group
+            batches[path] = FileBatch((url,), plans[path].load(stored), plans[path], opening)
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
         raise
@@ -448,7 +443,7 @@ class IdentityDecoding(VariableDecoding):
 
 
 def as_batch(url: Any, opened: Any) -> FileBatch | None:
-    """Convert an opened file to a batch; return None if its datasets have to be combined by xarray.
+    """Convert an opened file to a batch; return None if xarray has to combine it.
 
     Variables of a dataset must be virtual or in memory, and indexes must be those of dimension
     coordinates.

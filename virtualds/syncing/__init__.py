@@ -285,7 +285,7 @@ class SourceCollection:
         opening = {key: value for key, value in self.opening.items() if key != "newest"}
         opening |= {"storage_options": self.storage_options, "allow": self.allow}
         if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:
-            # files are chosen later, from the new ones and those of the set
+            # choose files later, among new files and those of the set
             opening["overlap"] = "keep"
         readers = self._find_readers(root, url)
         files_by_group: dict[str, KnownFiles] = {}

@@ -142,7 +142,8 @@ class FileOpener:
         left_out = reports[-1].left_out
         self.failed |= {url_by_name.get(entry.url, entry.url): entry for entry in left_out}
         self.damaged += reports[-1].damaged
-        # the set would only refer to the other files, so that changes of these go unnoticed
+        # the set would only refer to the other files, so changes of the given ones would go
+        # unnoticed
         if others := sorted({url for layer in layers for url in urls_of(layer)} - set(urls)):
             raise UnsupportedError(
                 f"{without_secrets(urls[0])}{' and others' if urls[1:] else ''}: the data lie in "
@@ -418,7 +419,7 @@ def _fetch_states(
 
 
 MIN_LISTED = 4
-"""The number of files in a remote folder from which on the folder is listed."""
+"""Minimum number of files in a remote folder for which the folder is listed."""
 
 
 def _fetch_states_by_folder(

@@ -200,8 +200,7 @@ class Update:
         if outdated and self.dim in present.indexes:
             values = self._find_values(present, outdated).values()
             extents = [find_extent(values_by_dim) for values_by_dim in values if values_by_dim]
-            # files noted as outside the window may have positions in it that the set takes from
-            # others
+            # files outside the window may have positions in it for which the set uses other files
             needed |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
         future_values = self._predict_values(present, changes, outdated)
         cutoffs = self.window.find_cutoffs(future_values)
@@ -215,8 +214,7 @@ class Update:
                 first = notes.estimate_cutoff(window_length - count_values(future_values[dim], dim))
             if first < cutoff:
                 needed |= notes.select(OUTSIDE, within=[((first, inf),)])
-                # the files that the set used instead of a shadowed file may now be outside the
-                # window
+                # the files used instead of a shadowed file may now be outside the window
                 needed |= notes.select(CUT, SHADOWED, within=[((first, cutoff),)])
         return needed
 
@@ -278,7 +276,7 @@ class Update:
         *,
         reopened: bool,
     ) -> ManifestGroup:
-        """Add files to a group without positions of other files; extend ``lost_extents``."""
+        """Add files, except for positions that other files have; extend ``lost_extents``."""
         if (opened := self.opener.open(urls)) is None:
             return group
         if self.crops_overlaps or reopened:
@@ -344,7 +342,7 @@ class Update:
             touched = _exclude_values(touched, self.opener.open_layers(uncertain))
             new_group = as_read(grid.drop_empty(new_group, touched))
         lost_cells = [cell for cell in lost_cells if cell.url not in cleared_last]
-        return self._drop_losers(grid, new_group, changes, lost_cells, lost_extents)
+        return self._drop_losing_files(grid, new_group, changes, lost_cells, lost_extents)
 
     def _make_grid(self, unreadable: frozenset[str] = frozenset()) -> CellGrid:
         """Return a grid with the options of this update."""
@@ -386,7 +384,7 @@ class Update:
             group = as_read(grid.put_shared(group, layer, names))
         return group
 
-    def _drop_losers(
+    def _drop_losing_files(
         self,
         grid: CellGrid,
         group: ManifestGroup,
@@ -429,7 +427,7 @@ class Update:
             if urls is not reopened:
                 others = self.opener.open_layers(reopened)
                 group = self._put_layers(grid, group, reopened, others, lost_cells)
-            group = self._drop_losers(grid, group, changes, lost_cells, lost_extents)
+            group = self._drop_losing_files(grid, group, changes, lost_cells, lost_extents)
             return self._finish(before, group, changes, lost_extents)
         if self.crops_overlaps and self.dim in first.indexes:
             first = first.isel({self.dim: self._choose_positions(None, first)[0]})
@@ -465,9 +463,7 @@ class Update:
             )
             for url, present_values in used_values.items():
                 all_values = values.get(url, present_values)
-                known = [
-                    find_extent(values_) for values_ in (all_values, present_values) if values_
-                ]
+                known = (find_extent(v) for v in (all_values, present_values) if v)
                 extents[url] = join_extents(extents.get(url), *known)
                 if url not in affected and not all_values and not present_values:
                     # the set has copies of its values, or it has none
@@ -673,6 +669,7 @@ class Update:
         return AppendOptions(self.dim, root=self.reader.root, padding=self.padding, **REMEDIES)
 
     def _append(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
+        """Append or insert new data along the dimension, and return the new group."""
         self._check_for_copies(group, new)
         new = self._expand_dims(group, new)
         position = (
@@ -686,7 +683,7 @@ class Update:
         return group
 
     def _expand_dims(self, group: ManifestGroup, new: xr.Dataset) -> xr.Dataset:
-        """Add the dimension to those variables of the new data that have it in the set.
+        """Return the new data with the dimension added to variables that have it in the set.
 
         When files are combined, variables that differ between them get the dimension. A single file
         has nothing to differ from, so this is only done for data of one position.
@@ -809,7 +806,7 @@ class Update:
         return replace(group, variables={**group.variables, **readable})
 
     def _refresh_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
-        """Take static variables from files that have not changed, since others may be missing."""
+        """Return the group with static variables of unchanged files, as others may be missing."""
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unreadable = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
         # along one dimension, a changed file is replaced as a whole, with its static variables
@@ -897,10 +894,8 @@ def _get_index(group: ManifestGroup, dim: str) -> Any:
     """Return the index of a dimension of a group, or None if it has no coordinate."""
     if dim not in group.variables:
         return None
-    single_variable_group = replace(
-        group, variables={dim: group.variables[dim]}, groups={}, attributes={}
-    )
-    return to_virtual_dataset(single_variable_group).indexes.get(dim)
+    coordinate = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
+    return to_virtual_dataset(coordinate).indexes.get(dim)
 
 
 def _check_coordinate(dim: str, present: xr.Dataset) -> None:
