@@ -149,7 +149,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             filename_or_obj, {name: arguments[name] for name in self.MANY_FILES_DEFAULTS}
         ):
             with importing:
-                from virtualds.syncing import update_references
+                from virtualds.syncing import combine_files, update_references
 
             if references is None:
                 return to_lazy_dataset(

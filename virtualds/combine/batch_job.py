@@ -532,6 +532,7 @@ class BatchJob:
     def _join(
         self, outcomes: Iterable[OpenOutcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[OpenOutcome[Any]]:
+        """Join files of the same structure as they are opened, and yield outcomes."""
         files = dict(items)
         for batch in self._split_batches(outcomes):
             yield from self._join_batch(batch, files)

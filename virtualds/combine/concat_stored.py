@@ -400,15 +400,12 @@ def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
     Raises `NeedsFullCombineError` if files differ in their groups, or the groups of a file do not
     form a valid tree.
     """
-    batches_by_path = [dict(batch.walk()) for batch in batches]
-    if any(list(batch_by_path) != list(batches_by_path[0]) for batch_by_path in batches_by_path):
+    trees = [dict(batch.walk()) for batch in batches]
+    if any(list(tree) != list(trees[0]) for tree in trees):
         raise NeedsFullCombineError("their groups differ")
     if not all(batch.is_aligned for batch in batches):
         raise NeedsFullCombineError("their groups have coordinates of their own")
-    return {
-        path: [batch_by_path[path] for batch_by_path in batches_by_path]
-        for path in batches_by_path[0]
-    }
+    return {path: [tree[path] for tree in trees] for path in trees[0]}
 
 
 def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) -> str:

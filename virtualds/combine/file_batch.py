@@ -77,9 +77,9 @@ class FileBatch:
     differ, stacked along a new first axis. ``same`` are the names of variables without the
     dimension that are equal in all files.
 
-    ``is_whole`` is false if some variables were loaded from the first file only, so that the
-    other files cannot be extracted. ``needs_plan`` is true for an extracted file that ``plan`` may
-    not decode. ``indexes`` are the names of the indexes of decoded datasets, else None. ``below``
+    ``is_whole`` is false if some variables were only loaded from the first file, so that the other
+    files cannot be extracted. ``needs_plan`` is true for an extracted file that ``plan`` may not
+    decode. ``indexes`` are the names of the indexes of decoded datasets, otherwise None. ``below``
     are the batches of the groups below ``group``, by path, if files are opened as trees.
     ``decoded`` is the dataset or tree of a file that cannot be decoded by a plan.
     """
@@ -190,7 +190,7 @@ class FileBatch:
 
     def _cut(self, file_index: int, plan_index: int) -> FileBatch:
         """Extract the file at an index from the batch of one group."""
-        item = slice(file_index, file_index + 1)
+        selection = slice(file_index, file_index + 1)
         variables = {name: self.cut_variable(name, file_index) for name in self.group.variables}
         group = replace(
             self.group,
@@ -203,11 +203,11 @@ class FileBatch:
             plan = self.plan.with_units_of(group)
         return replace(
             self,
-            urls=self.urls[item],
-            numbers=self.numbers[item],
+            urls=self.urls[selection],
+            numbers=self.numbers[selection],
             group=group,
             plan=plan or self.plan,
-            lengths=self.lengths[item],
+            lengths=self.lengths[selection],
             attributes={},
             encodings={},
             stacked={},
@@ -356,7 +356,7 @@ def are_same(values: Iterable[Array]) -> bool:
 
 
 def iterate_file_values(
-    part: VariableDecoding, stored: ManifestVariable, stacked: ManifestArray
+    part: VariableDecoding, variable: ManifestVariable, stacked: ManifestArray
 ) -> Iterator[Array]:
     """Yield the stored values of a variable in each file, from the stacked array of all files.
 
@@ -366,7 +366,7 @@ def iterate_file_values(
     count = 1 if _is_repeated(stacked) else len(stacked)
     for start in range(0, count, step):
         rows = replace(
-            stored, dims=("", *stored.dims), data=stacked[start : min(start + step, count)]
+            variable, dims=("", *variable.dims), data=stacked[start : min(start + step, count)]
         )
         with locating(f"variable {part.name!r}"):
             values = part.load_values(rows)
@@ -526,12 +526,13 @@ class NeedsFullCombineError(Exception):
 class JoinableFiles:
     """Files of the same structure that can be joined, with their decoding plan.
 
-    ``urls`` are as the user gave them, ``numbers`` are their indexes among all files, and ``plan``
-    is the decoding plan of the first file. ``indexes`` and ``below`` are as in a `FileBatch`.
-    Methods raise `NeedsFullCombineError` if joining a variable might change the result.
+    ``stored`` are the files before decoding, ``urls`` are as the user gave them, ``numbers`` are
+    their indexes among all files, and ``plan`` is the decoding plan of the first file. ``indexes``
+    and ``below`` are as in a `FileBatch`. Methods raise `NeedsFullCombineError` if joining a
+    variable might change the result.
     """
 
-    alike: SameStructureFiles
+    stored: SameStructureFiles
     urls: Sequence[Any]
     numbers: Sequence[int]
     plan: DecodingPlan
@@ -544,18 +545,18 @@ class JoinableFiles:
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
         """Create it from batches of single files."""
-        first, below = files[0], None
-        alike = ListedFiles([file.group for file in files], range(len(files)))
+        first, subgroups = files[0], None
+        stored = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]
         numbers = [number for file in files for number in file.numbers]
         if first.below is not None:
-            below = {
+            subgroups = {
                 path: cls.of([(file.below or {})[path] for file in files]) for path in first.below
             }
         return cls(
-            *(alike, urls, numbers, first.plan, first.opening),
+            *(stored, urls, numbers, first.plan, first.opening),
             indexes=first.indexes,
-            below=below,
+            below=subgroups,
         )
 
     def walk(self) -> Iterator[JoinableFiles]:
@@ -566,23 +567,23 @@ class JoinableFiles:
     def take(self, file_indexes: Ints) -> JoinableFiles:
         """Select files in an order; the plan becomes that of the new first file."""
         order = file_indexes.tolist()
-        alike, plan = self.alike.take(file_indexes), self.plan
+        stored, plan = self.stored.take(file_indexes), self.plan
         urls = [self.urls[n] for n in order]
         if order[0] and self.indexes is None:
-            plan = find_plan(urls[0], alike.group, self.opening, self.options)
+            plan = find_plan(urls[0], stored.group, self.opening, self.options)
         loaded: dict[str, Sequence[Array]] = {
             name: [values[n] for n in order] for name, values in self._loaded.items()
         }
-        numbers, below = [self.numbers[n] for n in order], None
+        numbers, subgroups = [self.numbers[n] for n in order], None
         if self.below is not None:
-            below = {path: files.take(file_indexes) for path, files in self.below.items()}
+            subgroups = {path: files.take(file_indexes) for path, files in self.below.items()}
         return replace(
             self,
-            alike=alike,
+            stored=stored,
             urls=urls,
             numbers=numbers,
             plan=plan,
-            below=below,
+            below=subgroups,
             _loaded=loaded,
         )
 
@@ -595,7 +596,7 @@ class JoinableFiles:
         in all files. ``is_taken_from_first`` selects loaded variables that are taken from the first
         file only.
         """
-        group, requested_dim = self.alike.group, dim
+        group, requested_dim = self.stored.group, dim
         if dim not in self.lengths:
             dim = None
         variables, stacked = dict(group.variables), dict[str, Any]()
@@ -613,11 +614,11 @@ class JoinableFiles:
                     self._check_dates(name, data, dim)
             elif not part.is_loaded:
                 if isinstance(data, ManifestArray):
-                    stacked[name] = self.alike.stack(name)
+                    stacked[name] = self.stored.stack(name)
                     self._check_dates(name, stacked[name], None)
             elif is_taken_from_first is not None and is_taken_from_first(part):
                 is_whole = False
-                values = self.alike.get_values(name)
+                values = self.stored.get_values(name)
                 first = group.variables[name].data
                 data = self._read(name, first) if values is None else np.array(values[0])
             else:
@@ -629,13 +630,13 @@ class JoinableFiles:
                     stacked[name] = np.stack([*self._iterate(name)])
             encoding = encoding_of(variable) if part.is_loaded else variable.encoding
             variables[name] = replace(variable, data=data, encoding=encoding)
-        lengths, below = self.lengths.get(dim or "", np.zeros(0, np.int64)), None
+        lengths, subgroups = self.lengths.get(dim or "", np.zeros(0, np.int64)), None
         if self.below is not None:
-            below = {
+            subgroups = {
                 path: files.collect(requested_dim, is_taken_from_first)
                 for path, files in self.below.items()
             }
-            is_whole = is_whole and all(batch.is_whole for batch in below.values())
+            is_whole = is_whole and all(batch.is_whole for batch in subgroups.values())
         return FileBatch(
             tuple(self.urls),
             replace(group, variables=variables),
@@ -644,24 +645,24 @@ class JoinableFiles:
             tuple(self.numbers),
             dim,
             tuple(lengths.tolist()),
-            self.alike.attributes,
-            self.alike.encodings,
+            self.stored.attributes,
+            self.stored.encodings,
             stacked,
             frozenset(same),
             is_whole,
             indexes=self.indexes,
-            below=below,
+            below=subgroups,
         )
 
     @property
     def lengths(self) -> Mapping[str, Ints]:
         """The length of each dimension of variables in each file; -1 where a file lacks it."""
-        lengths, variables = self.alike.lengths, self.alike.group.variables.values()
+        lengths, variables = self.stored.lengths, self.stored.group.variables.values()
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
     def list_parts(self, name: str) -> list[VariableDecoding]:
         """Return the decoding of a variable in each file."""
-        return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
+        return self.plan.list_parts(name, self.stored.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
         """Raise an error if virtual times of any file may need another dtype than the first file.
@@ -692,22 +693,22 @@ class JoinableFiles:
         lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
         for file_index in {int(lengths.argmin()), int(lengths.argmax())}:
             if lengths[file_index] != lengths[0] and self.indexes is None:
-                group = self.alike.take(np.array([file_index])).group
+                group = self.stored.take(np.array([file_index])).group
                 yield find_plan(self.urls[file_index], group, self.opening, self.options)
 
     def join(self, name: str, dim: str) -> Array | ManifestArray:
         """Return the stored variable of all files, joined along a dimension."""
-        if not isinstance(self.alike.group.variables[name].data, ManifestArray | np.ndarray):
+        if not isinstance(self.stored.group.variables[name].data, ManifestArray | np.ndarray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
-        return self.alike.join(name, dim)
+        return self.stored.join(name, dim)
 
     def load(self, name: str, dim: str) -> Sequence[Array]:
         """Return the stored values of a loaded variable along ``dim``, as one array per file."""
-        if name not in self._loaded and (values := self.alike.get_values(name)) is not None:
+        if name not in self._loaded and (values := self.stored.get_values(name)) is not None:
             self._loaded[name] = values
         if name not in self._loaded:
             axis = self.plan.parts[name].stored[0].index(dim)
-            joined = self._read(name, self.alike.join(name, dim))
+            joined = self._read(name, self.stored.join(name, dim))
             ends = accumulate(self.lengths[dim].tolist(), initial=0)
             before = (slice(None),) * axis
             self._loaded[name] = [joined[(*before, slice(*bounds))] for bounds in pairwise(ends)]
@@ -723,30 +724,30 @@ class JoinableFiles:
 
     def is_too_large(self, name: str) -> bool:
         """Return whether a virtual variable has too many values to compare."""
-        data = self.alike.group.variables[name].data
+        data = self.stored.group.variables[name].data
         nbytes = math.prod(data.shape) * data.dtype.itemsize
         return nbytes > get_options().small_variable or data.dtype.hasobject
 
     def _iterate(self, name: str) -> Iterator[Array]:
         """Yield the stored values of a variable, file by file."""
-        part, data = self.plan.parts[name], self.alike.group.variables[name].data
+        part, data = self.plan.parts[name], self.stored.group.variables[name].data
         if part.is_index:
             yield from self.load(name, part.stored[0][0])
             return
-        if (values := self.alike.get_values(name)) is not None:
+        if (values := self.stored.get_values(name)) is not None:
             yield from map(np.asarray, values)
             return
         if not isinstance(data, ManifestArray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         yield from iterate_file_values(
-            part, self.alike.group.variables[name], self.alike.stack(name)
+            part, self.stored.group.variables[name], self.stored.stack(name)
         )
 
     def _read(self, name: str, array: Any) -> Array:
         """Load the stored values of a variable of one file, or of stacked or joined files."""
         part = self.plan.parts[name]
         with locating(f"variable {part.name!r}"):
-            stored = self.alike.group.variables[name]
+            stored = self.stored.group.variables[name]
             dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
             return part.load_values(replace(stored, dims=dims, data=array))
 
@@ -775,7 +776,7 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
 def guess_dimension(files: JoinableFiles) -> str | None:
     """Return the dimension whose length or coordinate differs between files, or None."""
     for part in files.walk():
-        lengths, group = part.lengths, part.alike.group
+        lengths, group = part.lengths, part.stored.group
         if varying := [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]:
             unlimited = group.encoding.get("unlimited_dims", ())
             return max(varying, key=lambda dim: dim in unlimited)

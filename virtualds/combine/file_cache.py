@@ -93,10 +93,8 @@ class FileCache:
             )
         # all that determines the result of opening a file, except for access options, which
         # may be secret, and may change while files do not
-        current, versions = (
-            get_options(),
-            [version(name) for name in ("virtualds", "xarray", "numpy")],
-        )
+        current = get_options()
+        versions = [version(name) for name in ("virtualds", "xarray", "numpy")]
         key = repr((versions, current.small_variable, current.load_limit, opening))
         settings = key.encode("utf-8", "surrogatepass")
         parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())

@@ -181,8 +181,7 @@ class Files:
         )
         return (
             f"the names of the files vary: {examples}. To join along a name, add it to concat_dim; "
-            "to "
-            f"give each a group, use open_virtual_mfdatatree(..., tree='/{{{varying[0]}}}'); to "
+            f"to give each a group, use open_virtual_mfdatatree(..., tree='/{{{varying[0]}}}'); to "
             f"use only the newest, pass newest={varying[-1]!r}"
         )
 

@@ -148,7 +148,7 @@ def _replace_variables(
     descriptive: set[Name],
 ) -> ManifestGroup:
     """Return a group with arrays in place of scalars, without the variables that describe them."""
-    inside = _join_paths(base, path)
+    group_path = _join_paths(base, path)
     variables = dict[str, ManifestVariable]()
     problems = dict(group.problems)
     for name, variable in group.variables.items():
@@ -156,12 +156,12 @@ def _replace_variables(
             problems[name] = error
             unread = ManifestArray.unreadable((), variable.data.dtype, f"{error}")
             variables[name] = replace(variable, dims=(), data=unread)
-        elif (inside, name) not in descriptive:
+        elif (group_path, name) not in descriptive:
             variables[name] = assembled.get((path, name), variable)
     groups = {}
     for name, child in group.groups.items():
-        below = _join_paths(path, name)
-        groups[name] = _replace_variables(child, base, below, assembled, errors, descriptive)
+        child_path = _join_paths(path, name)
+        groups[name] = _replace_variables(child, base, child_path, assembled, errors, descriptive)
     return replace(group, variables=variables, problems=problems, groups=groups)
 
 
@@ -535,12 +535,12 @@ class FragmentAssembler:
                     )
 
     def _missing_integers_error(
-        self, plan: AggregationPlan, target: AggregatedType, why: str
+        self, plan: AggregationPlan, target: AggregatedType, reason: str
     ) -> UnsupportedError:
         """Return the error for converted integers that may be missing."""
         return self.file.refuse(
             plan,
-            f"{why}, and converted {target.dtype} cannot be missing; write the variable with a "
+            f"{reason}, and converted {target.dtype} cannot be missing; write the variable with a "
             f"floating dtype, or its fragments with its units and dtype, or leave it out with "
             f"drop_variables",
         )
@@ -637,8 +637,8 @@ class FoundFragment:
             or _drop_item(index, main) != _drop_item(next_index, main)
         ):
             return False
-        along = self.axes[main]
-        shapes = [s if along is None else _drop_item(s, along) for s in (self.shape, other.shape)]
+        axis = self.axes[main]
+        shapes = [s if axis is None else _drop_item(s, axis) for s in (self.shape, other.shape)]
         return shapes[0] == shapes[1] and self.conversion == other.conversion
 
 
@@ -777,11 +777,11 @@ def list_fills(attributes: Mapping[str, Any]) -> list[Any]:
     return [v for n in ("_FillValue", "missing_value") for v in np.ravel(attributes.get(n, []))]
 
 
-def _is_equal_as(dtype: np.dtype[Any], one: Any, other: Any) -> bool:
+def _is_equal_as(dtype: np.dtype[Any], left: Any, right: Any) -> bool:
     """Return whether numbers are equal, floats after a cast to ``dtype``."""
     if dtype.kind in "fc":
-        return bool(np.asarray(one).astype(dtype) == np.asarray(other).astype(dtype))
-    return bool(one == other)
+        return bool(np.asarray(left).astype(dtype) == np.asarray(right).astype(dtype))
+    return bool(left == right)
 
 
 def _find_fill(target: AggregatedType, converts: bool) -> Any:
@@ -869,5 +869,5 @@ def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | 
     return next((n for n, v in variables.items() if v.attributes.get("bounds") == name), None)
 
 
-def _drop_item(values: Sequence[int], place: int) -> tuple[int, ...]:
-    return (*values[:place], *values[place + 1 :])
+def _drop_item(values: Sequence[int], index: int) -> tuple[int, ...]:
+    return (*values[:index], *values[index + 1 :])

@@ -52,9 +52,9 @@ class ChunkRows(NamedTuple):
     origin: Ints
     encoded: Ints
 
-    def take(self, which: Any) -> ChunkRows:
+    def take(self, selection: Any) -> ChunkRows:
         """Return the chunks that an index or a mask selects."""
-        return ChunkRows(self.files, *(column[..., which] for column in self[1:]))
+        return ChunkRows(self.files, *(column[..., selection] for column in self[1:]))
 
     @property
     def urls(self) -> Array:
@@ -163,32 +163,32 @@ class AggregatedVariable:
         files = self.rows.file[self.left]
         order = self.left[np.argsort(files, kind="stable")]
         cuts = np.flatnonzero(np.diff(np.sort(files))) + 1
-        for which in np.split(order, cuts):
-            rows = self.rows.take(which)
-            yield self.rows.files[rows.file[0]].url, which, rows
+        for row_ids in np.split(order, cuts):
+            rows = self.rows.take(row_ids)
+            yield self.rows.files[rows.file[0]].url, row_ids, rows
 
-    def list_places(self, most: int | None = None) -> list[StoredPlace]:
-        """Return the byte ranges of chunks that no part covers, at most ``most`` of each file."""
+    def list_places(self, limit: int | None = None) -> list[StoredPlace]:
+        """Return the byte ranges of chunks that no part covers, at most ``limit`` of each file."""
         return [
             StoredPlace(url, offset, length)
             for url, _, rows in self._iterate_files()
             for offset, length in zip(
-                rows.offset[:most].tolist(), rows.length[:most].tolist(), strict=True
+                rows.offset[:limit].tolist(), rows.length[:limit].tolist(), strict=True
             )
         ]
 
     def add_parts(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
         """Add the parts of chunks whose variables have been found."""
         left = [np.zeros(0, np.int64)]
-        for url, which, rows in list(self._iterate_files()):
-            rest = np.ones(which.size, bool)
+        for url, row_ids, rows in list(self._iterate_files()):
+            rest = np.ones(row_ids.size, bool)
             while rest.any() and not self.problem:
                 row = int(rest.argmax())
                 place = StoredPlace(url, int(rows.offset[row]), int(rows.length[row]))
                 if place not in found:
                     break
                 self._add_part(place, found[place], rows, row, rest)
-            left.append(which[rest])
+            left.append(row_ids[rest])
         self.left = np.sort(np.concatenate(left))
 
     def _add_part(
@@ -239,8 +239,8 @@ class AggregatedVariable:
             for axes in combinations(range(len(self.dims)), len(found.dims))
             if tuple(encoded[axis] for axis in axes) == found.encoded
         ]
-        same = tuple(self.dims.index(dim) for dim in found.dims if dim in self.dims)
-        return same if same in fitting else fitting[-1] if fitting else None
+        axes_by_name = tuple(self.dims.index(dim) for dim in found.dims if dim in self.dims)
+        return axes_by_name if axes_by_name in fitting else fitting[-1] if fitting else None
 
     def _describe_part(self, identifier: str, shown: str, start: Ints, stop: Ints) -> str:
         outside = zip(self.dims, start.tolist(), stop.tolist(), self.array.shape, strict=True)
@@ -263,8 +263,8 @@ class FragmentFinder:
     def find(self, variables: Sequence[AggregatedVariable]) -> None:
         """Set the parts of each variable, or its problem."""
         # the chunks in a file mostly belong to one variable, so the first is looked up before all
-        for most in (1, None):
-            name_of_place = {place: v.key for v in variables for place in v.list_places(most)}
+        for limit in (1, None):
+            name_of_place = {place: v.key for v in variables for place in v.list_places(limit)}
             if not name_of_place:
                 return
             self._look_up(variables, name_of_place)
@@ -334,20 +334,22 @@ def _iterate_stored(
     The files are the first axis of the rows.
     """
     groups = batch[0][1].groups
-    places = np.array([opened.place for _, opened in batch])
+    positions = np.array([opened.place for _, opened in batch])
     for path, files in groups.items():
         for name, variable in files.group.variables.items():
             if not isinstance(variable.data, ManifestArray) or name in files.group.problems:
                 continue
             sizes = [
-                files.lengths[dim][places] if dim in files.lengths else np.full(places.size, size)
+                files.lengths[dim][positions]
+                if dim in files.lengths
+                else np.full(positions.size, size)
                 for dim, size in zip(variable.dims, variable.data.shape, strict=True)
             ]
-            shapes, which = np.unique(
-                np.stack([np.zeros_like(places), *sizes], axis=1), axis=0, return_inverse=True
+            shapes, inverse = np.unique(
+                np.stack([np.zeros_like(positions), *sizes], axis=1), axis=0, return_inverse=True
             )
             for number, shape in enumerate(shapes[:, 1:].tolist()):
-                places_of_shape = places[which.ravel() == number]
+                places_of_shape = positions[inverse.ravel() == number]
                 rows = tabulate_chunks(files.take(places_of_shape).stack(name))
                 yield path, name, StoredChunk(path, name, variable.dims, tuple(shape)), rows
 

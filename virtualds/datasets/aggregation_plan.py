@@ -155,13 +155,13 @@ class AggregationFile:
                     found.setdefault(dim, set()).add(size)
         return found
 
-    def error(self, plan: AggregationPlan | Name, what: str) -> FormatError:
+    def error(self, plan: AggregationPlan | Name, problem: str) -> FormatError:
         """Return the error for an inconsistent variable."""
-        return FormatError(f"{self.describe(plan)}: {what}")
+        return FormatError(f"{self.describe(plan)}: {problem}")
 
-    def refuse(self, plan: AggregationPlan | Name, what: str) -> UnsupportedError:
+    def refuse(self, plan: AggregationPlan | Name, problem: str) -> UnsupportedError:
         """Return the error for a valid variable that cannot be assembled."""
-        return UnsupportedError(f"{self.describe(plan)}: {what}")
+        return UnsupportedError(f"{self.describe(plan)}: {problem}")
 
     def describe(self, plan: AggregationPlan | Name) -> str:
         """Return the name of a variable and its file, for errors."""
@@ -274,12 +274,12 @@ class AggregationFile:
         parts = [] if target.startswith("/") else list(filter(None, path.split("/")))
         for part in filter(None, folder.split("/")):
             parts = parts[:-1] if part == ".." else parts if part == "." else [*parts, part]
-        places = [parts]
+        group_paths = [parts]
         if "/" not in target:
-            places = [parts[:n] for n in range(len(parts), -1, -1)]
-        for place in map("/".join, places):
-            if place in self.groups and name in self.groups[place].variables:
-                return place, name
+            group_paths = [parts[:n] for n in range(len(parts), -1, -1)]
+        for group_path in map("/".join, group_paths):
+            if group_path in self.groups and name in self.groups[group_path].variables:
+                return group_path, name
         raise self.error(
             key,
             f"there is no variable {target!r}, which its {AGGREGATED_DATA} names; restore it, or "

@@ -186,8 +186,8 @@ class DocumentBuilder:
         if not dims:
             yield "map", (), np.array(1, "i4")
         else:
-            most = max(max(row, default=1) for row in grid.lengths)
-            dtype = "i4" if most < 2**31 else "i8"
+            max_length = max(max(row, default=1) for row in grid.lengths)
+            dtype = "i4" if max_length < 2**31 else "i8"
             # masked by the default fill value of netCDF
             fill = {"i4": -2147483647, "i8": -9223372036854775806}[dtype]
             lengths = np.full((len(dims), longest), fill, dtype)
@@ -301,8 +301,8 @@ def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
             values = np.ascontiguousarray(variable.read())
             characters = np.frombuffer(values.tobytes(), "S1").reshape(*values.shape, width)
             variables[name] = replace(variable, dims=(*variable.dims, dim), data=characters)
-    below = {name: to_netcdf_types(child) for name, child in group.groups.items()}
-    return replace(group, variables=variables, groups=below)
+    subgroups = {name: to_netcdf_types(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=subgroups)
 
 
 def _encode_dates(
@@ -423,14 +423,16 @@ def check_read_back(
     group_at = dict(read.walk())
     return [
         f"{path or name or 'its attributes'}: {difference}; {LOAD_OR_LEAVE_OUT}"
-        for where, part in group.walk()
-        for name, difference in _iterate_differences(where, part, group_at[where], expected)
-        for path in ["/".join(filter(None, (where, name)))]
+        for group_path, part in group.walk()
+        for name, difference in _iterate_differences(
+            group_path, part, group_at[group_path], expected
+        )
+        for path in ["/".join(filter(None, (group_path, name)))]
     ]
 
 
 def _iterate_differences(
-    where: str,
+    path: str,
     group: ManifestGroup,
     read: ManifestGroup,
     expected: Mapping[Name, AggregatedVariable],
@@ -441,7 +443,7 @@ def _iterate_differences(
     for name in group.variables.keys() ^ read.variables.keys():
         yield name, "it would be there only before, or only after, writing"
     for name in group.variables.keys() & read.variables.keys():
-        aggregated, read_variable = expected.get((where, name)), read.variables[name]
+        aggregated, read_variable = expected.get((path, name)), read.variables[name]
         variable = group.variables[name]
         attributes = variable.attributes if aggregated is None else aggregated.attributes
         if read_variable.dims != variable.dims:
@@ -455,26 +457,26 @@ def _iterate_differences(
             before = variable.read() if aggregated is None else aggregated.array.read()
             if not _is_equal(before, read_variable.read()):
                 yield name, "its values would be read as others"
-        elif why := find_difference(aggregated.array, unpack_array(name, read_variable)):
-            yield name, why
+        elif difference := find_difference(aggregated.array, unpack_array(name, read_variable)):
+            yield name, difference
 
 
 def _find_different_attribute(
-    one: Mapping[str, Any], other: Mapping[str, Any], ignore_packing: bool = False
+    left: Mapping[str, Any], right: Mapping[str, Any], ignore_packing: bool = False
 ) -> str:
     """Return the name of an attribute that differs, or "".
 
     With ``ignore_packing``, ignore packing attributes, which pipelines contain.
     """
-    names = sorted((one.keys() | other.keys()) - set(PACKING_ATTRIBUTES if ignore_packing else ()))
-    return next((n for n in names if not _is_equal(one.get(n), other.get(n))), "")
+    names = sorted((left.keys() | right.keys()) - set(PACKING_ATTRIBUTES if ignore_packing else ()))
+    return next((n for n in names if not _is_equal(left.get(n), right.get(n))), "")
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(left: Any, right: Any) -> bool:
     """Return whether values are equal, of the same kind and size, as netCDF stores them."""
-    if one is None or other is None:
-        return one is other
-    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
+    if left is None or right is None:
+        return left is right
+    a, b = np.atleast_1d(np.asarray(left)), np.atleast_1d(np.asarray(right))
     are_strings = a.dtype.kind in "UO" and b.dtype.kind in "UO"
     if a.shape != b.shape or not (are_strings or a.dtype.kind == b.dtype.kind):
         return False
@@ -489,10 +491,10 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
     if array.shape != read.shape or native[0] != native[1]:
         return f"it would be read as {read.shape} {read.dtype}, and is {array.shape} {array.dtype}"
     expected, found = (_sort_by_start(tabulate_chunks(a)) for a in (array, read))
-    places = ("offset", "length", "begin", "stop", "origin", "encoded")
+    fields = ("offset", "length", "begin", "stop", "origin", "encoded")
     if (
         expected.file.size != found.file.size
-        or any(not np.array_equal(getattr(expected, n), getattr(found, n)) for n in places)
+        or any(not np.array_equal(getattr(expected, n), getattr(found, n)) for n in fields)
         or not np.array_equal(expected.urls[expected.file], found.urls[found.file])
     ):
         return "its chunks would be others"
@@ -528,11 +530,11 @@ def _normalise_pipeline(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecP
     return replace(pipeline, fill=None, packing=packing)
 
 
-def is_same_constant(one: ManifestArray, other: ManifestArray) -> bool:
+def is_same_constant(left: ManifestArray, right: ManifestArray) -> bool:
     """Return whether arrays without references have the same values."""
-    pairs = zip(find_constant_edges(one), find_constant_edges(other), strict=True)
+    pairs = zip(find_constant_edges(left), find_constant_edges(right), strict=True)
     edges = [np.union1d(*pair) for pair in pairs]
-    a, b = (fill_constants(array, edges) for array in (one, other))
+    a, b = (fill_constants(array, edges) for array in (left, right))
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
@@ -543,15 +545,15 @@ def _sort_by_start(rows: ChunkRows) -> ChunkRows:
 # ---------------------------------------------------------------------- the format
 
 
-def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a group of an aggregation file, and all groups below it."""
     location = Location(source.url, source.options)
-    return _read(location, how, reader_of(location))
+    return _read(location, read_options, reader_of(location))
 
 
-def _read(location: Location, how: ReadOptions, reader: DetectedReader) -> ManifestGroup:
-    opening = OpenOptions(below=True, allow=how.allow.prefixes)
-    found = read_file(location, how, opening, reader)
+def _read(location: Location, read_options: ReadOptions, reader: DetectedReader) -> ManifestGroup:
+    opening = OpenOptions(below=True, allow=read_options.allow.prefixes)
+    found = read_file(location, read_options, opening, reader)
     return found.map_variables(lambda path, variable: _load_own_values(variable, location.url))
 
 

@@ -80,12 +80,12 @@ class AxisCells:
     def _breaks(self) -> Ints:
         """The positions whose cell is not adjacent to the previous cell."""
         # values may rise or fall on either side of a reversal
-        apart = np.minimum(
+        distances = np.minimum(
             np.abs(self.low[1:] - self.high[:-1]), np.abs(self.low[:-1] - self.high[1:])
         )
         # a gap is at least half a step wide; rounding is much less
-        far = apart * 4 > (self.high - self.low)[1:]
-        return np.flatnonzero(far) + 1
+        is_far = distances * 4 > (self.high - self.low)[1:]
+        return np.flatnonzero(is_far) + 1
 
     def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
         """Split non-empty ranges of positions at the gaps of the axis.

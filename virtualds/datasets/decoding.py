@@ -327,9 +327,9 @@ def decode_together(
     return np.concatenate(decoded, axis=first.decoded[0].index(dim))
 
 
-def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def has_same_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Return whether xarray considers the attributes identical."""
-    first, second = (xr.Variable((), 0, attributes) for attributes in (one, other))
+    first, second = (xr.Variable((), 0, attributes) for attributes in (left, right))
     return bool(first.identical(second))  # type: ignore[no-untyped-call]
 
 
@@ -394,8 +394,8 @@ def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
             }
             bounds = variables[name]
             variables[name] = replace(bounds, attributes={**lender_attributes, **bounds.attributes})
-    below = {name: make_independent_of_left_out(child) for name, child in group.groups.items()}
-    return replace(group, variables=variables, groups=below, left_out={})
+    subgroups = {name: make_independent_of_left_out(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=subgroups, left_out={})
 
 
 def append_unpacking(

@@ -97,8 +97,8 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
             f"dates that they begin with, and what else tells them apart"
         )
     check_loading(name, variable)
-    plain = _encode_loaded(name, variable)
-    return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
+    encoded = _encode_loaded(name, variable)
+    return ManifestVariable(dims, np.asarray(encoded.data), encoded.attrs, variable.encoding)
 
 
 def check_loading(name: str, variable: xr.Variable) -> None:
@@ -119,12 +119,12 @@ def check_loading(name: str, variable: xr.Variable) -> None:
     warn_of_copy(name, variable.nbytes, "it is not virtual, but read when it is needed")
 
 
-def warn_of_copy(name: str, nbytes: int, why: str) -> None:
+def warn_of_copy(name: str, nbytes: int, reason: str) -> None:
     """Warn that writing loads values that a user may expect to be references."""
     if nbytes > COPY_WARNING_BYTES:
         warn_user(
             f"{name}: writing loads {format_bytes(nbytes)}, and the set holds a copy of them, "
-            f"since {why}. To copy nothing, open its source with virtualds.open_virtual_dataset "
+            f"since {reason}. To copy nothing, open its source with virtualds.open_virtual_dataset "
             f"and write that; if you mean to copy, call ds.load() before",
             CopyWarning,
         )
@@ -141,11 +141,11 @@ def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") 
     """
     with locating(f"group {path or '/'}"):
         group = group_from_dataset(tree.to_dataset(inherit=inherited or not path))
-    below = {
+    subgroups = {
         name: group_from_tree(child, inherited, f"{path}/{name}")
         for name, child in tree.children.items()
     }
-    return replace(group, groups=below)
+    return replace(group, groups=subgroups)
 
 
 # ---------------------------------------------------------------------- values in memory
@@ -185,8 +185,8 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 # the units may not suit the values; the next encodings do
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
-            plain = stored.copy(data=_to_plain(stored.data))
-            for variant in _iterate_unit_variants(plain, encoding):
+            unencoded = stored.copy(data=_to_plain(stored.data))
+            for variant in _iterate_unit_variants(unencoded, encoding):
                 if all(
                     any(
                         _survived_encoding(again, part)

@@ -78,10 +78,10 @@ def format_suggestion(name: object, known: Iterable[object]) -> str:
     return f"; did you mean {other!r}?" if other else ""
 
 
-def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_keywords(call: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raise an error for keywords that a function, written as users call it, does not have."""
     known = sorted(known)
-    for name in given:
+    for name in names:
         if name not in known:
             other = guess_name(name, [*known, *FOREIGN_ARGUMENTS])
             remedy = f"it has {', '.join(known)}" if other is None else FOREIGN_ARGUMENTS.get(other)
@@ -117,24 +117,26 @@ def to_names(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
     return tuple(names)
 
 
-def check_types(given: Mapping[str, Any]) -> None:
+def check_types(arguments: Mapping[str, Any]) -> None:
     """Raise an error for arguments whose types differ from `ARGUMENT_TYPES`.
 
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
     TypeError: decode_cf='no': give True or False
     """
-    for name in given.keys() & ARGUMENT_TYPES.keys():
+    for name in arguments.keys() & ARGUMENT_TYPES.keys():
         types, expected = ARGUMENT_TYPES[name]
-        if not isinstance(given[name], types):
-            raise TypeError(f"{name}={given[name]!r}: give {expected}")
+        if not isinstance(arguments[name], types):
+            raise TypeError(f"{name}={arguments[name]!r}: give {expected}")
 
 
-def select_fields(kind: type[Options], given: Mapping[str, Any]) -> Options:
+def select_fields(kind: type[Options], arguments: Mapping[str, Any]) -> Options:
     """Create a dataclass of options from the given arguments that are among its fields."""
     dataclass: Any = kind
     chosen = {
-        option.name: given[option.name] for option in fields(dataclass) if option.name in given
+        option.name: arguments[option.name]
+        for option in fields(dataclass)
+        if option.name in arguments
     }
     return kind(**chosen)
 

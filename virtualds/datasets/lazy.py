@@ -124,13 +124,13 @@ def layers_of(data: Any) -> Layers | None:
     if isinstance(data, VirtualBackendArray):
         is_virtual = data.is_decoded and isinstance(data.data, ManifestArray)
         return layers_of(data.data) if is_virtual else None
-    below = layers_of(getattr(data, "array", None)) if is_wrapper(data) else None
-    if below is None or isinstance(data, WRAPPING_TYPES):
-        return below
+    inner = layers_of(getattr(data, "array", None)) if is_wrapper(data) else None
+    if inner is None or isinstance(data, WRAPPING_TYPES):
+        return inner
     if isinstance(data, SELECTING_TYPES):
         is_vectorized = isinstance(data.key, indexing.VectorizedIndexer)
-        return below._replace(keys=(*below.keys, (data.key.tuple, is_vectorized)))
-    return below._replace(is_computed=True)
+        return inner._replace(keys=(*inner.keys, (data.key.tuple, is_vectorized)))
+    return inner._replace(is_computed=True)
 
 
 def is_wrapper(data: Any) -> bool:
@@ -359,12 +359,12 @@ def _apply_selection(layers: Layers) -> ManifestArray:
     return array
 
 
-def _unsupported_error(why: str) -> UnsupportedError:
+def _unsupported_error(reason: str) -> UnsupportedError:
     """Return the error for values that references cannot express."""
     return UnsupportedError(
-        f"references cannot express its values, which lie in source files: {why}; open the source "
-        f"with virtualds.open_virtual_dataset, which shows what stays virtual, or call ds.load() "
-        f"to write values"
+        f"references cannot express its values, which lie in source files: {reason}; open the "
+        f"source with virtualds.open_virtual_dataset, which shows what stays virtual, or call "
+        f"ds.load() to write values"
     )
 
 
@@ -396,10 +396,10 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
     # the name that dask gives to an in-memory array, which it only slices into blocks
     if (layers := _find_layers(graph.get(f"original-{data.name}"))) is not None:
         return _apply_selection(layers)
-    needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
-    sources = {key: found for key, task in needed.items() if (found := _find_layers(task))}
+    tasks = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
+    sources = {key: found for key, task in tasks.items() if (found := _find_layers(task))}
     if not sources:
-        if any(map(_uses_virtual, needed.values())):
+        if any(map(_uses_virtual, tasks.values())):
             raise _unsupported_error(
                 "dask holds them within its tasks; open them without inline_array=True"
             )
@@ -410,7 +410,7 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
         # lazy arrays cannot be concatenated by reference
         loaded = tuple(replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
         arrays[key] = _to_class(UnreadableArray, replace(array, fragments=loaded))
-    array = _run_graph(needed | arrays, keys, data.ndim)
+    array = _run_graph(tasks | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _unsupported_error("dask changes their shape or data type")
     return _to_class(ManifestArray, array)

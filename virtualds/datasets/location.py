@@ -135,10 +135,10 @@ def _find_path(file: Any) -> str | None:
     if not isinstance(name, str | os.PathLike):
         return None
     try:
-        is_there = os.path.samestat(os.fstat(file.fileno()), os.stat(name))
+        is_same_file = os.path.samestat(os.fstat(file.fileno()), os.stat(name))
     except OSError:
         return None
-    return os.fspath(name) if is_there else None
+    return os.fspath(name) if is_same_file else None
 
 
 # ---------------------------------------------------------------------- fsspec
@@ -205,8 +205,8 @@ def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
     """Return the location of the set that a ``reference://`` or ``reference::URL`` url opens."""
     _, _, rest = url.partition("::")
     given = {**options, **({"fo": rest} if rest else {})}
-    inside = url.partition("::")[0].removeprefix("reference").strip(":/")
-    if inside or "fo" not in given:
+    path = url.partition("::")[0].removeprefix("reference").strip(":/")
+    if path or "fo" not in given:
         raise ValueError(
             f"{url}: give the set as storage_options={{'fo': ...}}, a url or a dict, and a group "
             f"in it with group="

@@ -245,8 +245,8 @@ def make_dataset_or_tree(
         if opening.below:
             result = to_virtual_tree(group, opening)
         else:
-            make = partial(to_virtual_dataset, opening=opening, plan=plan)
-            result = decode_group(group, opening.on_error, make, location.url)
+            decode = partial(to_virtual_dataset, opening=opening, plan=plan)
+            result = decode_group(group, opening.on_error, decode, location.url)
     except VirtualdsError as error:
         error.locate_file(location.url)
         raise
@@ -263,8 +263,8 @@ def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenO
     """Return the set and the group in it if a path leads into a set, else the arguments."""
     if opening.parser is not None:
         return location, opening
-    location, below = find_set_above(location)
-    group = f"{below}/{opening.group or ''}".rstrip("/") if below else opening.group
+    location, inner_path = find_set_above(location)
+    group = f"{inner_path}/{opening.group or ''}".rstrip("/") if inner_path else opening.group
     return location, replace(opening, group=group)
 
 
@@ -284,11 +284,11 @@ def open_group(
         location, opening = enter_set(location, opening)
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
-    how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
+    read_options = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().count_opening()
     try:
         with explain_open_errors(location.url), location.cache_scan():
-            read = read_file(location, how, opening, detected, above)
+            read = read_file(location, read_options, opening, detected, above)
     except FileNotFoundError:
         if not names_files(location.url):
             raise
@@ -310,7 +310,7 @@ def open_group(
 
 def read_file(
     location: Location,
-    how: ReadOptions,
+    read_options: ReadOptions,
     opening: OpenOptions,
     detected: DetectedReader | None,
     above: frozenset[str] = frozenset(),
@@ -320,11 +320,11 @@ def read_file(
     reader: Parser | Format
     if (format_ := location.format) is not None and format_.read_object is not None:
         reader = format_
-        read = format_.read_object(location.opened, how, location.options)
+        read = format_.read_object(location.opened, read_options, location.options)
     else:
         reader, source = detected or reader_of(location, opening.parser)
         try:
-            read = read_source(reader, source, how, opening)
+            read = read_source(reader, source, read_options, opening)
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
             if opening.parser:
                 # the user named a parser, but the file may not contain any data
@@ -333,13 +333,13 @@ def read_file(
         if isinstance(reader, Parser):
             read = resolve_archive_members(read)
             if find_aggregations(read, left_out=True):
-                whole = replace(how, group=None, skip=frozenset())
+                read_all_options = replace(read_options, group=None, skip=frozenset())
                 deep = replace(opening, below=True)
-                get_file = ReferencedFiles(source, {}, how.allow).get_file
-                read_all = partial(read_source, reader, source, whole, deep)
+                get_file = ReferencedFiles(source, {}, read_options.allow).get_file
+                read_all = partial(read_source, reader, source, read_all_options, deep)
                 file = AggregationFile(source, get_file, above, read_all)
-                opener = make_fragment_opener(how.allow, opening.allow)
-                read = build_aggregations(read, file, how.group or "", opener)
+                opener = make_fragment_opener(read_options.allow, opening.allow)
+                read = build_aggregations(read, file, read_options.group or "", opener)
     if is_logged(INFO):
         path_taken, seconds = read.way or "read", time.perf_counter() - started
         log(INFO, f"{location.url}: {reader.name}, {path_taken}, {seconds:.3f} s")
@@ -398,13 +398,13 @@ def _find_reader_together(file: SourceFile) -> ReadTogether | None:
 
 
 def read_source(
-    reader: Parser | Format, source: SourceFile, how: ReadOptions, opening: OpenOptions
+    reader: Parser | Format, source: SourceFile, read_options: ReadOptions, opening: OpenOptions
 ) -> ManifestGroup:
     """Read a group of a file, with the groups below it if requested, or of a reference set."""
-    if how.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
+    if read_options.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
-            f"{source.url}: snapshot={how.snapshot!r}, but {reader.name} keeps no snapshots; "
-            f"zarr-v3 does"
+            f"{source.url}: snapshot={read_options.snapshot!r}, but {reader.name} keeps no "
+            f"snapshots; zarr-v3 does"
         )
     options = opening.parser_options or {}
     known_options = reader.options if isinstance(reader, Parser) else ()
@@ -414,8 +414,10 @@ def read_source(
         raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")
     if isinstance(reader, Parser):
         passed_options = {name: getattr(opening, name) for name in reader.takes}
-        return reader.read(source, how.group, how.skip, **passed_options, **options)
-    return reader.read(source, how)
+        return reader.read(
+            source, read_options.group, read_options.skip, **passed_options, **options
+        )
+    return reader.read(source, read_options)
 
 
 # ---------------------------------------------------------------------- flat files

@@ -182,9 +182,9 @@ class OpenOptions:
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
         for name in ("drop_variables", "loadable_variables", "allow"):
-            given = getattr(self, name)
-            if isinstance(given, Iterable) and not isinstance(given, str | tuple):
-                object.__setattr__(self, name, tuple(given))
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, str | tuple):
+                object.__setattr__(self, name, tuple(value))
         to_names("drop_variables", self.drop_variables)
         object.__setattr__(self, "parser_options", dict(self.parser_options or {}))
         if not callable(self.loadable_variables):

@@ -164,25 +164,25 @@ class Padding:
 
     def _choose_fill(self, name: Hashable, variable: xr.Variable, longest: xr.Variable) -> Any:
         """Return the value of missing elements, or None if there is none."""
-        given, dtype = self.fill_value, variable.dtype
-        if isinstance(given, Mapping):
-            given = given.get(name)
-        if given is None:
-            given = variable.attrs.get("_FillValue")
-        if given is None:
+        fill_value, dtype = self.fill_value, variable.dtype
+        if isinstance(fill_value, Mapping):
+            fill_value = fill_value.get(name)
+        if fill_value is None:
+            fill_value = variable.attrs.get("_FillValue")
+        if fill_value is None:
             if dtype.kind == "O":
                 return _find_missing_object(longest)
             is_known = has_missing_value(dtype) or dtype.kind in STRING_KINDS
             return default_fill(dtype) if is_known else None
         if dtype.kind in STRING_KINDS or dtype.kind == "O":
-            return given
+            return fill_value
         try:
-            fill = np.ravel(given).astype(dtype)[0]
+            fill = np.ravel(fill_value).astype(dtype)[0]
         except (TypeError, ValueError, OverflowError) as error:
-            raise CombineError(f"{name}: {given!r} is no value of {dtype}; {error}") from error
-        if not is_same_scalar(fill, np.ravel(given)[0]):
+            raise CombineError(f"{name}: {fill_value!r} is no value of {dtype}; {error}") from error
+        if not is_same_scalar(fill, np.ravel(fill_value)[0]):
             raise CombineError(
-                f"{name}: the fill value {given!r} is no value of {dtype}; give one that is"
+                f"{name}: the fill value {fill_value!r} is no value of {dtype}; give one that is"
             )
         return fill
 

@@ -76,19 +76,19 @@ def load_plugins() -> tuple[Parser, ...]:
         try:
             parser = point.load()
         except PARSER_ERRORS as error:
-            why = f"it cannot be imported ({type(error).__name__}: {error})"
+            reason = f"it cannot be imported ({type(error).__name__}: {error})"
         else:
             if isinstance(parser, Parser) and parser.name not in used_names:
                 parser_of_name[parser.name] = parser
                 used_names.add(parser.name)
                 continue
-            why = f"it is {parser!r:.80} and no virtualds.Parser"
+            reason = f"it is {parser!r:.80} and no virtualds.Parser"
             if isinstance(parser, Parser):
-                why = f"there is a parser {parser.name!r} already"
+                reason = f"there is a parser {parser.name!r} already"
         package = point.dist.name if point.dist is not None else "an unknown package"
         warnings.warn(
-            f"parser {point.name!r} of {package} ({point.value}): {why}; it is left out, update or "
-            f"remove that package",
+            f"parser {point.name!r} of {package} ({point.value}): {reason}; it is left out, update "
+            f"or remove that package",
             stacklevel=3,
         )
     return tuple(parser_of_name.values())

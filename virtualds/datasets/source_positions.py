@@ -463,8 +463,8 @@ def _sort_into(
     """
     index = present.indexes.get(dim)
     if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-        why = "has no index along" if index is None else "is not monotonic along"
-        raise CombineError(f"position='coordinate': the set {why} {dim!r}; append at an end")
+        problem = "has no index along" if index is None else "is not monotonic along"
+        raise CombineError(f"position='coordinate': the set {problem} {dim!r}; append at an end")
     is_descending = not index.is_monotonic_increasing
     values = new.indexes[dim][positions]
     order = values.argsort()[:: -1 if is_descending else 1]
@@ -486,8 +486,8 @@ def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Inserti
     present_urls = urls_of(present)
     shared = urls_of(new) & present_urls
     if not shared:
-        whole = Piece(True, 0, new.sizes[dim])
-        return [(_find_range_of_values(present, new, dim), whole)]
+        all_of_new = Piece(True, 0, new.sizes[dim])
+        return [(_find_range_of_values(present, new, dim), all_of_new)]
     if unknown := sorted(urls_of(new) - present_urls):
         raise CombineError(
             f"replace-source: {unknown[0]} is not a source of the set; append it "
@@ -578,7 +578,10 @@ OTHER_VALUES = (
 
 
 def put_boxes(
-    existing: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str] | None
+    existing: xr.Variable,
+    new: xr.Variable,
+    positions_by_dim: CellPlaces,
+    replaced: Collection[str] | None,
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return a variable along some dimensions of the grid with new files, or None if unchanged.
 
@@ -587,7 +590,7 @@ def put_boxes(
     chunks.
     """
     array, added = get_virtual_array(existing), get_virtual_array(new)
-    positions = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    positions = [positions_by_dim.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
         return put_values(existing, new, positions, replaces=replaced is None)
     original, boxes = array, list(list_boxes(added, positions))

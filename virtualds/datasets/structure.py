@@ -220,8 +220,8 @@ def text_of(value: Any) -> str:
     '2001-01-31'
     """
     if isinstance(value, np.datetime64):
-        whole = value.astype("datetime64[s]")
-        return str(whole if whole == value else value).removesuffix("T00:00:00")
+        seconds = value.astype("datetime64[s]")
+        return str(seconds if seconds == value else value).removesuffix("T00:00:00")
     return str(value).removesuffix(" 00:00:00")
 
 
@@ -495,31 +495,31 @@ def check_crs_of_set(
             )
 
 
-def describe_difference(one: CRS, other: CRS) -> tuple[str, str] | None:
+def describe_difference(left: CRS, right: CRS) -> tuple[str, str] | None:
     """Describe both CRSs, or return None if no attribute shows that they differ.
 
     Numbers and kinds are compared where both have them. Codes decide about names and WKT, which
     differ between versions of the programs that write them.
     """
-    names = list_differing(one, other)
+    names = list_differing(left, right)
     return (
-        (_describe_distinctly(one, other, names), _describe_distinctly(other, one, names))
+        (_describe_distinctly(left, right, names), _describe_distinctly(right, left, names))
         if names
         else None
     )
 
 
-def list_differing(one: CRS, other: CRS) -> list[str]:
+def list_differing(left: CRS, right: CRS) -> list[str]:
     """Return the attributes in which two CRSs differ, numbers and kinds first.
 
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
     ['earth_radius']
     """
-    names = [n for n in (*KINDS, *NUMBERS) if not _agree(one.get(n), other.get(n))]
-    names += [n for n in CODES if not _agree(_format_code(one, n), _format_code(other, n))]
-    codes = find_code(one), find_code(other)
+    names = [n for n in (*KINDS, *NUMBERS) if not _agree(left.get(n), right.get(n))]
+    names += [n for n in CODES if not _agree(_format_code(left, n), _format_code(right, n))]
+    codes = find_code(left), find_code(right)
     if None in codes:
-        names += [n for n in (*TITLES, *TEXTS) if not _agree(one.get(n), other.get(n))]
+        names += [n for n in (*TITLES, *TEXTS) if not _agree(left.get(n), right.get(n))]
     elif codes[0] != codes[1]:
         names += [n for n in (*TEXTS, *CODES) if n not in names]
     return names
@@ -582,19 +582,19 @@ def _shorten_value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _agree(one: Any, other: Any) -> bool:
+def _agree(left: Any, right: Any) -> bool:
     """Return whether two values of an attribute agree, or one of them is missing.
 
     >>> _agree("0,0,0", [0, 0, 1e-12]), _agree(["30", "60"], ["30", "61"])
     (True, False)
     """
-    if one is None or other is None:
+    if left is None or right is None:
         return True
-    first, second = _list_numbers(one), _list_numbers(other)
+    first, second = _list_numbers(left), _list_numbers(right)
     if first is None or second is None:
-        words = ("".join(_join_items(value).split()).lower() for value in (one, other))
+        words = ("".join(_join_items(value).split()).lower() for value in (left, right))
         return next(words) == next(words)
-    is_short = any(getattr(value, "dtype", None) == np.float32 for value in (one, other))
+    is_short = any(getattr(value, "dtype", None) == np.float32 for value in (left, right))
     tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
     return len(first) == len(second) and all(
         math.isclose(a, b, rel_tol=tolerance, abs_tol=TOLERANCE) or (a != a and b != b)

@@ -410,9 +410,9 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     try:
         return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
     except ValueError as error:
-        what, _, details = f"{error}".partition(":\n")
+        message, _, details = f"{error}".partition(":\n")
         combine_error = CombineError(
-            f"{what}: a tree of xarray has one coordinate and length of a dimension for a group "
+            f"{message}: a tree of xarray has one coordinate and length of a dimension for a group "
             f"and all below it; open one group with "
             f"virtualds.open_virtual_dataset(url, group=...), or all apart with "
             f"xr.open_groups(url, engine='virtual')"

@@ -180,25 +180,25 @@ def _normalise_calendar(calendar: Any) -> str:
 
 
 @lru_cache(4096)
-def _convert_dates(given: str, target: str, calendar: str, target_calendar: str) -> Conversion:
+def _convert_dates(source: str, target: str, calendar: str, target_calendar: str) -> Conversion:
     """Return the conversion of dates between units, reference dates and calendars."""
     if calendar != target_calendar and not {calendar, target_calendar} <= set(CALENDARS):
         raise UnitsError(
             f"dates of the calendar {calendar!r} do not convert to {target_calendar!r}"
         )
-    if given == target and calendar == target_calendar:
+    if source == target and calendar == target_calendar:
         return UNCHANGED
-    units = [parse_unit(_select_date_unit(text)) for text in (given, target)]
+    units = [parse_unit(_select_date_unit(text)) for text in (source, target)]
     if any(unit.exponents != (("s", 1),) for unit in units):
-        raise UnitsError(f"{given!r} does not convert to {target!r}")
-    reference = xr.Variable((), np.float64(0), {"units": given, "calendar": calendar})
+        raise UnitsError(f"{source!r} does not convert to {target!r}")
+    reference = xr.Variable((), np.float64(0), {"units": source, "calendar": calendar})
     seconds = f"seconds {target[target.index('since') :]}"
     try:
         date = xr.conventions.decode_cf_variable("time", reference).compute()
         date.encoding = {"units": seconds, "calendar": target_calendar, "dtype": np.dtype("f8")}
         count = xr.conventions.encode_cf_variable(date).values.item()
     except (*LIBRARY_ERRORS, ValueError, OverflowError) as error:
-        raise UnitsError(f"{given!r} does not convert to {target!r}") from error
+        raise UnitsError(f"{source!r} does not convert to {target!r}") from error
     factor, target_factor = (unit.factor for unit in units)
     return Conversion(factor / target_factor, Fraction(count) / target_factor)
 

@@ -60,17 +60,17 @@ def _write_group(
     group: ManifestGroup,
     path: str,
     dims: Mapping[str, Sizes],
-    above: Mapping[str, Any],
+    inherited: Mapping[str, Any],
     numbers: count[int],
 ) -> None:
-    """Write a group and its subgroups; ``above`` are the dimension scales of groups above."""
+    """Write a group and its subgroups; ``inherited`` are the dimension scales of groups above."""
     unlimited = set(group.encoding.get("unlimited_dims", ()))
     sizes = dict(dims.get(path, {}))
     for variable in group.variables.values():
         sizes |= dict(zip(variable.dims, variable.data.shape, strict=True))
     # netCDF-C takes a dimension of size 0 as unlimited
     unlimited_dims = unlimited | {dim for dim, size in sizes.items() if not size}
-    scales, datasets = dict(above), dict[str, Any]()
+    scales, datasets = dict(inherited), dict[str, Any]()
     for dim, size in sizes.items():
         check_name(dim, "dimension")
         if dim in scales and scales[dim].shape[0] == size:
@@ -184,7 +184,7 @@ def _write_attribute(target: Any, name: str, value: Any) -> None:
         target.attrs.create(name, data, dtype=kind)
         return
     values = np.atleast_1d(np.asarray(value))
-    if values.dtype.kind in "UO" and all(isinstance(one, str) for one in values.ravel().tolist()):
+    if values.dtype.kind in "UO" and all(isinstance(item, str) for item in values.ravel().tolist()):
         target.attrs.create(name, values.astype(object), dtype=string_dtype())
     elif is_number(values.dtype) or values.dtype.kind == "S":
         if values.ndim > 1:

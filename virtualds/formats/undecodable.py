@@ -47,8 +47,8 @@ def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 
 def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     """Return a group without the variables that have problems."""
-    below = {name: _skip(child, problems) for name, child in group.groups.items()}
-    return replace(group.leave_out(group.problems), groups=below)
+    subgroups = {name: _skip(child, problems) for name, child in group.groups.items()}
+    return replace(group.leave_out(group.problems), groups=subgroups)
 
 
 ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
@@ -60,7 +60,7 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
 
 
 def apply_on_error(
-    group: ManifestGroup, problems: Problems, on_error: str, where: str
+    group: ManifestGroup, problems: Problems, on_error: str, location: str
 ) -> ManifestGroup:
     """Handle the problems of a group as ``on_error`` requires, and return the group.
 
@@ -69,12 +69,12 @@ def apply_on_error(
     ``on_error`` warn once, with a list of all problems.
     """
     handled = ON_ERROR[on_error](group, problems)
-    where = without_secrets(where)
+    location = without_secrets(location)
     details = (
-        f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {where}: ")
+        f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {location}: ")
         for name, error in problems.items()
     )
-    warn_user(format_details(f"{where}: could not be read", details))
+    warn_user(format_details(f"{location}: could not be read", details))
     return handled
 
 
@@ -173,22 +173,22 @@ def decode_or_find_undecodable(
 def decode_group(
     group: ManifestGroup,
     on_error: str,
-    make: Callable[[ManifestGroup], Made],
-    where: str = "it",
+    decode: Callable[[ManifestGroup], Made],
+    location: str = "it",
 ) -> Made:
-    """Return the result of ``make`` for a group, and handle undecodable variables.
+    """Return the result of ``decode`` for a group, and handle undecodable variables.
 
-    ``make`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised,
+    ``decode`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised,
     or undecodable variables are left out with a warning, or they are kept with a warning and raise
     the problem when they are read.
     """
     while True:
         try:
-            return make(group)
+            return decode(group)
         except UndecodableError as error:
             problems = error.problems
         # every iteration removes at least one variable
-        group = apply_on_error(_make_unreadable(group, problems), problems, on_error, where)
+        group = apply_on_error(_make_unreadable(group, problems), problems, on_error, location)
 
 
 def _make_unreadable(group: ManifestGroup, problems: Problems) -> ManifestGroup:
@@ -207,10 +207,12 @@ def _find_problems(
     """Return the error of each variable that cannot be decoded alone."""
     problems: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
-        alone = replace(group, groups={}, problems={}).leave_out(group.variables.keys() - {name})
+        single_variable = replace(group, groups={}, problems={}).leave_out(
+            group.variables.keys() - {name}
+        )
         try:
             with name_variable_in_errors(name):
-                decode(alone)
+                decode(single_variable)
         except UndecodableError as error:
             problems |= error.problems
         except (VirtualdsError, OSError):

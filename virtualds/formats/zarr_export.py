@@ -762,13 +762,13 @@ class ZarrView:
         documents_of_group = self._describe_group(path)
         if self.zarr_format == 2 and name in documents_of_group:
             return documents_of_group[name]
-        below = self._collect_below(path)
+        members = self._collect_below(path)
         if self.zarr_format == 3:
-            nodes = {key.removesuffix(f"/{MARKER}"): node for key, node in (below or {}).items()}
-            return documents_of_group[MARKER] | ({} if below is None else consolidate(nodes))
-        if below is None:
+            nodes = {key.removesuffix(f"/{MARKER}"): node for key, node in (members or {}).items()}
+            return documents_of_group[MARKER] | ({} if members is None else consolidate(nodes))
+        if members is None:
             return None
-        documents = documents_of_group | below
+        documents = documents_of_group | members
         # zarr-python can only build a tree if the members of every group are contiguous
         ordered = sorted(documents, key=lambda key: key.rpartition("/")[0].rpartition("/")[0])
         return {
@@ -839,8 +839,8 @@ class ZarrView:
         prefix = f"{path}/" if path else ""
         if path in self.groups:
             nodes = [key for key in (*self.groups, *self.arrays) if key]
-            below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
-            names = [key.partition("/")[0] for key in below]
+            names_below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
+            names = [key.partition("/")[0] for key in names_below]
             yield from dict.fromkeys([*self._group_files, *names])
         elif path in self.arrays and self.zarr_format == 3:
             yield from (MARKER, CHUNKS)

@@ -378,12 +378,10 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     """
     if isinstance(paths, str) and names_files(paths):
         return _fetch_missing_details(list_states(paths, options), known, options)
-    paths_given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not isinstance(paths_given, Iterable) or not all(
-        isinstance(p, str | os.PathLike) for p in paths_given
-    ):
+    items = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(items, Iterable) or not all(isinstance(p, str | os.PathLike) for p in items):
         raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
-    urls = list(dict.fromkeys(map(normalise_url, paths_given)))
+    urls = list(dict.fromkeys(map(normalise_url, items)))
     if in_archives := [url for url in urls if scheme_of(url) in ARCHIVES]:
         raise UnsupportedError(
             f"{in_archives[0]}: sync keeps track of files outside of archives, which have a size "

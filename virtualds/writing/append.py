@@ -201,9 +201,9 @@ def pad_to_set(
 
     A set that is long enough is the same object.
     """
-    both = (present, new)
-    padding.check_dims({dim for dataset in both for dim in dataset.dims}, joined)
-    variables = [item for dataset in both for item in dataset.variables.items()]
+    datasets = (present, new)
+    padding.check_dims({dim for dataset in datasets for dim in dataset.dims}, joined)
+    variables = [item for dataset in datasets for item in dataset.variables.items()]
     joined_names = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
     shared = {name for name, _ in variables} - joined_names
     # drop the empty end of shared variables of the set, which a new file may fill
@@ -412,8 +412,8 @@ def open_set(
         "raise",
         lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dims, not_read)),
     )
-    both = [("the set", present)] + ([] if new is None else [("the new dataset", new)])
-    for dim, (owner, dataset) in product(dims, both):
+    datasets = [("the set", present)] + ([] if new is None else [("the new dataset", new)])
+    for dim, (owner, dataset) in product(dims, datasets):
         if dim not in dataset.dims:
             raise ValueError(
                 f"dimension {dim!r}: {owner} has {sorted(map(str, dataset.dims))}; name one of them"
@@ -438,17 +438,17 @@ def _find_readable_dates(
     for name in {*time_variables, *(v.attributes.get("bounds") for v in time_variables.values())}:
         variable = group.variables.get(str(name))
         dims_of_variable = () if variable is None else variable.dims
-        along = [dim for dim in dims or dims_of_variable[:1] if dim in dims_of_variable]
-        if variable is None or not along:
+        shared_dims = [dim for dim in dims or dims_of_variable[:1] if dim in dims_of_variable]
+        if variable is None or not shared_dims:
             continue
-        array, axis = variable.data, variable.dims.index(along[-1])
+        array, axis = variable.data, variable.dims.index(shared_dims[-1])
         if not isinstance(array, ManifestArray) or not array.size:
             continue
         last = array.shape[axis] - 1
         tried = np.linspace(0, last, MAX_TRIED).round().astype(int).tolist()
-        elements = [_take_element(array, axis, place) for place in (0, last)]
+        elements = [_take_element(array, axis, index) for index in (0, last)]
         if any(has_chunks_in(element, not_read) for element in elements):
-            others = (_take_element(array, axis, place) for place in tried)
+            others = (_take_element(array, axis, index) for index in tried)
             readable = (element for element in others if not has_chunks_in(element, not_read))
             # without a readable element, the dtype follows from the reference date alone
             epoch = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
@@ -456,9 +456,9 @@ def _find_readable_dates(
     return arrays
 
 
-def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
+def _take_element(array: ManifestArray, axis: int, index: int) -> ManifestArray:
     """Return a slice of length 1 along all axes, at a position along one axis."""
-    element: Any = array[(*(slice(None),) * axis, slice(place, place + 1))]
+    element: Any = array[(*(slice(None),) * axis, slice(index, index + 1))]
     return element  # type: ignore[no-any-return]
 
 
@@ -536,8 +536,8 @@ def _find_differences(
     if None not in kinds and kinds[0] != kinds[1]:
         yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
         return
-    along = " or ".join(map(repr, dims))
-    if not set(dims).intersection(old.dims) and not _is_equal(name, old, new, along):
+    dims_text = " or ".join(map(repr, dims))
+    if not set(dims).intersection(old.dims) and not _is_equal(name, old, new, dims_text):
         # without this check, the new data would get the values of the set
         remedy = (
             "write the dataset to a set of its own"
@@ -545,7 +545,7 @@ def _find_differences(
             else "to keep both, open all files together with coords='different' or "
             "data_vars='different', and write the set anew"
         )
-        yield f"it has no dimension {along}, and other values than in the set; {remedy}"
+        yield f"it has no dimension {dims_text}, and other values than in the set; {remedy}"
 
 
 def _get_element_type(variable: xr.Variable) -> str | None:
@@ -559,14 +559,14 @@ def _get_element_type(variable: xr.Variable) -> str | None:
     return None if first is None or isinstance(first, float) else type(first).__name__
 
 
-def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool:
+def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dims_text: str) -> bool:
     """Return whether variables without the dimension are equal; reads values if necessary."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
         error.add_note(
-            f"variable {name!r} has no dimension {along}, and was read to compare it with that of "
-            f"the set; if you know that it is the same, leave it out (ds.drop_vars)"
+            f"variable {name!r} has no dimension {dims_text}, and was read to compare it with that "
+            f"of the set; if you know that it is the same, leave it out (ds.drop_vars)"
         )
         raise
 
@@ -590,8 +590,8 @@ def load_like(
         if only_own and not (is_own and is_small and count_references(array)):
             continue
         if not is_own:
-            why = "the set has references of it, and what is appended is not virtual"
-            warn_of_copy(str(name), array.nbytes, why)
+            reason = "the set has references of it, and what is appended is not virtual"
+            warn_of_copy(str(name), array.nbytes, reason)
         loaded[name] = existing.copy(data=np.asarray(array))
     return present.assign(loaded)
 

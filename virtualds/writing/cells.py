@@ -115,14 +115,14 @@ class CellGrid:
         old: ManifestGroup,
         new: xr.Dataset,
         replaced: Collection[str] = (),
-        lost: list[LostCells] | None = None,
+        lost_cells: list[LostCells] | None = None,
     ) -> ManifestGroup:
         """Return a group with the files of a dataset in their cells; the grid grows as needed.
 
         Only cells of the dataset are changed. Cells of files in ``replaced`` are overwritten. With
         ``prefers``, each cell is taken from the preferred file, and cells that files lose are added
-        to ``lost``. Raises `CombineError` for data that do not fit the set, for a dimension without
-        a coordinate, and otherwise for a cell that the set has from another file.
+        to ``lost_cells``. Raises `CombineError` for data that do not fit the set, for a dimension
+        without a coordinate, and otherwise for a cell that the set has from another file.
         """
         new = restore_references(new)
         present = self._open(old, new)
@@ -139,8 +139,8 @@ class CellGrid:
             if grown is not group:
                 group, present = grown, self._open(grown, new)
         chosen = self._choose_cells(present, new, replaced) if self.prefers else None
-        if chosen is not None and lost is not None:
-            lost += chosen.lost
+        if chosen is not None and lost_cells is not None:
+            lost_cells += chosen.lost
         return self._fill(group, present, new, replaced, chosen)
 
     def _expand_coordinates(
@@ -218,10 +218,10 @@ class CellGrid:
         replaceable = {*replaced, *self.unreadable}
         changed: dict[Hashable, xr.Variable] = {}
         for name, variable in new.variables.items():
-            along = set(self.dims).intersection(map(str, variable.dims))
-            if name in self.dims or not along:
+            grid_dims = set(self.dims).intersection(map(str, variable.dims))
+            if name in self.dims or not grid_dims:
                 continue
-            existing, is_shared = present.variables[name], len(along) < len(self.dims)
+            existing, is_shared = present.variables[name], len(grid_dims) < len(self.dims)
             if get_virtual_array(variable) is None:
                 check_loading(str(name), variable)
                 if get_virtual_array(existing) is not None:
@@ -292,10 +292,10 @@ class CellGrid:
             (owners == new_owners) | is_replaced, NO_CHUNK, np.where(taken, owners, new_owners)
         )
         numbers = np.unique(losers[losers >= 0]).tolist()
-        lost = [LostCells(urls[n], self._find_values(new, losers == n)) for n in numbers]
+        lost_cells = [LostCells(urls[n], self._find_values(new, losers == n)) for n in numbers]
         is_virtual = any(get_virtual_array(v) is not None for v in added.variables.values())
         free = is_free & (new_owners == NO_CHUNK)
-        return ChosenCells(taken, free, lost) if is_virtual else None
+        return ChosenCells(taken, free, lost_cells) if is_virtual else None
 
     def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return, for each cell, the largest index of a file with a chunk of any variable there."""
@@ -331,14 +331,14 @@ class CellGrid:
     def _open(self, group: ManifestGroup, new: xr.Dataset | None = None) -> xr.Dataset:
         """Return the set as a dataset; raise an error for dimensions without unique coordinates."""
         present = open_set(group, new, self.dims, self.unreadable)
-        for what, dataset in (("the set", present), ("the new files", new)):
+        for owner, dataset in (("the set", present), ("the new files", new)):
             if dataset is None:
                 continue
             for dim in self.dims:
                 if dim not in dataset.indexes or not dataset.indexes[dim].is_unique:
                     problem = "repeats values" if dim in dataset.indexes else "is not there"
                     raise CombineError(
-                        f"dimension {dim!r}: its coordinate {problem} in {what}, so that nothing "
+                        f"dimension {dim!r}: its coordinate {problem} in {owner}, so that nothing "
                         f"tells which cell of the grid a file has; give the files a coordinate "
                         f"(coordinates=, or {{{dim}}} in the pattern)"
                     )
@@ -390,16 +390,18 @@ class CellGrid:
     ) -> xr.Variable:
         """Return a variable at new positions, with missing values where the grid needs them."""
         new = part.variables[name]
-        along = set(self.dims).intersection(variable.dims)
+        grid_dims = set(self.dims).intersection(variable.dims)
         array = get_virtual_array(new)
         # variables in memory, such as coordinates, are the same along all other dimensions
-        if (array is None and along == {dim}) or (is_whole and not has_missing_value(new.dtype)):
+        if (array is None and grid_dims == {dim}) or (
+            is_whole and not has_missing_value(new.dtype)
+        ):
             return new
         if not has_missing_value(variable.dtype):
             raise CombineError(
                 f"{name}: cells of the grid would be empty, and no value of {name!r} "
                 f"({variable.dtype}) means that it is missing; leave it out (drop_variables=), or "
-                f"leave new files out until they are complete along {sorted(along - {dim})}"
+                f"leave new files out until they are complete along {sorted(grid_dims - {dim})}"
             )
         return make_missing(name, variable, dim, part.sizes[dim])
 
@@ -428,10 +430,10 @@ class CellGrid:
         for name in present.data_vars:
             variable = present.variables[name]
             array = get_virtual_array(variable)
-            along = set(self.dims).intersection(variable.dims)
-            if array is None or not along:
+            grid_dims = set(self.dims).intersection(variable.dims)
+            if array is None or not grid_dims:
                 continue
-            is_whole = len(along) == len(self.dims)
+            is_whole = len(grid_dims) == len(self.dims)
             files = sorted(urls if is_whole else shared)
             boxes = [box for url in files for box in find_boxes(array, url)]
             if boxes and not has_missing_value(array.dtype):
@@ -554,15 +556,17 @@ class CellGrid:
         names, files = list[str](), dict[str, None]()
         for name, variable in present.variables.items():
             array = get_virtual_array(variable)
-            along = [dim for dim in self.dims if dim in variable.dims]
-            if array is None or not 0 < len(along) < len(self.dims):
+            grid_dims = [dim for dim in self.dims if dim in variable.dims]
+            if array is None or not 0 < len(grid_dims) < len(self.dims):
                 continue
             if not has_chunks_in(array, unreadable):
                 continue
             names.append(str(name))
-            alone = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
-            for dim in along:
-                is_lost = find_positions(alone, dim, unreadable)
+            single_variable = present[[name]].drop_vars(
+                set(present.coords) - {name}, errors="ignore"
+            )
+            for dim in grid_dims:
+                is_lost = find_positions(single_variable, dim, unreadable)
                 for url, runs in sorted(find_ranges(present, dim, readable).items()):
                     for run in runs:
                         if is_lost[slice(*run)].any():

@@ -189,11 +189,11 @@ def _rename_in_group(group: ManifestGroup, names: Mapping[str, str]) -> Manifest
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
     """Return a group with dimensions renamed in its subgroups."""
-    below = {}
+    subgroups = {}
     for name, child in group.groups.items():
         with name_group_in_errors(name):
-            below[name] = _rename_below(_rename_in_group(child, dims), dims)
-    return replace(group, groups=below)
+            subgroups[name] = _rename_below(_rename_in_group(child, dims), dims)
+    return replace(group, groups=subgroups)
 
 
 def _rename_in_attributes(
@@ -628,8 +628,8 @@ def rename_paths(
         moved, count = list(moved_files), len(moved_files)
         checked_count = count if sample is None else min(sample, count)
         # check evenly spaced files, including the first and the last
-        for place in np.unique(np.linspace(0, count - 1, checked_count).astype(int)).tolist():
-            _check_present(moved[place], url)
+        for index in np.unique(np.linspace(0, count - 1, checked_count).astype(int)).tolist():
+            _check_present(moved[index], url)
         return after
 
     options = WriteOptions(mode="r+", conflict=conflict)
@@ -716,14 +716,15 @@ def _check_present(file: SourceFile, url: str) -> None:
             f"{url}: {file.url} cannot be read ({error}), and nothing has changed; check the new "
             f"path, or pass sample=0 to look at no file"
         ) from error
-    for what, recorded, now in (
+    for property_name, recorded, now in (
         ("size", file.size, current.size),
         ("etag", file.etag, current.etag),
     ):
         if None not in (recorded, now) and recorded != now:
             raise ReadError(
-                f"{url}: {file.url} has the {what} {now!r}, and the set refers to one with "
-                f"{recorded!r}, and nothing has changed; check the new path, or scan the file again"
+                f"{url}: {file.url} has the {property_name} {now!r}, and the set refers to one "
+                f"with {recorded!r}, and nothing has changed; check the new path, or scan the file "
+                f"again"
             )
 
 

@@ -117,13 +117,13 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
 
 
 def _put_chunks(
-    path: str, node: PlannedArray, put: Callable[[str, bytes], None], advance: Advance
+    path: str, node: PlannedArray, write_file: Callable[[str, bytes], None], advance: Advance
 ) -> None:
     """Write the chunks of an array under their Zarr keys."""
     key = parse_chunk_keys(node.metadata)
     if node.values is not None:
-        for place, data in node.values.chunks:
-            put(f"{path}/{key(place)}", data)
+        for chunk_id, data in node.values.chunks:
+            write_file(f"{path}/{key(chunk_id)}", data)
     for _, origin, manifest in node.parts:
         chunks = StoredChunks(manifest, path)
 
@@ -134,18 +134,18 @@ def _put_chunks(
             origin: tuple[int, ...] = origin,
         ) -> None:
             shape = chunks.manifest.shape
-            places = np.transpose(np.unravel_index(batch, shape)) if shape else [()] * len(batch)
-            for place, data in zip(places, present, strict=True):
-                moved = tuple(int(i) + o for i, o in zip(place, origin, strict=True))
-                put(f"{path}/{key(moved)}", data)
+            chunk_ids = np.transpose(np.unravel_index(batch, shape)) if shape else [()] * len(batch)
+            for chunk_id, data in zip(chunk_ids, present, strict=True):
+                moved = tuple(int(i) + o for i, o in zip(chunk_id, origin, strict=True))
+                write_file(f"{path}/{key(moved)}", data)
             advance(int(chunks.length[batch].sum()))
 
         chunks.read(np.flatnonzero(chunks.file != MISSING), copy)
 
 
-def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -> None:
+def _put_metadata(nodes: Mapping[str, Any], write_file: Callable[[str, bytes], None]) -> None:
     """Write the metadata of all nodes, and finally the consolidated metadata of the root."""
-    below = {
+    members = {
         path: {
             name: value
             for name, value in (node.metadata if isinstance(node, PlannedArray) else node).items()
@@ -153,10 +153,10 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
         }
         for path, node in nodes.items()
     }
-    root = below.pop("")
-    documents = {f"{path}/{MARKER}": node for path, node in below.items()}
-    for path, node in (documents | {MARKER: root | consolidate(below)}).items():
-        put(path, json.dumps(node, allow_nan=False, indent=2).encode())
+    root = members.pop("")
+    documents = {f"{path}/{MARKER}": node for path, node in members.items()}
+    for path, node in (documents | {MARKER: root | consolidate(members)}).items():
+        write_file(path, json.dumps(node, allow_nan=False, indent=2).encode())
 
 
 # ---------------------------------------------------------------------- materialize
@@ -343,12 +343,12 @@ def convert(
     --------
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
-    given = locals() | {"below": True}
+    arguments = locals() | {"below": True}
     check_types({"target_options": target_options})
     check_choice("on_error", on_error, ("raise", "skip"))
     replaces_by(mode)
     options = WriteOptions(format, mode, choices=choices)
-    opening = select_fields(OpenOptions, given)
+    opening = select_fields(OpenOptions, arguments)
     with explain_both_options(target):
         destination = Destination.of(Location.of(target, target_options), options, convert)
         destination.check_not_existing()

@@ -316,8 +316,8 @@ class Original:
     def _find_box(self, cell: int) -> tuple[slice, ...]:
         """Return the region of a cell in the array."""
         grid = compute_grid_shape(self.array.shape, self.chunks)
-        place = np.unravel_index(cell, grid) if grid else ()
-        sizes = zip(place, self.chunks, self.array.shape, strict=True)
+        chunk_id = np.unravel_index(cell, grid) if grid else ()
+        sizes = zip(chunk_id, self.chunks, self.array.shape, strict=True)
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in sizes)
 
 
@@ -340,9 +340,9 @@ def find_original(file: SourceFile) -> Original | None:
     folder = find_copy_folder(file.url)
     if folder is None:
         return None
-    place = SourceFile(f"{folder}/{NAME}", options=file.options)
+    rewritten_set = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
-        group = ZARR_V3.read(place, ReadOptions(allow=AccessPolicy.of(None)))
+        group = ZARR_V3.read(rewritten_set, ReadOptions(allow=AccessPolicy.of(None)))
     except FileNotFoundError:
         return None
     array, attributes = group.variables[VARIABLE].data, group.attributes
@@ -373,13 +373,13 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], mask: Mask) -> list
     pairs = zip(array.shape, chunks, strict=True)
     cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
     lengths = zip(array.blocks, cells, strict=True)
-    stored_edges = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
+    stored_edges = [np.intersect1d(np.cumsum((0, *extent)), edges) for extent, edges in lengths]
     boxes: list[Box] = [tuple(slice(0, size) for size in array.shape)]
     blocks = []
     while boxes:
         box = boxes.pop()
-        places = zip(box, chunks, strict=True)
-        mask_in_box = mask[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in places)]
+        slices = zip(box, chunks, strict=True)
+        mask_in_box = mask[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in slices)]
         if not mask_in_box.any():
             continue
         nbytes = prod(s.stop - s.start for s in box) * max(array.dtype.itemsize, 1)
@@ -396,24 +396,27 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], mask: Mask) -> list
         elif not parts:
             # crop the box to the cells of the mask
             cropped = []
-            for along, chunk, cell in zip(box, chunks, np.nonzero(mask_in_box), strict=True):
-                first, low, high = along.start // chunk, int(cell.min()), int(cell.max()) + 1
+            for extent, chunk, cell in zip(box, chunks, np.nonzero(mask_in_box), strict=True):
+                first, low, high = extent.start // chunk, int(cell.min()), int(cell.max()) + 1
                 ends = (first + low) * chunk, (first + high) * chunk
-                cropped.append(slice(max(ends[0], along.start), min(ends[1], along.stop)))
+                cropped.append(slice(max(ends[0], extent.start), min(ends[1], extent.stop)))
             blocks.append(tuple(cropped))
     return blocks
 
 
 def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> list[Box]:
     """Return two parts of a box, split at ``max_bytes`` or in half, or an empty list."""
-    for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
-        first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
+    for axis, (extent, cuts) in enumerate(zip(box, edges, strict=True)):
+        first, last = (
+            np.searchsorted(cuts, extent.start, "right"),
+            np.searchsorted(cuts, extent.stop),
+        )
         inner = cuts[first:last]
         if inner.size:
-            length = max_bytes * (along.stop - along.start) // nbytes
-            index = int(np.searchsorted(inner, along.start + length, "right")) - 1
+            length = max_bytes * (extent.stop - extent.start) // nbytes
+            index = int(np.searchsorted(inner, extent.start + length, "right")) - 1
             edge = int(inner[max(index, 0) if nbytes > max_bytes else inner.size // 2])
-            halves = slice(along.start, edge), slice(edge, along.stop)
+            halves = slice(extent.start, edge), slice(edge, extent.stop)
             return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
     return []
 
@@ -485,14 +488,14 @@ class _ChunkWriter:
         """Yield the flat index and the encoded chunk of each rewritten cell of a block."""
         main, rewritten = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
-        along = list(zip(box, main.chunks, strict=True))
-        for cell in product(*(range(s.start // c, -(-s.stop // c)) for s, c in along)):
+        slices = list(zip(box, main.chunks, strict=True))
+        for cell in product(*(range(s.start // c, -(-s.stop // c)) for s, c in slices)):
             if self.stop.is_set():
                 return
             if rewritten[cell]:
                 inside = tuple(
                     slice(i * c - s.start, min((i + 1) * c, s.stop) - s.start)
-                    for i, (s, c) in zip(cell, along, strict=True)
+                    for i, (s, c) in zip(cell, slices, strict=True)
                 )
                 part = values[inside]
                 data = main.encode(part)

@@ -537,15 +537,15 @@ def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
     return pipeline.packing.decode(native) if pipeline.packing else native
 
 
-def are_bit_identical(one: Array, other: Array) -> bool:
+def are_bit_identical(left: Array, right: Array) -> bool:
     """Return whether values are bit-identical, except that all NaN are equal."""
-    native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
-    if other.dtype.names:
+    native = [np.ascontiguousarray(a.astype(right.dtype.newbyteorder("="))) for a in (left, right)]
+    if right.dtype.names:
         # padding between the members of compound types is undefined
         native = [pack_members(a) for a in native]
     if native[0].tobytes() == native[1].tobytes():
         return True
-    if one.dtype.kind not in "fc":
+    if left.dtype.kind not in "fc":
         return False
     present = ~(np.isnan(native[0]) & np.isnan(native[1]))
     return bool(native[0][present].tobytes() == native[1][present].tobytes())
@@ -712,10 +712,10 @@ class Cells:
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
         """Return the flat indices of the cells in which chunks begin."""
         cells, grid = np.zeros(rows.size, np.int64), self.grid
-        places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
-        for axis, place in enumerate(places):
+        chunk_indexes = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
+        for axis, chunk_index in enumerate(chunk_indexes):
             begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
-            cells = cells * grid[axis] + (begin // self.main.chunks[axis])[place]
+            cells = cells * grid[axis] + (begin // self.main.chunks[axis])[chunk_index]
         return cells
 
 

@@ -90,13 +90,13 @@ class SetChange(Report):
             for dim, size in find_dim_sizes(group).items()
             if now.get(dim, size) != size
         ]
-        below = [
+        subgroups = [
             _join(path, name) for path, group in dropped_groups.items() for name in group.variables
         ]
         return cls(
             without_secrets(destination.location.url),
             groups=tuple(_join(path) for path in dropped_groups),
-            variables=(*variables, *below),
+            variables=(*variables, *subgroups),
             sizes=tuple(sizes),
             kept=tuple(_join(path) for path, _ in after.walk_variables()),
             dry_run=destination.dry_run,

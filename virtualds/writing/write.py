@@ -84,8 +84,7 @@ def explain_missing_set(location: Location) -> Iterator[None]:
         detail = f" ({error})" if error.errno is None and f"{error}" else ""
         raise FileNotFoundError(
             f"{location.target}: there is no reference set{detail}; check the path, or write one "
-            f"with "
-            f"ds.virtual.to_manifest"
+            f"with ds.virtual.to_manifest"
         ) from None
 
 
@@ -152,8 +151,8 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
     """
     if path:
         name, _, child_path = path.partition("/")
-        below = put_group(root.groups.get(name, EMPTY), child_path, group)
-        group = replace(root, groups={**root.groups, name: below})
+        child = put_group(root.groups.get(name, EMPTY), child_path, group)
+        group = replace(root, groups={**root.groups, name: child})
     if both := sorted(group.variables.keys() & group.groups.keys()):
         raise CombineError(
             f"{both[0]!r} would be a variable and a group (writing group /{path}); choose another "
@@ -168,10 +167,10 @@ def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
     Callers check that no existing group with variables would be replaced by one with variables or
     attributes.
     """
-    for below, part in group.walk(path):
-        existing = find_group(root, below)
+    for subpath, part in group.walk(path):
+        existing = find_group(root, subpath)
         if existing is None or part.variables or part.attributes:
-            root = put_variables(root, below, part)
+            root = put_variables(root, subpath, part)
     return root
 
 
@@ -192,9 +191,9 @@ def list_inherited(
     missing = set(names)
     parts = path.split("/") if path else []
     for depth in range(len(parts)):
-        above = find_group(root, "/".join(parts[:depth])) or EMPTY
+        parent = find_group(root, "/".join(parts[:depth])) or EMPTY
         # the nearest group takes precedence
-        inherited |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in missing}
+        inherited |= {n: v for n, v in parent.variables.items() if v.dims == (n,) and n in missing}
     group = find_group(root, path) or EMPTY
     return {name: variable for name, variable in inherited.items() if name not in group.variables}
 
@@ -202,12 +201,12 @@ def list_inherited(
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
     """Return the changed set, or raise an error if a group contradicts an inherited dimension."""
     earlier_misfits = {misfit[:2] for misfit in _find_mismatches(before)}
-    for path, dim, size, above in _find_mismatches(after):
+    for path, dim, size, inherited_size in _find_mismatches(after):
         if find_group(before, path) is not None and (path, dim) not in earlier_misfits:
             raise CombineError(
                 f"group /{path} would have {size} elements along {dim!r}, and the coordinate "
-                f"that it has from a group above it {above}; write these groups together, as a "
-                f"tree (tree.virtual.to_manifest)"
+                f"that it has from a group above it {inherited_size}; write these groups together, "
+                f"as a tree (tree.virtual.to_manifest)"
             )
     return after
 
@@ -217,8 +216,8 @@ def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]
     for path, group in root.walk():
         sizes = find_dim_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
-            if (above := variable.data.shape[0]) != sizes[dim]:
-                yield path, dim, sizes[dim], above
+            if (inherited_size := variable.data.shape[0]) != sizes[dim]:
+                yield path, dim, sizes[dim], inherited_size
 
 
 # ---------------------------------------------------------------------- options
@@ -294,8 +293,8 @@ class WriteOptions:
             names.append("on_duplicate")
         if mode != "replace-source":
             names.append("pad")
-        given = {name: getattr(self, name) for name in names}
-        others = [f"{n}={v!r}" for n, v in given.items() if v != getattr(WriteOptions, n)]
+        values = {name: getattr(self, name) for name in names}
+        others = [f"{n}={v!r}" for n, v in values.items() if v != getattr(WriteOptions, n)]
         if others and not self.is_append:
             raise ValueError(
                 f"mode={mode!r} with {', '.join(others)}: these are for appending; name the "
@@ -658,9 +657,8 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
     if options_given := [name for name, is_given in given.items() if is_given]:
         raise ValueError(
             f"{', '.join(options_given)} with url None: a dict is always new and nothing is "
-            "written; "
-            f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
-            f"file"
+            f"written; leave out mode, append_dim, region, conflict, allow and storage_options, or "
+            f"name a file"
         )
 
 
@@ -714,15 +712,15 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _check_subchunk(given: Any) -> None:
+def _check_subchunk(lengths: Any) -> None:
     """Raise an error for an invalid value of ``subchunk``."""
     remedy = "give a dict of dimensions, or of variables, such as {'time': 1}"
-    if not isinstance(given, Mapping):
-        raise TypeError(f"subchunk {given!r}: {remedy}")
-    for name, length in given.items():
+    if not isinstance(lengths, Mapping):
+        raise TypeError(f"subchunk {lengths!r}: {remedy}")
+    for name, length in lengths.items():
         if isinstance(length, Mapping):
             if any(isinstance(inner, Mapping) for inner in length.values()):
-                raise TypeError(f"subchunk {given!r}: {remedy}")
+                raise TypeError(f"subchunk {lengths!r}: {remedy}")
             _check_subchunk(length)
         elif not _is_integer(length) or length < 1:
             raise ValueError(f"subchunk {name}={length!r}: give a number of elements, at least 1")

@@ -151,11 +151,10 @@ def _make_other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> 
     existing = _decode_variables(old, [name]).variables[name].values
     values = new.variables[name].values
     is_same = (existing == values) | ((existing != existing) & (values != values))
-    place = int((~is_same).argmax()) if is_same.shape == existing.shape else 0
+    index = int((~is_same).argmax()) if is_same.shape == existing.shape else 0
     return CombineError(
-        f"dimension {name!r}: its coordinate is {existing[place]} in the set and {values[place]} "
-        "in "
-        f"the new dataset, at position {place}; variables of one group share coordinates: align "
+        f"dimension {name!r}: its coordinate is {existing[index]} in the set and {values[index]} "
+        f"in the new dataset, at position {index}; variables of one group share coordinates: align "
         f"the dataset first (reindex_like), or write it to a group of its own (group=)"
     )
 
@@ -261,13 +260,14 @@ class _ModeWriter:
         path, new = self.options.path, self.make_group()
         if self.options.mode == "w":
             return check_aligned(old, put_group(old, path, new))
-        for below, part in new.walk(path):
-            existing = find_group(old, below)
+        for subpath, part in new.walk(path):
+            existing = find_group(old, subpath)
             # a group with only attributes would replace the existing one as well
             if existing is not None and existing.variables and (part.variables or part.attributes):
                 raise FileExistsError(
-                    f"{self.destination.location.target}: group /{below} exists already; mode='w' "
-                    f"replaces it, mode='a' adds variables to it, and append_dim= appends to it"
+                    f"{self.destination.location.target}: group /{subpath} exists already; "
+                    f"mode='w' replaces it, mode='a' adds variables to it, and append_dim= appends "
+                    f"to it"
                 )
         return check_aligned(old, add_group(old, path, new))
 
@@ -342,8 +342,12 @@ class _ModeWriter:
             raise CombineError("the set has no such group; mode='a' adds it")
         padding = Padding(options.pad)
         if options.is_append:
-            given = vars(options) | {"dim": options.append_dim, "root": root, "padding": padding}
-            return append_along(old, new, select_fields(AppendOptions, given))
+            arguments = vars(options) | {
+                "dim": options.append_dim,
+                "root": root,
+                "padding": padding,
+            }
+            return append_along(old, new, select_fields(AppendOptions, arguments))
         if options.mode == "replace-source":
             return replace_sources(old, new, options.append_dim, root, padding)
         if options.region is None:
@@ -358,8 +362,8 @@ class _ModeWriter:
             if path in self.datasets or dim not in find_dim_sizes(group):
                 continue
             names = path.split("/")
-            above = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
-            candidates = [self.datasets[p] for p in above if p in self.datasets]
+            parent_paths = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
+            candidates = [self.datasets[p] for p in parent_paths if p in self.datasets]
             coordinate = next((ds.variables[dim] for ds in candidates if dim in ds.coords), None)
             if self.options.missing_variables == "error" or coordinate is None:
                 raise CombineError(
@@ -421,39 +425,39 @@ def template(
     (50, 600, 0)
     """
     like = restore_references(like)
-    given = xr.Dataset(coords=coords or {})
-    lengths = _find_lengths(like, given, sizes or {})
+    coordinates = xr.Dataset(coords=coords or {})
+    lengths = _find_lengths(like, coordinates, sizes or {})
     variables: dict[Hashable, xr.Variable] = {}
     for name, variable in like.variables.items():
-        if name in given.variables:
-            variables[name] = _copy_attributes(given.variables[name], variable)
+        if name in coordinates.variables:
+            variables[name] = _copy_attributes(coordinates.variables[name], variable)
         elif lengths.keys() & set(variable.dims):
             with locating(f"variable {name!r}"):
                 variables[name] = _empty_variable(variable, lengths)
-    variables |= {n: v for n, v in given.variables.items() if n not in like.variables}
+    variables |= {n: v for n, v in coordinates.variables.items() if n not in like.variables}
     other_variables = {n: v for n, v in like.variables.items() if n not in variables}
     dataset = xr.Dataset({**other_variables, **variables}, attrs=like.attrs).set_coords(
-        [*like.coords, *given.coords]
+        [*like.coords, *coordinates.coords]
     )
     dataset.encoding = dict(like.encoding)
     return dataset[list(like.data_vars)]
 
 
 def _find_lengths(
-    like: xr.Dataset, given: xr.Dataset, sizes: Mapping[Any, int]
+    like: xr.Dataset, coordinates: xr.Dataset, sizes: Mapping[Any, int]
 ) -> dict[Hashable, int]:
     """Return the lengths of the dimensions that are given by coordinates and sizes."""
     for dim, size in sizes.items():
-        if given.sizes.get(dim, size) != size:
+        if coordinates.sizes.get(dim, size) != size:
             raise ValueError(
-                f"template: {dim!r} has {given.sizes[dim]} values in coords and {size} in sizes"
+                f"template: {dim!r} has {coordinates.sizes[dim]} values in coords and {size} in "
+                f"sizes"
             )
-    lengths: dict[Hashable, int] = {**given.sizes, **{d: int(n) for d, n in sizes.items()}}
+    lengths: dict[Hashable, int] = {**coordinates.sizes, **{d: int(n) for d, n in sizes.items()}}
     if unknown := [dim for dim in lengths if dim not in like.dims]:
         raise ValueError(
             f"template: dimension {unknown[0]!r} is not one of the dataset's {list(like.dims)}; "
-            f"give "
-            f"the cell all dimensions first: ds.expand_dims({unknown[0]!r})"
+            f"give the cell all dimensions first: ds.expand_dims({unknown[0]!r})"
             f"{format_suggestion(str(unknown[0]), map(str, like.dims))}"
         )
     return lengths
@@ -639,20 +643,20 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
     index, values = present.indexes[dim], new.indexes[dim]
     if not index.is_unique:
         raise ValueError(f"region: the coordinate {dim!r} of the set repeats values; give a slice")
-    places = index.get_indexer(values)
-    if (places < 0).any():
-        absent = values[int(np.flatnonzero(places < 0)[0])]
+    positions = index.get_indexer(values)
+    if (positions < 0).any():
+        absent = values[int(np.flatnonzero(positions < 0)[0])]
         raise CombineError(
             f"region: the coordinate {dim!r} of the set has no {absent}; append it "
             f"(append_dim={dim!r}), or make a template that has it"
         )
-    if not places.size or (np.diff(places) != 1).any():
+    if not positions.size or (np.diff(positions) != 1).any():
         raise CombineError(
-            f"region: the values of {dim!r} are at {places[:4].tolist()} of the set, which is "
+            f"region: the values of {dim!r} are at {positions[:4].tolist()} of the set, which is "
             f"not a "
             f"contiguous stretch; write them one after the other"
         )
-    return slice(int(places[0]), int(places[-1]) + 1)
+    return slice(int(positions[0]), int(positions[-1]) + 1)
 
 
 def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Dataset:

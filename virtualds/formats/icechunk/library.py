@@ -323,8 +323,10 @@ def translate_errors(url: str) -> Iterator[None]:
         yield
     except icechunk.IcechunkError as error:
         lines = str(error.args[0] if error.args else error).strip().splitlines()
-        kind, text = next((k, text) for of, k, text in ERRORS if isinstance(error, of))
-        raise kind(f"{url}: {text.format(message=next(iter(lines), ''))}") from error
+        new_class, text = next(
+            (k, text) for error_class, k, text in ERRORS if isinstance(error, error_class)
+        )
+        raise new_class(f"{url}: {text.format(message=next(iter(lines), ''))}") from error
 
 
 # ---------------------------------------------------------------------- repositories
@@ -474,12 +476,12 @@ def _blocking(
     """Decorate a coroutine method to run in a separate thread and wait for the result."""
 
     @wraps(method)
-    def run(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
+    def run(self: OpenStore, /, *args: Given.args, **options: Given.kwargs) -> Result:
         with (
             translate_errors(self.url),
             ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool,
         ):
-            return pool.submit(asyncio.run, method(self, *given, **options)).result()
+            return pool.submit(asyncio.run, method(self, *args, **options)).result()
 
     return run
 

@@ -48,7 +48,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 """A function that returns the references of an array, given its path and grid."""
 
 
-def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a snapshot: metadata immediately, references on demand.
 
     The snapshot is given by a branch, a tag, or its id; by default it is the tip of ``main``.
@@ -59,18 +59,20 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
         # the default needs one request less
         revision = (
             {"branch": MAIN}
-            if how.snapshot is None
-            else {"snapshot_id": _find_snapshot(repository, how.snapshot, root)}
+            if read_options.snapshot is None
+            else {"snapshot_id": _find_snapshot(repository, read_options.snapshot, root)}
         )
         store = OpenStore(repository.readonly_session(**revision).store, root)
     references = StoreReferences(
-        root, source.options, how.allow, store.snapshot, (repository, store)
+        root, source.options, read_options.allow, store.snapshot, (repository, store)
     )
-    return make_group_builder(store, references.find_manifest, how.skip).read_group(how.group)
+    return make_group_builder(store, references.find_manifest, read_options.skip).read_group(
+        read_options.group
+    )
 
 
 def read_object(
-    opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
+    opened: Any, read_options: ReadOptions = READ_ALL, options: StorageOptions | None = None
 ) -> ManifestGroup:
     """Read an object that the user opened, with uncommitted changes of a session.
 
@@ -78,7 +80,7 @@ def read_object(
     selected in a repository.
     """
     name = name_object(opened)
-    repository, snapshot = None, how.snapshot
+    repository, snapshot = None, read_options.snapshot
     with translate_errors(name):
         if isinstance(opened, icechunk.Repository):
             repository, snapshot = opened, _find_snapshot(opened, snapshot or MAIN, name)
@@ -86,8 +88,12 @@ def read_object(
         elif snapshot is not None:
             raise ValueError(f"{name}: snapshot={snapshot!r}, but it has one; leave it out")
         store = OpenStore(store_of(opened, name), name)
-    references = StoreReferences(None, options, how.allow, store.snapshot, (repository, store))
-    return make_group_builder(store, references.find_manifest, how.skip).read_group(how.group)
+    references = StoreReferences(
+        None, options, read_options.allow, store.snapshot, (repository, store)
+    )
+    return make_group_builder(store, references.find_manifest, read_options.skip).read_group(
+        read_options.group
+    )
 
 
 def _find_snapshot(repository: Any, name: str, url: str) -> str:
@@ -436,6 +442,6 @@ def _is_unchanged(part: ManifestPart, grid: tuple[int, ...]) -> bool:
         return False
     axes = zip(part.origin, rows.shape, rows.strides, steps, grid, strict=True)
     return rows.first == int(np.dot(part.origin, steps)) and all(
-        begin + count <= whole and (count == 1 or stride == step)
-        for begin, count, stride, step, whole in axes
+        start + count <= length and (count == 1 or stride == step)
+        for start, count, stride, step, length in axes
     )

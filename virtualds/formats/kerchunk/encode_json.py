@@ -472,7 +472,9 @@ def _find_common_chunks(
         return is_common, np.where(is_common, ids, 0)
     positions = np.unravel_index(ids, grid)
     is_common = np.logical_and.reduce([p < n for p, n in zip(positions, other, strict=True)])
-    other_positions = tuple(np.where(is_common, along, 0) for along in positions)
+    other_positions = tuple(
+        np.where(is_common, positions_along_axis, 0) for positions_along_axis in positions
+    )
     return is_common, np.ravel_multi_index(other_positions, other) if prod(
         other
     ) else other_positions[0]
@@ -543,12 +545,12 @@ def _edit_node(before: Any, after: Any, existing: Any) -> Any:
     """Return the metadata in a document with the changes between two versions applied."""
     if before == after:
         return existing
-    if not all(isinstance(one, dict) for one in (before, after, existing)):
+    if not all(isinstance(node, dict) for node in (before, after, existing)):
         return after
     if "chunks" in after or "chunk_grid" in after:
         # all other metadata of an array together determine how its chunks are stored
         nodes = [
-            {k: v for k, v in one.items() if k not in EXTENSIBLE_KEYS} for one in (before, after)
+            {k: v for k, v in node.items() if k not in EXTENSIBLE_KEYS} for node in (before, after)
         ]
         if nodes[0] != nodes[1]:
             return after

@@ -81,10 +81,12 @@ def detect(head: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a JSON file, which may be compressed."""
     raw = find_store(source.url).read_all(source.url, source.options)
-    return _build_tree(*_parse(parse_document(raw, source.url), source, how.allow), how)
+    return _build_tree(
+        *_parse(parse_document(raw, source.url), source, read_options.allow), read_options
+    )
 
 
 def parse_document(raw: bytes, url: str) -> Any:
@@ -113,7 +115,7 @@ def _parse(
 
 
 def _build_tree(
-    document: ReferenceDocument, entries: DocumentReferences, how: ReadOptions
+    document: ReferenceDocument, entries: DocumentReferences, read_options: ReadOptions
 ) -> ManifestGroup:
     """Return a group of a document, with its subgroups."""
     source, notes = entries.source, document.content.get(NOTES) or {}
@@ -121,8 +123,8 @@ def _build_tree(
         version = V3 if entries.nodes else V2
         nodes = entries.nodes or merge_zarr_v2(entries.metadata)
         find_parts = make_single_manifest_finder(entries.build_manifest)
-        builder = GroupBuilder(source.url, nodes, notes, find_parts, how.skip, version)
-        return builder.read_group(how.group)
+        builder = GroupBuilder(source.url, nodes, notes, find_parts, read_options.skip, version)
+        return builder.read_group(read_options.group)
 
 
 def _expand_document(

@@ -88,7 +88,7 @@ def detect(marker: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a folder: its metadata immediately, records on demand.
 
     Records are checked against ``how.allow`` when they are read.
@@ -97,7 +97,9 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{ZMETADATA}", source.options)
     check_no_claim(raw, source.url)
-    return ParquetSet.parse(raw, source, how.allow).read_tree(how.group, how.skip)
+    return ParquetSet.parse(raw, source, read_options.allow).read_tree(
+        read_options.group, read_options.skip
+    )
 
 
 def count_displaced(marker: bytes) -> int | None:

@@ -241,14 +241,14 @@ class RecordFolder:
         table = read_parquet(data, url, ["path"])
         return self._parse_table(table, url, table.num_rows)
 
-    def _parse_table(self, table: Any, url: str, most: int) -> ChunkManifest:
-        """Return the references in an Arrow table of at most ``most`` rows."""
+    def _parse_table(self, table: Any, url: str, max_rows: int) -> ChunkManifest:
+        """Return the references in an Arrow table of at most ``max_rows`` rows."""
         import pyarrow as pa
 
         try:
-            if table.num_rows > most:
+            if table.num_rows > max_rows:
                 raise FormatError(
-                    f"a record of {table.num_rows} references where {most} were announced"
+                    f"a record of {table.num_rows} references where {max_rows} were announced"
                 )
             return self._build_manifest(table)
         except (*MALFORMED_ERRORS, pa.ArrowException) as error:
@@ -608,12 +608,12 @@ def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, i
     return ranges
 
 
-def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
+def find_same_rows(left: ChunkManifest, right: ChunkManifest) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows in which two manifests refer to the same bytes."""
-    if other.files[: len(one.files)] == one.files:
+    if right.files[: len(left.files)] == left.files:
         # the table of files has grown, as in an append
-        numbers = np.arange(len(other.files))
-        tables = [numbers[: len(one.files)], numbers]
+        numbers = np.arange(len(right.files))
+        tables = [numbers[: len(left.files)], numbers]
     else:
         file_numbers: dict[str, int] = {}
         tables = [
@@ -621,17 +621,17 @@ def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.b
                 [file_numbers.setdefault(file.url, len(file_numbers)) for file in rows.files],
                 np.int64,
             )
-            for rows in (one, other)
+            for rows in (left, right)
         ]
     # `INLINE` and `MISSING` index the last two elements, so they map to themselves
     first, second = (
         np.append(table, (INLINE, MISSING))[rows.file]
-        for table, rows in zip(tables, (one, other), strict=True)
+        for table, rows in zip(tables, (left, right), strict=True)
     )
-    is_same_range = (one.offset == other.offset) & (one.length == other.length)
+    is_same_range = (left.offset == right.offset) & (left.length == right.length)
     is_same = np.asarray((first == second) & (is_same_range | (first < 0)), np.bool_)
     for row in np.flatnonzero(is_same & (first == INLINE)).tolist():
-        is_same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
+        is_same[row] = left.inline[left.offset[row]] == right.inline[right.offset[row]]
     return is_same
 
 
@@ -661,11 +661,11 @@ def _is_extended(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
         return False
     slab = row // prod(before.manifest.shape[1:])
     count = min(shape[0] - slab * chunks[0], chunks[0]) * prod(chunks[1:])
-    one, other = (rows.inline[int(rows.offset[0])] for rows in (old, new))
+    old_bytes, new_bytes = (rows.inline[int(rows.offset[0])] for rows in (old, new))
     if before.metadata["dtype"] == "|O":
-        return bool((decode_strings(one)[:count] == decode_strings(other)[:count]).all())
+        return bool((decode_strings(old_bytes)[:count] == decode_strings(new_bytes)[:count]).all())
     size = dtype_from_zarr_v2(before.metadata["dtype"]).itemsize
-    return one[: count * size] == other[: count * size]
+    return old_bytes[: count * size] == new_bytes[: count * size]
 
 
 def _split_inline_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:

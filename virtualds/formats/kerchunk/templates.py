@@ -69,8 +69,8 @@ class Templates:
     """
 
     def __init__(self, texts: Mapping[str, str], effort: list[int] | None = None) -> None:
-        if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
-            raise FormatError(f"template {odd[0]!r}: it is {texts[odd[0]]!r}, and no text")
+        if invalid := [name for name, text in texts.items() if not isinstance(text, str)]:
+            raise FormatError(f"template {invalid[0]!r}: it is {texts[invalid[0]]!r}, and no text")
         self.texts = texts
         self._effort = [MAX_EFFORT] if effort is None else effort
 
@@ -321,15 +321,15 @@ def _generate(
     return zip(np.broadcast_to(keys, shape).ravel().tolist(), map(list, rows), strict=True)
 
 
-def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
+def _parse_dimension(name: str, value: Any) -> tuple[str, range | list[Any]]:
     """Return the name and the values of a dimension of a generator."""
-    if isinstance(given, list):
-        if not all(type(v) is int and abs(v) < INT64_LIMIT for v in given) and not all(
-            type(v) is str for v in given
+    if isinstance(value, list):
+        if not all(type(v) is int and abs(v) < INT64_LIMIT for v in value) and not all(
+            type(v) is str for v in value
         ):
             raise FormatError(f"dimension {name!r}: a list of integers, or of texts, is expected")
-        return name, given
-    start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
+        return name, value
+    start, stop, step = value.get("start", 0), value["stop"], value.get("step", 1)
     if (
         any(type(v) is not int or abs(v) >= INT64_LIMIT // 4 for v in (start, stop, step))
         or not step

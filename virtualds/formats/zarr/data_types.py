@@ -157,7 +157,7 @@ def _count_units(length: Any, unit: int) -> int:
     return length // unit
 
 
-def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+def parse_extension(value: Any, context: str) -> tuple[str, Mapping[str, Any]]:
     """Return the name and configuration of a Zarr v3 extension, which may be a bare name."""
     if isinstance(value, str):
         return value, {}
@@ -166,7 +166,7 @@ def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
         if isinstance(name, str) and isinstance(configuration, Mapping):
             return name, configuration
     raise FormatError(
-        f"{where} {value!r}: it is neither a name nor an object with a name and a configuration; "
+        f"{context} {value!r}: it is neither a name nor an object with a name and a configuration; "
         f"the metadata is damaged"
     )
 

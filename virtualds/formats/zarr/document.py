@@ -121,8 +121,8 @@ class Document:
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
         attributes = self.nodes[""]["attributes"] | {NOTES: {"version": VERSION, **self.notes}}
-        below = {path: node for path, node in self.nodes.items() if path}
-        root = describe_group(attributes) | consolidate(below)
+        members = {path: node for path, node in self.nodes.items() if path}
+        root = describe_group(attributes) | consolidate(members)
         return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -484,8 +484,8 @@ def _parse_fanout(name: str, configuration: Mapping[str, Any]) -> FanoutKeys:
     return FanoutKeys(max_children)
 
 
-def _format_error(name: str, what: str) -> FormatError:
-    return FormatError(f"chunk key encoding {name!r}: {what}; the metadata is damaged")
+def _format_error(name: str, problem: str) -> FormatError:
+    return FormatError(f"chunk key encoding {name!r}: {problem}; the metadata is damaged")
 
 
 ENCODINGS: dict[str, Callable[[str, Mapping[str, Any]], ChunkKeys]] = {

@@ -207,10 +207,12 @@ class GroupBuilder:
     def read_group(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path, with its subgroups."""
         with explain_malformed(self.root):
-            if odd := [path for path in self.nodes if path and INVALID_NAMES & {*path.split("/")}]:
+            if invalid := [
+                path for path in self.nodes if path and INVALID_NAMES & {*path.split("/")}
+            ]:
                 raise FormatError(
-                    f"{self.root}: the path {odd[0]!r} has a part that is not a name; the metadata "
-                    f"is damaged"
+                    f"{self.root}: the path {invalid[0]!r} has a part that is not a name; the "
+                    f"metadata is damaged"
                 )
             return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
 

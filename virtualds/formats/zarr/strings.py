@@ -94,7 +94,9 @@ class VariableLengthArray:
         counts = list(map(count_selected, key, self.shape))
         check_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
         positions = list(map(resolve_index, key, self.shape))
-        out = np.full([along.size for along in positions], self.fill, self.dtype)
+        out = np.full(
+            [positions_along_axis.size for positions_along_axis in positions], self.fill, self.dtype
+        )
         for fragment in self.fragments:
             self._read_fragment(fragment, positions, out)
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))

@@ -163,9 +163,10 @@ def list_unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()
     reasons = []
     flipped = sorted({axis for p in array.pipelines for axis in p.flipped})
     if flipped:
-        along = ", ".join(repr(dims[axis]) if dims else f"axis {axis}" for axis in flipped)
+        axis_names = ", ".join(repr(dims[axis]) if dims else f"axis {axis}" for axis in flipped)
         reasons.append(
-            f"its chunks are flipped along {along} (they can also be flipped after opening the set)"
+            f"its chunks are flipped along {axis_names} (they can also be flipped after opening "
+            f"the set)"
         )
     if len({replace(p, flipped=()) for p in array.pipelines}) > 1:
         reasons.append(_describe_pipelines(array))
@@ -225,14 +226,14 @@ def _describe_pipelines(array: ManifestArray) -> str:
     )
 
 
-def _list_differing_parts(one: CodecPipeline, other: CodecPipeline) -> list[str]:
+def _list_differing_parts(left: CodecPipeline, right: CodecPipeline) -> list[str]:
     """Return the parts in which two pipelines differ; for CF packing, the attributes."""
     parts = ("dtype", "codecs", "fill", "layout", "flipped")
-    differing = [name for name in parts if getattr(one, name) != getattr(other, name)]
-    if one.packing == other.packing:
+    differing = [name for name in parts if getattr(left, name) != getattr(right, name)]
+    if left.packing == right.packing:
         return differing
     attributes, other_attributes = (
-        {} if p.packing is None else p.packing.attributes for p in (one, other)
+        {} if p.packing is None else p.packing.attributes for p in (left, right)
     )
     names = [
         n
@@ -263,16 +264,16 @@ def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
                 lengths = ", ".join(map(str, slabs.encoded[:8].tolist()))
                 differing = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
                 first, other = (_find_file_of_slab(fragment, axis, i) for i in (0, differing))
-                along = repr(dims[axis]) if dims else f"axis {axis}"
+                axis_name = repr(dims[axis]) if dims else f"axis {axis}"
                 return (
-                    f"chunk lengths along {along} vary ({lengths}, ...; {first} and {other} "
+                    f"chunk lengths along {axis_name} vary ({lengths}, ...; {first} and {other} "
                     f"differ first)"
                 )
     files = [_find_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
-    where = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
+    files_note = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
     return (
         f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
-        f"{where}"
+        f"{files_note}"
     )
 
 

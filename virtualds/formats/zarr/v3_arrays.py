@@ -490,8 +490,7 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     if name not in GRIDS:
         raise UnsupportedError(
             f"chunk_grid {name!r}: it is not one of {sorted(GRIDS)}; open the data with the "
-            f"library "
-            f"that wrote them"
+            f"library that wrote them"
         )
     if name == "rectilinear" and config.get("kind") != "inline":
         raise UnsupportedError(
@@ -647,10 +646,10 @@ def _encode_chunks(
     import numcodecs
 
     slabs = [axis.slabs() for axis in axes_from_v3(values.shape, grid)]
-    for chunk_id in product(*(range(along.encoded.size) for along in slabs)):
+    for chunk_id in product(*(range(slab.encoded.size) for slab in slabs)):
         pairs = list(zip(slabs, chunk_id, strict=True))
-        box: Any = tuple(slice(*along.edges[i : i + 2].tolist()) for along, i in pairs)
-        shape = tuple(int(along.encoded[i]) for along, i in pairs)
+        box: Any = tuple(slice(*slab.edges[i : i + 2].tolist()) for slab, i in pairs)
+        shape = tuple(int(slab.encoded[i]) for slab, i in pairs)
         # with the ellipsis, numpy returns an array also for a 0-D string
         data = encode_chunk(values[(*box, ...)], shape)
         yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

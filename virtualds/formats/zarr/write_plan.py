@@ -228,11 +228,11 @@ def _encode_attributes(
     fill = fill if fill is not None and is_exact(fill, dtype) else None
     if fill is not None:
         attributes["_FillValue"] = fill_to_attribute(fill, dtype)
-    plain, types = to_json(attributes)
+    encoded, types = to_json(attributes)
     if fill is not None:
         types.pop("_FillValue", None)
     notes = _list_encoding_notes(variable, stored)
-    return plain, notes | ({"attributes": types} if types else {}), fill
+    return encoded, notes | ({"attributes": types} if types else {}), fill
 
 
 # ---------------------------------------------------------------------- encodings
@@ -542,10 +542,10 @@ def complete_for_v2(
     """Return the documents of an array, given its ``.zarray`` without a fill value."""
     dtype = dtype_from_zarr_v2(metadata["dtype"])
     # xarray uses the fill value of Zarr v2, but readers that convert to v3 use the attribute
-    plain, notes, fill = _encode_attributes(variable, dtype, stored)
+    attributes, notes, fill = _encode_attributes(variable, dtype, stored)
     if fill is not None:
         metadata = metadata | {"fill_value": fill_to_zarr_v2(fill, dtype)}
-    return DocumentsV2(metadata, plain | {DIMENSIONS: list(variable.dims)}, notes)
+    return DocumentsV2(metadata, attributes | {DIMENSIONS: list(variable.dims)}, notes)
 
 
 def _describe_array(

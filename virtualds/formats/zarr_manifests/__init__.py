@@ -319,16 +319,16 @@ def remove_parts(parts: PartsFolder, is_set: bool) -> None:
 def check_parts(parts: PartsFolder, document: Document) -> list[str]:
     """Return the files of parts that a document does not need, or raise an error for lost files."""
     existing = set(list_written_parts(parts))
-    needed = {
+    referenced = {
         path for path in _iterate_needed_paths(document) if path.startswith(f"{parts.folder}/")
     }
-    if lost := sorted(needed - existing):
+    if missing := sorted(referenced - existing):
         raise ReadError(
-            f"{parts.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
-            f"have written, nothing has been committed; do not remove files of the set while it "
-            f"is written, and build it again"
+            f"{parts.root}/{missing[0]}: {len(missing)} parts of the manifests are gone that "
+            f"workers have written, nothing has been committed; do not remove files of the set "
+            f"while it is written, and build it again"
         )
-    return sorted(existing - needed)
+    return sorted(existing - referenced)
 
 
 def _iterate_needed_paths(document: Document) -> Iterator[str]:

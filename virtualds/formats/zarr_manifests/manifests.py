@@ -73,11 +73,11 @@ class JsonTable(ReferenceTable):
         """The fingerprints of files by their paths."""
         return self._read_object(self.sources or {}, "its sources are")
 
-    def _read_object(self, value: Any, what: str) -> Mapping[str, Any]:
+    def _read_object(self, value: Any, subject: str) -> Mapping[str, Any]:
         """Return a JSON object, which may be in a file."""
         document = self.store.read_document(value) if isinstance(value, str) else value
         if not isinstance(document, Mapping):
-            raise FormatError(f"{self._url}: {what} an object, found {document!r:.40}")
+            raise FormatError(f"{self._url}: {subject} an object, found {document!r:.40}")
         return document
 
     @property
@@ -485,8 +485,8 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
             f"{len(used)} ways; the set is damaged"
         )
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
-    whole = ChunkManifest.from_table(TiledReferences(grid, layers), grid)
-    return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
+    merged = ChunkManifest.from_table(TiledReferences(grid, layers), grid)
+    return ManifestPart(parts[0].fragment, (0,) * len(grid), merged.with_pipelines([used.pop()]))
 
 
 def iterate_manifest_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

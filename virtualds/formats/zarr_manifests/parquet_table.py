@@ -612,7 +612,7 @@ def _encode_record(
 
 
 def write_source_rows(
-    folder: str, rows: Iterable[tuple[str, Fingerprint]], put: Callable[[str, bytes], None]
+    folder: str, rows: Iterable[tuple[str, Fingerprint]], write_file: Callable[[str, bytes], None]
 ) -> tuple[tuple[str, str], ...]:
     """Write the records of a table of files, given as written paths and fingerprints.
 
@@ -621,13 +621,13 @@ def write_source_rows(
     """
     import pyarrow as pa
 
-    kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
+    types = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
     ranges, count, leads_out = list[tuple[str, str]](), 0, False
     rows = iter(rows)
     while record := list(islice(rows, RECORD_SIZE)):
-        columns = list(zip(*((path, *known) for path, known in record), strict=True))
-        arrays = {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}
-        put(f"{folder}/{len(ranges)}.parquet", _encode_parquet(arrays, ()))
+        columns = list(zip(*((path, *fingerprint) for path, fingerprint in record), strict=True))
+        arrays = {n: pa.array(c, types[n]) for n, c in zip(types, columns, strict=True)}
+        write_file(f"{folder}/{len(ranges)}.parquet", _encode_parquet(arrays, ()))
         paths, count = columns[0], count + len(record)
         leads_out = leads_out or any(path.startswith(PARENT_PREFIX) for path in paths)
         ranges.append((min(paths), max(paths)))

@@ -91,8 +91,8 @@ def _read_archived_snapshot(root: str, options: StorageOptions | None, snapshot:
         return Document.parse(gzip.decompress(store.read_all(url, options)), url)
     except FileNotFoundError:
         # versions 0.x of the package did not compress snapshots
-        plain = url.removesuffix(".gz")
-        return Document.parse(store.read_all(plain, options), plain)
+        unpacked_url = url.removesuffix(".gz")
+        return Document.parse(store.read_all(unpacked_url, options), unpacked_url)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{url}: it is not a snapshot ({error}); the set is damaged") from error
 
@@ -171,7 +171,9 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
         raise FormatError(f"{url}: it is no list of snapshots; the set is damaged") from error
 
 
-def extend_history(root: str, options: StorageOptions | None, before: Document, put: Put) -> Any:
+def extend_history(
+    root: str, options: StorageOptions | None, before: Document, write_file: Put
+) -> Any:
     """Return the history for the snapshot that follows ``before``.
 
     The root lists the newest snapshots. When they are many, they are moved to a history file, which
@@ -186,13 +188,13 @@ def extend_history(root: str, options: StorageOptions | None, before: Document, 
     files = listed[: -len(pairs)]
     while files and files[-1][1] <= len(pairs):
         pairs = [*_read_history(root, options, files.pop()[0]), *pairs]
-    return [*files, _put_history(pairs, put)]
+    return [*files, _put_history(pairs, write_file)]
 
 
-def _put_history(pairs: Sequence[Any], put: Put) -> tuple[str, int, str]:
+def _put_history(pairs: Sequence[Any], write_file: Put) -> tuple[str, int, str]:
     """Write a history file, and return its entry in the history, with the time of the last."""
     path = f"{FOLDER}/{make_snapshot_id()[0]}/history.json"
-    put(path, json.dumps(pairs, separators=(",", ":")).encode())
+    write_file(path, json.dumps(pairs, separators=(",", ":")).encode())
     return path, len(pairs), pairs[-1][1]
 
 
@@ -226,19 +228,21 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
     with _detect_concurrent_expiry(root, options, version):
         snapshots = list_snapshots(root, options, document)
         expired_ids = _list_expired(snapshots, expiry, now)
-        kept = [(name, time) for name, time in snapshots[:-1] if name not in expired_ids]
+        remaining = [(name, time) for name, time in snapshots[:-1] if name not in expired_ids]
         expired = [_read_archived_snapshot(root, options, name) for name in expired_ids]
-        kept_documents = (_read_archived_snapshot(root, options, name) for name, _ in kept)
-        needed = collect_needed_files(root, options, chain([document], kept_documents))
+        remaining_documents = (
+            _read_archived_snapshot(root, options, name) for name, _ in remaining
+        )
+        needed = collect_needed_files(root, options, chain([document], remaining_documents))
     if not expiry.dry_run:
         if expired_ids:
-            document.notes[HISTORY] = kept
-            if len(kept) > MAX_LISTED:
+            document.notes[HISTORY] = remaining
+            if len(remaining) > MAX_LISTED:
 
                 def put(path: str, data: bytes) -> None:
                     find_store(root).write_file(f"{root}/{path}", data, options)
 
-                document.notes[HISTORY] = [_put_history(kept, put)]
+                document.notes[HISTORY] = [_put_history(remaining, put)]
             commit_document(root, options, document, version)
         write_nodes(root, options, document, None)
     unneeded = list(
@@ -371,20 +375,26 @@ def detect(marker: bytes) -> bool:
     return has_notes and b'"node_type"' in marker
 
 
-def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a folder: its metadata immediately, manifests on demand."""
     root = source.url.rstrip("/")
     return read_document(
-        root, source.options, read_snapshot(root, source.options, how.snapshot), how
+        root,
+        source.options,
+        read_snapshot(root, source.options, read_options.snapshot),
+        read_options,
     )
 
 
 def read_document(
-    root: str, options: StorageOptions | None, document: Document, how: ReadOptions = READ_ALL
+    root: str,
+    options: StorageOptions | None,
+    document: Document,
+    read_options: ReadOptions = READ_ALL,
 ) -> ManifestGroup:
     """Return a group of the document of a set, with its subgroups."""
     values, copies = document.notes.get("values", {}), document.notes.get(COPIES, {})
-    files = SetFiles(root, options, how.allow, document.notes.get("sources"))
+    files = SetFiles(root, options, read_options.allow, document.notes.get("sources"))
 
     def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
         # reading coordinates of a remote set then takes no request
@@ -399,7 +409,9 @@ def read_document(
         )
 
     nodes = read_all_nodes(root, options, document)
-    return GroupBuilder(root, nodes, document.notes, find_parts, how.skip).read_group(how.group)
+    return GroupBuilder(root, nodes, document.notes, find_parts, read_options.skip).read_group(
+        read_options.group
+    )
 
 
 def _describe_native(path: str, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -279,9 +279,11 @@ class SnapshotWriter:
             table = self._describe_existing(path, part.manifest)
             if table is None and has_several and self._is_small(part, has_fragments):
                 # small parts stay in the metadata until they are joined to a table
-                alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
-                table = {"manifest": encode_entries(alone, self.make_path, has_fragments=False)}
-                if fingerprints := self._collect_fingerprints(alone):
+                single_part = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
+                table = {
+                    "manifest": encode_entries(single_part, self.make_path, has_fragments=False)
+                }
+                if fingerprints := self._collect_fingerprints(single_part):
                     table["sources"] = fingerprints
             elif table is None:
                 table = self._write_table(path, number, part.manifest, has_fragments, advance)
