@@ -151,8 +151,8 @@ def open_virtual_mfdataset(
         from a function of url and dataset. A coordinate along the joined dimension becomes a
         dimension of every file without it. ``preprocess`` sees these coordinates.
     newest : str, optional
-        A name of the pattern, such as ``"version"``: of files whose paths differ in nothing else,
-        only the one with the highest number, date or text is used (``v10`` comes after ``v9``).
+        A name of the pattern, such as ``"version"``. Among files whose paths only differ in it, the
+        file with the highest number, date or text is used (``v10`` comes after ``v9``).
     sort : bool, default True
         Whether to order the files by their coordinate, if it holds numbers or dates, instead of
         keeping the given order. Files in nested lists keep their order.

@@ -126,8 +126,8 @@ LEAST, ENOUGH = 4096, 100_000
 class BuildTarget:
     """A reference set that several processes write in parts.
 
-    An array with at least ``least`` references gets a table of its own. A worker writes references
-    as soon as it has ``enough`` of them.
+    An array with at least ``least`` references is written to a separate table. A worker writes
+    references as soon as it has ``enough`` of them.
     """
 
     destination: Destination

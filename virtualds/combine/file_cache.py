@@ -546,6 +546,7 @@ class _JsonSerializer:
         return [[*manifest.shape], files, self.dump([*manifest.inline]), packed]
 
     def _load_manifest(self, shape: Any, files: Any, inline: Any, packed: Any) -> ChunkManifest:
+        """Rebuild a manifest from the parts of `_dump_manifest`."""
         columns = dict(zip(COLUMNS, packed, strict=True))
         deltas = {"offset": unpack(columns["length"])}
         if any(number < 0 for number in files):

@@ -277,6 +277,7 @@ class FileCoordinates:
         return opened
 
     def _is_joined(self, name: Hashable) -> bool:
+        """Return whether files are joined along a dimension."""
         return self.joined is None or name in self.joined
 
     def _add_coordinate(

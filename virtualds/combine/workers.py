@@ -4,8 +4,8 @@ All of these workers run a `Job` on the files, and yield `OpenOutcome` objects i
 work stops if the iterator is closed, and after a keyboard interrupt.
 
 Processes on this machine end with the process that started them: each has the read end of a pipe
-from its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
-batch of files.
+from its parent. When the parent closes the pipe or is killed, a worker has `GRACE_SECONDS` to
+finish its task.
 """
 
 from __future__ import annotations

@@ -870,4 +870,5 @@ def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | 
 
 
 def _drop_item(values: Sequence[int], index: int) -> tuple[int, ...]:
+    """Return values without the item at an index."""
     return (*values[:index], *values[index + 1 :])

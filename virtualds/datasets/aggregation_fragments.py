@@ -243,6 +243,7 @@ class AggregatedVariable:
         return axes_by_name if axes_by_name in fitting else fitting[-1] if fitting else None
 
     def _describe_part(self, identifier: str, shown: str, start: Ints, stop: Ints) -> str:
+        """Return why a part that lies partly outside the array is no fragment."""
         outside = zip(self.dims, start.tolist(), stop.tolist(), self.array.shape, strict=True)
         dim, begin, end, size = next(row for row in outside if row[1] < 0 or row[2] > row[3])
         first, last = max(0, -begin), min(size, end) - begin

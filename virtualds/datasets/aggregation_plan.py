@@ -534,6 +534,7 @@ def add_conventions(text: Any) -> str:
 
 
 def _decode_string(value: Any) -> Any:
+    """Decode fixed-length bytes; return other values unchanged."""
     if isinstance(value, bytes):
         return value.rstrip(b"\0 ").decode("utf-8", "surrogateescape")
     return value

@@ -407,7 +407,7 @@ def check_read_back(
     group: ManifestGroup,
     expected: Mapping[Name, AggregatedVariable],
 ) -> list[str]:
-    """Return how the bytes of an aggregation file at a url, when read, differ from a group."""
+    """Read the bytes of an aggregation file, and return the differences from a group."""
     files = {file.url: file for one in expected.values() for file in one.rows.files}
     reader, source = reader_of(Location.of(data))
     stored = read_source(reader, source, READ_ALL, OpenOptions(below=True))
@@ -486,7 +486,7 @@ def _is_equal(left: Any, right: Any) -> bool:
 
 
 def find_difference(array: ManifestArray, read: ManifestArray) -> str:
-    """Return how an array differs from another by its references, or ""."""
+    """Return a description of the difference between two virtual arrays, or an empty string."""
     native = [expected.dtype.newbyteorder("=") for expected in (array, read)]
     if array.shape != read.shape or native[0] != native[1]:
         return f"it would be read as {read.shape} {read.dtype}, and is {array.shape} {array.dtype}"
@@ -539,6 +539,7 @@ def is_same_constant(left: ManifestArray, right: ManifestArray) -> bool:
 
 
 def _sort_by_start(rows: ChunkRows) -> ChunkRows:
+    """Return chunks in the order of their first elements."""
     return rows.take(np.lexsort(rows.begin[::-1])) if len(rows.begin) else rows
 
 
@@ -552,6 +553,7 @@ def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGr
 
 
 def _read(location: Location, read_options: ReadOptions, reader: DetectedReader) -> ManifestGroup:
+    """Read an aggregation file, with the values that the file itself has."""
     opening = OpenOptions(below=True, allow=read_options.allow.prefixes)
     found = read_file(location, read_options, opening, reader)
     return found.map_variables(lambda path, variable: _load_own_values(variable, location.url))

@@ -296,7 +296,7 @@ class VariableDecoding:
         """Give a variable copies of the attributes and encoding that it shares with other files."""
         file_encoding = {n: v for n, v in encoding_of(stored).items() if n in PER_FILE_ENCODING}
         variable.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        # the order of entries is that of the first file, whichever file was opened first
+        # keep the order of entries of the first file, even if another file was opened first
         shared_encoding = {
             n: v
             for n, v in self.encoding.items()
@@ -382,7 +382,7 @@ def add_character_axis(
 
 
 def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
-    """Make a group, and those below it, decode alike whether or not variables were left out."""
+    """Return a group, with all below it, that decodes independently of left-out variables."""
     variables = add_character_axis(
         group.variables, find_joined_characters({**group.variables, **group.left_out})
     )
@@ -454,6 +454,7 @@ class DecodingPlan:
 
     @cached_property
     def _pickled(self) -> bytes:
+        """The pickled plan, cached since many files share it."""
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
     def with_units_of(self, group: ManifestGroup) -> DecodingPlan:

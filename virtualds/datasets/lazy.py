@@ -11,8 +11,7 @@ chunks.
 dask runs as many tasks at a time as it has threads. With one chunk per block, there are only as
 many requests in flight: two threads get a hundred answers a second from a server 20 ms away. A
 block of many chunks requests them concurrently, and merges the requests of adjacent chunks of a
-file. Besides, scheduling a million tasks takes dask minutes, wherever the chunks are, and even if
-most of them are missing.
+file. Besides, dask takes minutes to schedule a million tasks, even if most chunks are missing.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
 
 
 def _register_object(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
+    """Return the location of an object that is kept in memory."""
     return Location(held.name, make_options(held), policy=policy)
 
 
@@ -175,6 +176,7 @@ def _resolve_fsspec_object(
 
 
 def _is_reference_filesystem(filesystem: Any) -> bool:
+    """Return whether an fsspec filesystem is one of references."""
     protocol = filesystem.protocol
     return "reference" in ((protocol,) if isinstance(protocol, str) else protocol)
 

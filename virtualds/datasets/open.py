@@ -523,6 +523,7 @@ def open_flat(
 
 
 def _check_axes(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: str) -> None:
+    """Raise `ValueError` for an invalid shape, dimensions, offset or order."""
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: give 'C' or 'F'")
     if len(dims) != len(shape) or len(set(dims)) < len(dims):

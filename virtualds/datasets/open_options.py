@@ -160,10 +160,9 @@ class OpenOptions:
 
     These are the arguments of `virtualds.open_virtual_dataset`. Iterables become tuples, since they
     are iterated for every file. With ``below``, the groups below are opened as well, as a tree.
-    With ``omits_damaged``, damaged parts of a file are left out, and its group lists them, whatever
-    ``on_error`` is. With ``defers``, references may be looked up in source files when values are
-    read. Raises `ValueError` for an unknown ``on_error``, and `TypeError` for anything that is not
-    a name.
+    With ``omits_damaged``, damaged parts of a file are left out and listed by its group, for any
+    ``on_error``. With ``defers``, references may be looked up in source files when values are read.
+    Raises `ValueError` for an unknown ``on_error``, and `TypeError` for invalid names.
     """
 
     group: str | None = None
@@ -282,6 +281,7 @@ def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[
 
 
 def _read_prefetch(prefetch: Prefetch) -> None:
+    """Read an array into the cache; suppress errors."""
     # reading it again raises the error with its context
     with suppress(VirtualdsError):
         for fragment in prefetch.array.fragments if prefetch.key is None else ():

@@ -278,6 +278,7 @@ def format_lengths(lengths: Iterable[int]) -> str:
 
 
 def _find_attribute_facts(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
+    """Return the facts of the attributes of a variable or dataset."""
     return {name_attribute(subject, name): shorten(v) for name, v in attributes.items()}
 
 
@@ -609,6 +610,7 @@ def _list_items(value: Any) -> list[Any]:
 
 
 def _join_items(value: Any) -> str:
+    """Format the items of an attribute, separated by blanks."""
     return " ".join(map(str, _list_items(value)))
 
 

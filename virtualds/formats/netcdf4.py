@@ -174,6 +174,7 @@ def _write_attributes(
 
 
 def _write_attribute(target: Any, name: str, value: Any) -> None:
+    """Write an attribute with the type that the netCDF library would use."""
     from h5py import Empty, string_dtype
 
     if isinstance(value, str) and "\0" not in value:

@@ -282,6 +282,7 @@ class ReferencedFiles:
 
 
 def _is_int64(value: Any) -> bool:
+    """Return whether a value is None or an integer of 64 bits."""
     return value is None or (type(value) is int and abs(value) < 2**63)
 
 

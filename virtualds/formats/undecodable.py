@@ -221,6 +221,7 @@ def _find_problems(
 
 
 def _describe_error(error: Exception) -> str:
+    """Format an error in one line."""
     return f"{type(error).__name__}: {' '.join(format(error).split())[:300]}"
 
 

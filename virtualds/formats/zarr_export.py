@@ -252,6 +252,7 @@ class DescribedArray:
 
     @property
     def _axes(self) -> tuple[ChunkAxis, ...]:
+        """The axes of the chunk grid."""
         if self.attributes is None:
             return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
         pairs = zip(self.metadata["shape"], self.metadata["chunks"], strict=True)
@@ -374,12 +375,14 @@ class DecodedArray(DescribedArray):
 
     @property
     def _is_text(self) -> bool:
+        """Whether the elements are strings."""
         if self.attributes is None:
             return bool(self.metadata["data_type"] == TEXT)
         return bool(self.metadata["dtype"] == "|O")
 
     @property
     def _is_compressed(self) -> bool:
+        """Whether chunks are compressed."""
         if self.attributes is None:
             return bool(self.metadata["codecs"][-1]["name"] == "zstd")
         return self.metadata["compressor"] is not None
@@ -741,10 +744,12 @@ class ZarrView:
 
     @property
     def _group_files(self) -> tuple[str, ...]:
+        """The names of the documents of a group."""
         return (MARKER,) if self.zarr_format == 3 else (ZGROUP, ZATTRS, ZMETADATA)
 
     @property
     def _array_files(self) -> tuple[str, ...]:
+        """The names of the documents of an array."""
         return (MARKER,) if self.zarr_format == 3 else (ZARRAY, ZATTRS)
 
     def _describe_group(self, path: str) -> dict[str, Any]:
@@ -850,4 +855,5 @@ class ZarrView:
 
 
 def _encode_json(document: Any) -> bytes:
+    """Encode a document as compact JSON."""
     return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()

@@ -105,7 +105,7 @@ class SyncReport(Report):
         Urls of new files that are, by a link, a file that is listed with another name, and are left
         out. With ``preprocess`` or ``coordinates`` there are none, since names may give values.
     failed : tuple of LeftOut
-        Files that could not be opened, with the reasons. The set keeps what it had of them.
+        Files that could not be opened, with the reasons. The set keeps its references to them.
     damaged : tuple of LeftOut
         Damaged parts, such as messages, that were left out of added or replaced files.
     unchanged : int
@@ -495,12 +495,12 @@ def sync(
     target_options: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> SyncReport:
-    """Update a reference set to the present state of its files; create it if there is none.
+    """Update a reference set to the current state of its files; create it if there is none.
 
-    Only files that are new or have changed are opened. New ones are inserted where their coordinate
-    belongs, or appended to a set without a monotonic coordinate. Changed ones replace what the set
-    has of them. All this is one commit, which readers see completely or not at all. If nothing has
-    changed, nothing is written.
+    Only files that are new or have changed are opened. New files are inserted in the order of their
+    coordinate, or appended to a set without a monotonic coordinate. Changed files replace their
+    earlier references. All this is one commit, which readers see completely or not at all. If
+    nothing has changed, nothing is written.
 
     Parameters
     ----------
@@ -547,10 +547,10 @@ def sync(
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` or ``"last"``, a position that several
         files have, or a cell of a grid, comes from the first or the last of them, in the order of
-        their urls, whichever came earlier. ``on_unsupported="rewrite"`` only works for formats that
+        their urls, not of their arrival. ``on_unsupported="rewrite"`` only works for formats that
         can store every encoding: rewritten chunks refer to no file whose changes could be followed.
         With ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set
-        keeps what it has of them.
+        keeps its references to them.
 
     Returns
     -------

@@ -231,6 +231,7 @@ class _ModeWriter:
 
     @property
     def options(self) -> WriteOptions:
+        """The options of the destination."""
         return self.destination.options
 
     def write(self) -> CommitResult:

@@ -333,6 +333,7 @@ class ArrayTable(ReferenceTable):
 
     @property
     def _manifest(self) -> ChunkManifest:
+        """All references of the array."""
         return self.store.read_manifest(self.path, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
@@ -393,7 +394,7 @@ class ExistingReferences(StoreReferences):
 
     @cached_property
     def records_all(self) -> bool:
-        """Whether every file of the store is recorded, since nobody else has committed."""
+        """Whether all files of the store are recorded, since there was no other commit."""
         parent = self.find_parent()
         notes = self.store.read_document("").get(NOTES) if parent else None
         return (

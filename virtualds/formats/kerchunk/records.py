@@ -312,6 +312,7 @@ class RecordTable(ReferenceTable):
 
     @property
     def _identity(self) -> tuple[Any, ...]:
+        """The values by which tables are compared."""
         return (*self.records.name, self.path, self.count)
 
     @property

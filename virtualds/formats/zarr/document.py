@@ -485,6 +485,7 @@ def _parse_fanout(name: str, configuration: Mapping[str, Any]) -> FanoutKeys:
 
 
 def _format_error(name: str, problem: str) -> FormatError:
+    """Return the error for an invalid chunk key encoding."""
     return FormatError(f"chunk key encoding {name!r}: {problem}; the metadata is damaged")
 
 

@@ -137,6 +137,7 @@ class JsonTable(ReferenceTable):
 
     @property
     def _url(self) -> str:
+        """The url of the manifest."""
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
