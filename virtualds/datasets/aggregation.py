@@ -291,8 +291,10 @@ class FragmentAssembler:
             if n not in (AGGREGATED_DATA, AGGREGATED_DIMENSIONS)
         }
         siblings = self.file.groups[plan.path].variables
-        lender = None if "units" in attributes else _find_lender(siblings, plan.name)
-        units = attributes if lender is None else siblings[lender].attributes
+        coordinate = (
+            None if "units" in attributes else _find_coordinate_of_bounds(siblings, plan.name)
+        )
+        units = attributes if coordinate is None else siblings[coordinate].attributes
         return AggregatedType(plan.variable.data.dtype.newbyteorder("="), attributes, units)
 
     def build(
@@ -388,10 +390,10 @@ class FragmentAssembler:
             )
         conversion = UNCHANGED
         units = attributes
-        lender = _find_lender(group.group.variables, name)
-        if "units" not in attributes and lender is not None:
-            lender_attributes = group.group.variables[lender].attributes
-            units = select_for_file(lender, group.attributes, opened.place, lender_attributes)
+        coordinate = _find_coordinate_of_bounds(group.group.variables, name)
+        if "units" not in attributes and coordinate is not None:
+            shared = group.group.variables[coordinate].attributes
+            units = select_for_file(coordinate, group.attributes, opened.place, shared)
         if "units" in units and "units" in target.units:
             calendars = units.get("calendar"), target.units.get("calendar")
             metadata = units.get("units_metadata"), target.units.get("units_metadata")
@@ -864,7 +866,7 @@ def _must_be_equal(name: str, value: Any) -> bool:
     return name in (*PACKING_ATTRIBUTES, "units_metadata", "calendar", "bounds")
 
 
-def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | None:
+def _find_coordinate_of_bounds(variables: Mapping[str, ManifestVariable], name: str) -> str | None:
     """Return the coordinate from which bounds take their units (CF 7.1), or None."""
     return next((n for n, v in variables.items() if v.attributes.get("bounds") == name), None)
 

@@ -289,8 +289,8 @@ def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
         width = variable.data.dtype.itemsize
         if variable.data.dtype.kind in "mM":
             with locating(f"variable {name!r}"):
-                lender = variables[bounds[name]].attributes if name in bounds else {}
-                variables[name] = _encode_dates(name, variable, lender)
+                coordinate = variables[bounds[name]].attributes if name in bounds else {}
+                variables[name] = _encode_dates(name, variable, coordinate)
         elif isinstance(variable.data, ManifestArray):
             continue
         elif variable.data.dtype.kind == "S" and width > 1:
@@ -306,18 +306,18 @@ def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
 
 
 def _encode_dates(
-    name: str, variable: ManifestVariable, lender: Mapping[str, Any]
+    name: str, variable: ManifestVariable, coordinate: Mapping[str, Any]
 ) -> ManifestVariable:
     """Return dates or durations as numbers with units (CF 4.4), or raise if that is inexact.
 
-    ``lender`` are the attributes of their coordinate, if the variable holds bounds.
+    ``coordinate`` are the attributes of their coordinate, if the variable holds bounds.
     """
     if isinstance(variable.data, ManifestArray):
         variable.data.check_limit(variable.data.nbytes)
     dates = xr.Variable(variable.dims, variable.read(), variable.attributes)
-    has_lender = dates.dtype.kind == "M" and are_date_units(lender.get("units"))
-    if has_lender:
-        dates.encoding = {name: lender[name] for name in TIMES if name in lender}
+    has_coordinate = dates.dtype.kind == "M" and are_date_units(coordinate.get("units"))
+    if has_coordinate:
+        dates.encoding = {name: coordinate[name] for name in TIMES if name in coordinate}
     stored = xr.conventions.encode_cf_variable(dates, name=name)
     roundtrip = xr.conventions.decode_cf_variable(
         name, stored.copy(), decode_timedelta=dates.dtype.kind == "m"
@@ -327,7 +327,7 @@ def _encode_dates(
             f"its values are {dates.dtype}, and no units of CF hold them exactly; convert them to "
             f"numbers, or leave it out (ds.drop_vars)"
         )
-    attributes = {n: v for n, v in stored.attrs.items() if not (has_lender and n in TIMES)}
+    attributes = {n: v for n, v in stored.attrs.items() if not (has_coordinate and n in TIMES)}
     return replace(variable, data=np.asarray(stored.values), attributes=attributes)
 
 

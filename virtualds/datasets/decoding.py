@@ -98,13 +98,13 @@ class VariableDecoding:
         dated = None
         if is_date and are_date_units(decoded.encoding.get("units")):
             # bounds take their units from their coordinate (CF 7.1)
-            lenders = (
-                lender
-                for lender, v in group.variables.items()
+            coordinate_names = (
+                n
+                for n, v in group.variables.items()
                 if v.attributes.get("bounds") == stored_name
                 and are_date_units(v.attributes.get("units"))
             )
-            dated = stored_name if "units" in stored.attributes else next(lenders, None)
+            dated = stored_name if "units" in stored.attributes else next(coordinate_names, None)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
@@ -386,14 +386,14 @@ def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
     variables = add_character_axis(
         group.variables, find_joined_characters({**group.variables, **group.left_out})
     )
-    for lender in group.left_out.values():
-        units, name = (lender.attributes.get(key) for key in ("units", "bounds"))
+    for coordinate in group.left_out.values():
+        units, name = (coordinate.attributes.get(key) for key in ("units", "bounds"))
         if name in variables and isinstance(units, str) and "since" in units:
-            lender_attributes = {
-                k: v for k, v in lender.attributes.items() if k in ("units", "calendar")
+            date_attributes = {
+                k: v for k, v in coordinate.attributes.items() if k in ("units", "calendar")
             }
             bounds = variables[name]
-            variables[name] = replace(bounds, attributes={**lender_attributes, **bounds.attributes})
+            variables[name] = replace(bounds, attributes={**date_attributes, **bounds.attributes})
     subgroups = {name: make_independent_of_left_out(child) for name, child in group.groups.items()}
     return replace(group, variables=variables, groups=subgroups, left_out={})
 
