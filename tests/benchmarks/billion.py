@@ -86,7 +86,7 @@ def make_block(folder: Path, first: int, count: int) -> xr.Dataset:
             offset=offsets[number],
             length=lengths[number],
         )
-        return ManifestArray.of_fragment(Fragment((0, 0, 0), axes, manifest), pipeline)
+        return ManifestArray.from_fragment(Fragment((0, 0, 0), axes, manifest), pipeline)
 
     dims = ("time", "lat", "lon")
     arrays = {f"v{number:03d}": (dims, make_array(number)) for number in range(VARIABLES)}

@@ -25,7 +25,7 @@ MAX_JSON = 4096
 TABLES_PER_TIER = 4
 """The number of tables of similar size that are merged into one."""
 MAX_JOINED = 2**23
-"""Maximum number of references of a table that is merged from others in memory."""
+"""Maximum number of references of a table that an append merges from others."""
 MAX_GROWTH = 4
 """The ratio of the size of a table to its neighbours above which they are not merged."""
 MAX_SMALL = 16
@@ -161,10 +161,7 @@ class _AdjacentParts:
             return self.parts[0]
         if self.rest is not None:
             return _merge_layers(self.parts, self.rest)
-        manifests = [part.manifest for part in self.parts]
-        return self.parts[0]._replace(
-            manifest=ChunkManifest.concatenate(manifests, self._axis or 0)
-        )
+        return _concatenate(self.parts, self._axis or 0)
 
 
 # ---------------------------------------------------------------------- layers
@@ -308,7 +305,7 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
 
 
 def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
-    """Return adjacent parts merged into one, whose references are read when it is written.
+    """Return adjacent parts merged into one.
 
     A part that is much larger than all others stays separate, and divides its neighbours.
     """
@@ -319,7 +316,15 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
     if sizes[index] > max(MAX_GROWTH * (total - sizes[index]), RECORD_SIZE - 1):
         before, after = run[:index], run[index + 1 :]
         return [*_join_run(before, axis), run[index], *_join_run(after, axis)]
-    first, manifests = run[0], [part.manifest for part in run]
+    return [_concatenate(run, axis)]
+
+
+def _concatenate(parts: Sequence[ManifestPart], axis: int) -> ManifestPart:
+    """Return adjacent parts as one part, whose references are read when it is written.
+
+    Writers thus need memory for one record, however many variables and references there are.
+    """
+    first, manifests = parts[0], [part.manifest for part in parts]
     if any(
         bool(m.pipeline.any())
         if m.rows is None
@@ -327,12 +332,12 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         for m in manifests
     ):
         # lazy tiles cannot have pipelines, so load the references
-        return [first._replace(manifest=ChunkManifest.concatenate(manifests, axis))]
+        return first._replace(manifest=ChunkManifest.concatenate(manifests, axis))
     length = sum(manifest.shape[axis] for manifest in manifests)
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
-    positions = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
+    positions = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in parts)
     table = TiledReferences(grid, tuple(zip(positions, manifests, strict=True)))
-    return [first._replace(manifest=ChunkManifest.from_table(table, grid))]
+    return first._replace(manifest=ChunkManifest.from_table(table, grid))
 
 
 def flatten_layers(parts: list[ManifestPart], has_pipelines: bool) -> Iterator[ManifestPart]:
