@@ -20,7 +20,7 @@ from cases import numbers
 from pyhdf import _hdfext
 from pyhdf.SD import SD, SDC
 
-from virtualds.parsers.hdf4.elements import EXTENDED, IN_BLOCKS, LINKED, NULL
+from virtualds.parsers.hdf4.elements import EXTENDED, LINKED, LINKED_BLOCKS, NULL
 
 KINDS = {
     **{"S1": SDC.CHAR, "i1": SDC.INT8, "u1": SDC.UINT8, "i2": SDC.INT16, "u2": SDC.UINT16},
@@ -152,7 +152,7 @@ def split(path: Path, tag: int, size: int) -> None:
             add(LINKED, number, block, free.pop())
         table = next(refs)
         add(LINKED, table, struct.pack(f">{len(blocks) + 1}H", 0, *numbers), free.pop())
-        header = struct.pack(">HIIIH", IN_BLOCKS, length, size, len(blocks), table)
+        header = struct.pack(">HIIIH", LINKED_BLOCKS, length, size, len(blocks), table)
         add(tag | EXTENDED, ref, header, place)
     path.write_bytes(data)
 

@@ -286,9 +286,9 @@ def _is_for_many_files(files: Any, arguments: Mapping[str, Any]) -> bool:
 def _is_pattern(name: Any) -> bool:
     """Return whether a name is a pattern and cannot be the name of one object in a store."""
     with importing:
-        from virtualds.stores.listing import names_files
+        from virtualds.stores.listing import is_pattern
 
-    if not isinstance(name, str) or not names_files(name):
+    if not isinstance(name, str) or not is_pattern(name):
         return False
     # keys in object stores may contain brackets
     return "*" in name or scheme_of(name) == "file"

@@ -415,9 +415,9 @@ def list_files(
     FileNotFoundError
         A pattern matches no file.
     """
-    from virtualds.stores.listing import find_matching
+    from virtualds.stores.listing import find_matching_files
 
-    files = find_matching(urls, options)
+    files = find_matching_files(urls, options)
     if files_from is not None:
         files += [url for line in files_from if (url := line.rstrip("\r\n"))]
     if not files:

@@ -17,7 +17,7 @@ import xarray as xr
 import virtualds
 from virtualds.datasets.location import FOLDER_READERS, SET_SUFFIXES, Location, find_set_above
 from virtualds.errors import without_secrets
-from virtualds.stores.listing import fetch_state, find_matching, list_states, names_files
+from virtualds.stores.listing import fetch_state, find_matching_files, is_pattern, list_states
 from virtualds.urls import local_path, normalise_url, scheme_of
 from virtualds_server.archive import Archive
 
@@ -171,14 +171,14 @@ def find_files_state(urls: Iterable[str], options: Mapping[str, Any] | None) -> 
 
 
 def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterable[Hashable]:
-    if not names_files(url):
+    if not is_pattern(url):
         return [find_set_state(url, options)]
     url_options = Location.of_url(normalise_url(url), options).options
     try:
         return map(str, list_states(normalise_url(url), url_options))
     except FileNotFoundError:
         # the pattern matches folders, such as Zarr stores, which have no state
-        return find_matching([url], options)
+        return find_matching_files([url], options)
 
 
 # ---------------------------------------------------------------------- versions

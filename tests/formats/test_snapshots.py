@@ -245,7 +245,7 @@ def test_a_set_is_created_or_replaced_and_readers_without_manifests_reject_it() 
 
 
 def test_a_set_may_refer_to_files_in_itself_whatever_else_is_allowed() -> None:
-    root, allow = "s3://bucket/refs.zarr", AccessPolicy.of("/data")
+    root, allow = "s3://bucket/refs.zarr", AccessPolicy.from_argument("/data")
     # warnings are errors in these tests
     warn_of_unreadable([SourceFile(f"{root}/chunks/0")], root, allow)
     with pytest.warns(virtualds.AccessWarning, match=r"such as s3://bucket/0\.nc"):

@@ -21,10 +21,10 @@ from products import few_quick, looped
 import virtualds
 from virtualds import FormatError
 from virtualds.datasets.location import HEAD_BYTES
-from virtualds.stores.archive import AHEAD, Index, read_tar_index, read_zip_index
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.archive import READ_AHEAD, Index, read_tar_index, read_zip_index
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 
-EDGES = (HEAD_BYTES, PAGE, FIRST_PAGES * PAGE)
+EDGES = (HEAD_BYTES, PAGE_SIZE, FIRST_PAGES * PAGE_SIZE)
 """What is read first of a local file, blocks of a remote one, and what is read first of it."""
 IMAGE = np.arange(35, dtype="u2").reshape(5, 7)
 edges = pytest.mark.parametrize("edge", EDGES)
@@ -120,7 +120,7 @@ def test_messages_of_grib_may_begin_where_blocks_do(edition: int, tmp_path: Path
     expected = plain[variable].values
     assert len(expected) == 2
     values = {"plain.grib": (variable, expected)}
-    for edge in (HEAD_BYTES, PAGE):
+    for edge in (HEAD_BYTES, PAGE_SIZE):
         # between the messages, and behind them
         for place in (*range(edge - 17, edge + 2, 3), edge - 4, edge - len(second)):
             (tmp_path / f"{place}.grib").write_bytes(first.ljust(place, b"\0") + second)
@@ -138,7 +138,18 @@ def members_of_tar(form: int) -> Iterator[dict[str, bytes]]:
         name = "/".join(["d" * 50] * (length // 51) + ["f" * (length % 51 or 1)])
         if form == tarfile.USTAR_FORMAT and length > 156:
             continue
-        for size in (0, 1, 511, 512, 513, 10240 - 1536, 10240 - 512, 10240, AHEAD - 512, AHEAD):
+        for size in (
+            0,
+            1,
+            511,
+            512,
+            513,
+            10240 - 1536,
+            10240 - 512,
+            10240,
+            READ_AHEAD - 512,
+            READ_AHEAD,
+        ):
             yield {name: b"x" * size}
             yield {name: b"x" * size, "last": b"abc"}
 

@@ -291,7 +291,7 @@ def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
     file = open_bytes(path)
     try:
         columns = told.index_layout, np.zeros(1, np.int64), *told.columns
-        return read_indexes(file, *columns, wanted=places)
+        return read_indexes(file, *columns, requested=places)
     finally:
         file.close()
 

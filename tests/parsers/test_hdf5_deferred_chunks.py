@@ -76,7 +76,7 @@ def array_of(dataset: xr.Dataset) -> ManifestArray:
 def held_by(array: ManifestArray) -> Any:
     manifest = array.manifest
     assert manifest.is_in_source
-    return manifest.table._cache.whole  # type: ignore[attr-defined]
+    return manifest.table._cache.manifest  # type: ignore[attr-defined]
 
 
 SELECTIONS: dict[str, Any] = {

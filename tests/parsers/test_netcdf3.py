@@ -23,8 +23,13 @@ from scipy.io import netcdf_file
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, VirtualdsError
-from virtualds.parsers.netcdf3 import FEW_RECORDS, MoreNeeded, NetCDF3Header, parse_header
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.parsers.netcdf3 import (
+    MAX_LISTED_RECORDS,
+    HeaderTooShort,
+    NetCDF3Header,
+    parse_header,
+)
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 HOW: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
@@ -126,7 +131,7 @@ def test_a_million_records_take_no_memory(million: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
 def test_records_that_are_computed_are_written_and_joined(suffix: str, tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{n}.nc", records=FEW_RECORDS + 1 + n) for n in range(2)]
+    paths = [write(tmp_path / f"{n}.nc", records=MAX_LISTED_RECORDS + 1 + n) for n in range(2)]
     opened = [virtualds.open_virtual_dataset(path) for path in paths]
     assert not any(ds.v.data.manifest.is_loaded for ds in opened)
     joined = xr.concat(opened, "time", **HOW)
@@ -140,7 +145,7 @@ def test_records_that_are_computed_are_written_and_joined(suffix: str, tmp_path:
 
 
 def test_records_in_an_archive_are_found_there(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.nc", records=FEW_RECORDS + 1)
+    path = write(tmp_path / "a.nc", records=MAX_LISTED_RECORDS + 1)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(path, "a.nc")
     found = virtualds.open_virtual_dataset(f"zip://a.nc::{tmp_path / 'a.zip'}")
@@ -245,7 +250,9 @@ def test_a_classic_file_has_no_groups(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- over a network
 
 
-@pytest.mark.parametrize(("length", "requests"), [(0, 1), (FIRST_PAGES * PAGE, 2), (5_000_000, 2)])
+@pytest.mark.parametrize(
+    ("length", "requests"), [(0, 1), (FIRST_PAGES * PAGE_SIZE, 2), (5_000_000, 2)]
+)
 def test_a_header_on_a_server_takes_a_request_or_two(
     length: int, requests: int, tmp_path: Path
 ) -> None:
@@ -253,7 +260,7 @@ def test_a_header_on_a_server_takes_a_request_or_two(
     with counting_server(tmp_path) as (url, counts):
         found = virtualds.open_virtual_dataset(f"{url}/a.nc", loadable_variables=[])
         assert counts.of("a.nc") == requests
-        assert counts.sent < 8 * (length + FIRST_PAGES * PAGE)
+        assert counts.sent < 8 * (length + FIRST_PAGES * PAGE_SIZE)
         assert found.v[3].values.tolist() == [9, 10, 11]
 
 
@@ -311,7 +318,7 @@ def test_a_cut_header_says_how_many_bytes_it_needs(number: int) -> None:
     for length in range(4, begin - 8):
         try:
             parsed(raw[:length])
-        except MoreNeeded as error:
+        except HeaderTooShort as error:
             assert length < error.stop <= begin
 
 
@@ -402,7 +409,7 @@ def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path)
 
 
 def test_a_missing_record_among_many_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.nc", records=FEW_RECORDS + 1)
+    path = write(tmp_path / "a.nc", records=MAX_LISTED_RECORDS + 1)
     found = virtualds.open_virtual_dataset(path)
     assert found.w[::1].values.tolist() == native(path).w.values.tolist()
     os.truncate(path, path.stat().st_size - 8)
@@ -411,7 +418,7 @@ def test_a_missing_record_among_many_is_named(tmp_path: Path) -> None:
         pytest.raises(ReadError) as caught,
     ):
         found.w.values  # noqa: B018
-    assert any(f"chunk ({FEW_RECORDS}, 0)" in note for note in caught.value.__notes__)
+    assert any(f"chunk ({MAX_LISTED_RECORDS}, 0)" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("zeros", [1, 3, 4])

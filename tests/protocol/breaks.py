@@ -120,7 +120,7 @@ def a_writer_does_not_look_for_its_own_write(patch: Patch) -> None:
 
 @breaks("kerchunk-json", "append", NOT_TOLD)
 def a_write_that_others_built_upon_is_forgotten(patch: Patch) -> None:
-    patch.setattr(conditional, "KNOWN_WRITES", 1)
+    patch.setattr(conditional, "MAX_WRITE_IDS", 1)
 
 
 @breaks("kerchunk-parquet", "append", WHOLE, LOST, ticks=1)

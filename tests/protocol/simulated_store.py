@@ -246,7 +246,7 @@ class ObjectFilesystem(Filesystem):
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         data, version, writer = ask("GET", path)
-        return data, FileVersion.of(version, writer)
+        return data, FileVersion.from_writer(version, writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         _, version, writer = ask("HEAD", path)

@@ -26,7 +26,7 @@ import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import AccessPolicy, is_private, resolve_url
+from virtualds.stores.access_rules import AccessPolicy, has_private_host, resolve_url
 from virtualds.stores.store import StoreError
 
 VALUES = np.arange(4, dtype="i2")
@@ -488,7 +488,7 @@ def test_spellings_of_one_place_are_one(url: str, prefix: str, covered: bool) ->
     base = "https://example.org/refs.json"
     found = True
     try:
-        AccessPolicy.of(prefix).check(resolve_url(url, base), base)
+        AccessPolicy.from_argument(prefix).check(resolve_url(url, base), base)
     except AccessError:
         found = False
     assert found == covered
@@ -796,7 +796,7 @@ def test_hosts_are_compared_as_they_are_asked() -> None:
     ):
         found = resolve_url(f"http://{host}/ü%C3%BC.nc", base)
         assert found == f"http://{asked}/ü%C3%BC.nc"
-        AccessPolicy.of(f"http://{host}/").check(found, base)
+        AccessPolicy.from_argument(f"http://{host}/").check(found, base)
     assert resolve_url("s3://bücher/a.nc", base) == "s3://bücher/a.nc"
 
 
@@ -822,9 +822,9 @@ HOLD_OTHERS = {
 
 @looped("host", HOLD_OTHERS)
 def test_an_address_is_private_if_the_one_that_it_holds_is(host: str) -> None:
-    assert is_private(f"http://{host}/a.nc") == HOLD_OTHERS[host]
+    assert has_private_host(f"http://{host}/a.nc") == HOLD_OTHERS[host]
     # a bucket may be called anything
-    assert not is_private("s3://localhost/a.nc")
+    assert not has_private_host("s3://localhost/a.nc")
 
 
 @pytest.mark.parametrize(
@@ -840,7 +840,7 @@ def test_a_set_of_the_network_names_the_network_and_others_are_allowed_to(host: 
     url = f"http://{host}/a.nc"
     AccessPolicy().check(url, f"http://{host}/refs.json")
     AccessPolicy().check(url, "file:///refs.json")
-    AccessPolicy.of(f"http://{host}/").check(url, "https://example.org/refs.json")
+    AccessPolicy.from_argument(f"http://{host}/").check(url, "https://example.org/refs.json")
 
 
 SIGNED = (

@@ -27,7 +27,7 @@ from programs import run_code, run_module
 import virtualds
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import conditional, find_store
-from virtualds.stores.listing import fetch_state, find_matching, list_states
+from virtualds.stores.listing import fetch_state, find_matching_files, list_states
 from virtualds.stores.store import StoreError
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
@@ -211,10 +211,10 @@ def test_conditions_are_proved_once_for_an_account_and_a_container(
         options = StorageOptions(azure_server.options_by(f"{proxy}/{ACCOUNT}"))
         for url in (f"{box}/a/x.json", f"{box}/b/y.json"):
             find_store(url).write_version(url, b"data", options, None)
-        proof = [method for method, path, _ in counts.requests if conditional.PROOF in path]
+        proof = [method for method, path, _ in counts.requests if conditional.TEST_PREFIX in path]
         # one creates, two are refused, of some at a time one wins, and one comes late; those that
         # are refused look whose the blob is
-        writes = 1 + 2 + 2 * conditional.RACERS + 1
+        writes = 1 + 2 + 2 * conditional.CONCURRENT_WRITES + 1
         wanted = {"GET": 1, "PUT": writes, "HEAD": writes - 3}
         assert Counter(proof) == wanted
         # and one that removes both, and those that write the two files
@@ -304,13 +304,13 @@ def test_patterns_find_the_urls_that_a_user_would_write(
     root = URLS[kind](box)
     for pattern in ("data/[02].nc", "d*/[02].nc", "**/[02].nc"):
         wanted = [f"{root}/data/{number}.nc" for number in (0, 2)]
-        assert find_matching([f"{root}/{pattern}"], azure_server.options) == wanted
+        assert find_matching_files([f"{root}/{pattern}"], azure_server.options) == wanted
         options = StorageOptions(azure_server.options)
         found = list_states(f"{root}/{pattern}", options)
         assert found.urls.tolist() == wanted
         assert found.etags.tolist() == [fetch_state(url, options).etag for url in wanted]
     with pytest.raises(FileNotFoundError, match="no file matches"):
-        find_matching([f"{root}/none*.nc"], azure_server.options)
+        find_matching_files([f"{root}/none*.nc"], azure_server.options)
 
 
 def test_a_folder_is_no_file(azure_server: AzureServer, box: str) -> None:

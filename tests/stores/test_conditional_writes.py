@@ -443,7 +443,7 @@ def test_a_bucket_that_is_not_there_is_no_other_writer(place: Place) -> None:
 def test_more_objects_are_removed_than_one_request_may_name(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.stores.objects.REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr("virtualds.stores.objects.MAX_DELETES_PER_REQUEST", 3)
     names = [f"{number}" for number in range(8)]
     for name in names:
         place.put(name, b"")

@@ -222,9 +222,9 @@ def test_credentials_are_known_by_the_names_of_other_libraries(
     given, end = SPELLINGS[spelling]
     now = (END - timedelta(hours=1)).timestamp()
     monkeypatch.setattr(filesystems.time, "time", lambda: now)
-    found = filesystems._call(partial(dict, given | end))
+    found = filesystems._call_credential_function(partial(dict, given | end))
     assert found.options == {"key": "a", "secret": "b", "token": "c"}
-    assert found.until == END.timestamp() - filesystems.MARGIN
+    assert found.until == END.timestamp() - filesystems.RENEWAL_MARGIN
 
 
 def test_the_helper_of_these_tests_asks_a_server(tokens: Tokens) -> None:

@@ -23,7 +23,7 @@ import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.archive import AHEAD, Read, read_tar_index, read_zip_index
+from virtualds.stores.archive import READ_AHEAD, Read, read_tar_index, read_zip_index
 
 VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
 
@@ -352,7 +352,7 @@ def test_an_archive_that_changes_is_noticed(sources: dict[str, Path], tmp_path: 
     np.testing.assert_array_equal(virtualds.open_virtual_dataset(url).v, VALUES)
 
 
-LARGE = 3 * AHEAD
+LARGE = 3 * READ_AHEAD
 
 
 @pytest.mark.parametrize(("scheme", "requests"), [("zip", 3), ("tar", 2)])
@@ -447,7 +447,7 @@ def test_headers_of_members_of_one_size_are_fetched_together() -> None:
     assert sum(calls) <= 210
 
 
-SIZES = st.sampled_from([0, 3, AHEAD, AHEAD + 1, 2 * AHEAD])
+SIZES = st.sampled_from([0, 3, READ_AHEAD, READ_AHEAD + 1, 2 * READ_AHEAD])
 
 
 @settings(max_examples=times(20), deadline=None)

@@ -24,7 +24,7 @@ from virtualds import AccessError, ConflictError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import conditional, find_store, fsspec
 from virtualds.stores.fsspec import find_filesystem
-from virtualds.stores.listing import fetch_state, find_names, list_states
+from virtualds.stores.listing import fetch_state, list_folder_names, list_states
 from virtualds.stores.store import ChangedError
 from virtualds_cli.program import main
 
@@ -519,5 +519,5 @@ def test_the_names_of_a_folder_are_listed(google: GoogleServer, bucket: str) -> 
     for name in names:
         put(f"{bucket}/x/{name}", b"", google.options)
     put(f"{bucket}/x/deep/d", b"", google.options)
-    assert find_names(f"{bucket}/x", StorageOptions(google.options)) == {*names, "deep"}
-    assert find_names(f"{bucket}/none", StorageOptions(google.options)) == set()
+    assert list_folder_names(f"{bucket}/x", StorageOptions(google.options)) == {*names, "deep"}
+    assert list_folder_names(f"{bucket}/none", StorageOptions(google.options)) == set()

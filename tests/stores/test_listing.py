@@ -16,7 +16,7 @@ from counting_server import counting_server
 from range_server import running
 
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores.listing import fetch_state, find_matching, list_states
+from virtualds.stores.listing import fetch_state, find_matching_files, list_states
 from virtualds.urls import normalise_url
 
 FILES = {
@@ -87,7 +87,7 @@ def test_a_store_in_memory_lists_what_its_own_glob_finds(pattern: str) -> None:
     root = "memory://listing"
     found = list_states(f"{root}/{pattern}", None)
     # as open_virtual_mfdataset names them, which takes folders too
-    assert set(found.urls) <= set(find_matching([f"{root}/{pattern}"]))
+    assert set(found.urls) <= set(find_matching_files([f"{root}/{pattern}"]))
     assert found.urls.tolist() == [f"memory:///listing/{name}" for name in PATTERNS[pattern]]
     assert found.sizes.tolist() == [len(FILES[name]) for name in PATTERNS[pattern]]
 
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_folder(
 def test_a_local_folder_that_cannot_be_listed_is_no_empty_folder(folder: Path) -> None:
     # a link to itself, since permissions do not stop every user
     (folder / "three").symlink_to("three")
-    assert find_matching([f"{folder}/*/d.nc"])
+    assert find_matching_files([f"{folder}/*/d.nc"])
     with pytest.raises(OSError, match="three"):
         list_states(f"{folder}/three/*.nc", None)
 

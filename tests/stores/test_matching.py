@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.stores.listing import find_matching
+from virtualds.stores.listing import find_matching_files
 
 
 @pytest.fixture
@@ -39,20 +39,20 @@ PATTERNS = {
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_stands_for_the_files_of_that_name_in_order(pattern: str, folder: Path) -> None:
-    assert find_matching([pattern]) == PATTERNS[pattern]
+    assert find_matching_files([pattern]) == PATTERNS[pattern]
 
 
 def test_patterns_are_kept_in_the_order_in_which_they_are_given(folder: Path) -> None:
-    assert find_matching(["b*.nc", "missing.nc", "a*.nc"]) == ["b.nc", "missing.nc", "a.nc"]
+    assert find_matching_files(["b*.nc", "missing.nc", "a*.nc"]) == ["b.nc", "missing.nc", "a.nc"]
 
 
 def test_urls_with_a_scheme_are_patterns_too(folder: Path) -> None:
-    assert find_matching([f"file://{folder}/?.nc"]) == [f"{folder}/a.nc", f"{folder}/b.nc"]
+    assert find_matching_files([f"file://{folder}/?.nc"]) == [f"{folder}/a.nc", f"{folder}/b.nc"]
 
 
 def test_a_pattern_without_files_is_an_error(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\*\.nc: no file matches"):
-        find_matching(["a.nc", "none*.nc"])
+        find_matching_files(["a.nc", "none*.nc"])
 
 
 def test_many_files_are_opened_by_a_pattern_of_a_store(tmp_path: Path) -> None:
@@ -70,8 +70,10 @@ def test_patterns_of_a_bucket(s3_bucket: str, s3_server: dict[str, Any]) -> None
     filesystem = fsspec.filesystem("s3", **s3_server)
     for name in ("2002.nc", "2001.nc", "deep/2003.nc", "other.txt"):
         filesystem.pipe_file(f"{s3_bucket}/{name}", b"")
-    found = find_matching([f"{s3_bucket}/20*.nc"], s3_server)
+    found = find_matching_files([f"{s3_bucket}/20*.nc"], s3_server)
     assert found == [f"{s3_bucket}/2001.nc", f"{s3_bucket}/2002.nc"]
-    assert find_matching([f"{s3_bucket}/**/2003.nc"], s3_server) == [f"{s3_bucket}/deep/2003.nc"]
+    assert find_matching_files([f"{s3_bucket}/**/2003.nc"], s3_server) == [
+        f"{s3_bucket}/deep/2003.nc"
+    ]
     with pytest.raises(FileNotFoundError, match="no file matches"):
-        find_matching([f"{s3_bucket}/none*.nc"], s3_server)
+        find_matching_files([f"{s3_bucket}/none*.nc"], s3_server)

@@ -28,7 +28,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, object_access
 from virtualds.stores import fsspec as filesystems
 from virtualds.stores.fsspec import find_filesystem
-from virtualds.stores.object_access import _Session, find_bucket_region, translate_options
+from virtualds.stores.object_access import _AwsSession, find_bucket_region, translate_options
 from virtualds.stores.requests import Response, check_whole_response
 from virtualds.stores.scan_cache import FetchCache
 from virtualds.stores.store import StoreError
@@ -187,7 +187,7 @@ def test_versions_of_objects_are_refused_and_their_absence_is_not() -> None:
 def test_a_bucket_may_be_a_part_of_the_host() -> None:
     options = {"key": "k", "secret": "s", "endpoint_url": "https://host:9"}
     options |= {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}
-    config, _ = object_access.complete(translate_options("s3://bucket", options))
+    config, _ = object_access.complete_access(translate_options("s3://bucket", options))
     assert config["endpoint"] == "https://bucket.host:9"
 
 
@@ -326,16 +326,16 @@ def test_the_region_of_a_bucket_is_asked_for_once_without_credentials(
 ) -> None:
     find_bucket_region.cache_clear()
     with running(Knower, asked=[]) as server:
-        monkeypatch.setattr(object_access, "REGIONS", server.url)
+        monkeypatch.setattr(object_access, "REGION_ENDPOINT", server.url)
         for _ in range(2):
             access = translate_options("s3://elsewhere", {"key": "k", "secret": "hunter2"})
-            config, _ = object_access.complete(access)
+            config, _ = object_access.complete_access(access)
             assert config["region"] == "eu-west-1"
         monkeypatch.setenv("AWS_REGION", "us-west-2")
-        config, _ = object_access.complete(translate_options("s3://unknown", {"anon": True}))
+        config, _ = object_access.complete_access(translate_options("s3://unknown", {"anon": True}))
         assert config["region"] == "us-west-2"
         named = {"anon": True, "client_kwargs": {"region_name": "ca-west-1"}}
-        config, _ = object_access.complete(translate_options("s3://elsewhere", named))
+        config, _ = object_access.complete_access(translate_options("s3://elsewhere", named))
         assert config["region"] == "ca-west-1"
     assert [path for path, _ in server.asked] == ["/elsewhere", "/unknown"]
     assert not any("Authorization" in headers for _, headers in server.asked)
@@ -525,7 +525,7 @@ def test_a_file_without_credentials_names_the_remedy_in_each_range(s3_bucket: st
 def test_credentials_of_aws_are_asked_for_again_later_and_not_at_once() -> None:
     frozen = SimpleNamespace(access_key="a", secret_key="b", token=None)
     held = SimpleNamespace(get_frozen_credentials=lambda: frozen)
-    session = object.__new__(_Session)
+    session = object.__new__(_AwsSession)
     session._session = SimpleNamespace(get_credentials=lambda: held)
     assert session.make_provider()()["expires_at"] > datetime.now(UTC)
 

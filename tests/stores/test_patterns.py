@@ -47,7 +47,7 @@ MATCHES = {
 
 @pytest.mark.parametrize(("pattern", "path"), MATCHES)
 def test_names_say_what_they_match(pattern: str, path: str) -> None:
-    assert PathPattern.of(pattern).match(path) == MATCHES[pattern, path]
+    assert PathPattern.from_url(pattern).match(path) == MATCHES[pattern, path]
 
 
 @example("a[.*]b", "a.b")

@@ -233,4 +233,4 @@ def test_errors_of_other_libraries_are_known(name: str) -> None:
     make, status, code, kind, remedy = LIBRARIES[name]
     pytest.importorskip("azure.core" if name.startswith("Azure") else "gcsfs")
     found = find_failure(make(status, code))
-    assert found is not None and found.kind is kind and remedy in found.remedy
+    assert found is not None and found.error_class is kind and remedy in found.remedy

@@ -76,7 +76,7 @@ def test_servers_that_keep_conditions_pass_the_trial_each_time(
     url = f"{bucket_at(s3_server)}/of/x.json"
     filesystem, path = find_filesystem(url, StorageOptions(s3_server))
     for _ in range(5):
-        monkeypatch.setattr(conditional, "_PROVED", {})
+        monkeypatch.setattr(conditional, "_UNSAFE_REASONS", {})
         assert find_versioning(filesystem).find_unsafe_reason(filesystem, path) == ""
 
 
@@ -95,18 +95,18 @@ def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
         for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
             find_store(url).write_version(url, b"data", StorageOptions(options), None)
         asked = requests_to(options)[before:]
-        tried = [request for request in asked if conditional.PROOF in request]
+        tried = [request for request in asked if conditional.TEST_PREFIX in request]
         # one creates, two are refused, of some at a time one wins, and one comes late; those that
         # are refused look whose the object is
-        writes = 1 + 2 + 2 * conditional.RACERS + 1
+        writes = 1 + 2 + 2 * conditional.CONCURRENT_WRITES + 1
         assert Counter(r.split()[0] for r in tried) == {"PUT": writes, "HEAD": writes - 3}
-        assert all(f"/a/{conditional.PROOF}" in request for request in tried)
+        assert all(f"/a/{conditional.TEST_PREFIX}" in request for request in tried)
         assert len({request.split()[1] for request in tried}) == 2
         # and a look for those that were left, and their removal
         assert len(asked) == len(tried) + 2 + 3
         url = f"{second}/x.json"
         find_store(url).write_version(url, b"data", StorageOptions(options), None)
-        assert any(f"{second[5:]}/{conditional.PROOF}" in r for r in requests_to(options))
+        assert any(f"{second[5:]}/{conditional.TEST_PREFIX}" in r for r in requests_to(options))
         assert names_at(first, options) == ["a/x.json", "b/c/z.json", "b/y.json"]
 
 
@@ -115,9 +115,11 @@ def test_trial_objects_lie_beside_the_set(name: str) -> None:
     with s3_server() as options:
         bucket = bucket_at(options)
         dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=options)
-        tried = [request for request in requests_to(options) if conditional.PROOF in request]
-        assert tried and all(f"/of/it/{conditional.PROOF}" in request for request in tried)
-        assert not [found for found in names_at(bucket, options) if conditional.PROOF in found]
+        tried = [request for request in requests_to(options) if conditional.TEST_PREFIX in request]
+        assert tried and all(f"/of/it/{conditional.TEST_PREFIX}" in request for request in tried)
+        assert not [
+            found for found in names_at(bucket, options) if conditional.TEST_PREFIX in found
+        ]
 
 
 def test_a_set_may_be_all_of_a_bucket() -> None:
@@ -134,14 +136,14 @@ def test_trial_objects_of_killed_processes_are_not_listed_and_are_removed(
     with s3_server() as options:
         bucket = bucket_at(options)
         filesystem, path = fsspec.core.url_to_fs(bucket, **options)
-        left = f"{conditional.PROOF}0123"
+        left = f"{conditional.TEST_PREFIX}0123"
         filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
         assert find_store(bucket).list_files(bucket, StorageOptions(options)) == []
         url = f"{bucket}/x.json"
         find_store(url).write_version(url, b"1", StorageOptions(options), None)
         # another process may be at it just now
         assert names_at(bucket, options) == [left, "x.json"]
-        monkeypatch.setattr(conditional, "GRACE", -60.0)
-        conditional._PROVED.clear()
+        monkeypatch.setattr(conditional, "LEFTOVER_AGE", -60.0)
+        conditional._UNSAFE_REASONS.clear()
         find_store(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
         assert names_at(bucket, options) == ["x.json", "y.json"]

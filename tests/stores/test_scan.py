@@ -39,7 +39,7 @@ from virtualds.stores.block_cache import (
     CACHED_PAGES,
     MAX_PAGES,
     MIN_PAGES,
-    PAGE,
+    PAGE_SIZE,
     BlockFile,
     Blocks,
     FetchError,
@@ -47,8 +47,8 @@ from virtualds.stores.block_cache import (
 from virtualds.stores.scan_cache import (
     MAX_OTHER_FILES,
     cache_scan,
-    fetch_ahead,
     open_blocks,
+    prefetch_ranges,
 )
 from virtualds.stores.store import Range, RequestLimits, StoreError
 
@@ -383,7 +383,7 @@ class Bytes:
         self.ranges: list[Range] = []
 
     def read_head(self, url: str, options: Any, length: int) -> tuple[SourceFile, bytes]:
-        return SourceFile(url, len(self.data)), self.data[: min(length, PAGE)]
+        return SourceFile(url, len(self.data)), self.data[: min(length, PAGE_SIZE)]
 
     def get_ranges(self, file: SourceFile, ranges: list[Range]) -> list[bytes]:
         self.ranges += ranges
@@ -436,7 +436,7 @@ def data() -> bytes:
 def read_beginning() -> bytes:
     """The first bytes of what is at the url now."""
     store = find_store(URL)
-    file, _ = store.read_head(URL, None, PAGE)
+    file, _ = store.read_head(URL, None, PAGE_SIZE)
     return bytes(store.get_ranges(file, [(0, 9)])[0])
 
 
@@ -468,7 +468,7 @@ def test_threads_that_scan_one_url_hold_the_blocks_of_their_own_version(data: by
 
 
 def test_threads_that_read_for_a_scan_read_what_it_holds(data: bytes) -> None:
-    threads, places = set(), [n * PAGE for n in range(64)]
+    threads, places = set(), [n * PAGE_SIZE for n in range(64)]
 
     def read(place: int) -> bytes:
         threads.add(threading.current_thread())
@@ -476,7 +476,7 @@ def test_threads_that_read_for_a_scan_read_what_it_holds(data: bytes) -> None:
         return bytes(found)
 
     with served(data) as store, cache_scan(URL, None):
-        fetch_ahead({SourceFile(URL, len(data)): [(0, len(data))]})
+        prefetch_ranges({SourceFile(URL, len(data)): [(0, len(data))]})
         asked = len(store.ranges)
         # those that wait for a host, and those that decode
         assert fetch_many(places, lambda _: URL, read) == [data[n : n + 9] for n in places]
@@ -507,7 +507,7 @@ def blocks_of(data: bytes, head: int = 0) -> tuple[Blocks, Bytes]:
 
 def test_a_file_is_read_like_any_other(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(data)
-    blocks, _ = blocks_of(data, head=PAGE)
+    blocks, _ = blocks_of(data, head=PAGE_SIZE)
     remote = BlockFile(blocks)
     rng = np.random.default_rng(1)
     with (tmp_path / "a").open("rb") as local:
@@ -525,20 +525,20 @@ def test_a_file_is_read_like_any_other(data: bytes, tmp_path: Path) -> None:
 
 
 def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: bytes) -> None:
-    blocks, store = blocks_of(data, head=16 * PAGE)
+    blocks, store = blocks_of(data, head=16 * PAGE_SIZE)
     for offset in range(0, len(data) - 9, 5000):
         assert blocks.read(offset, 9) == data[offset : offset + 9]
     lengths = [length for _, length in store.ranges]
-    assert lengths[:2] == [32 * PAGE, 64 * PAGE]
-    assert sum(lengths) == len(data) - 16 * PAGE
+    assert lengths[:2] == [32 * PAGE_SIZE, 64 * PAGE_SIZE]
+    assert sum(lengths) == len(data) - 16 * PAGE_SIZE
     blocks, store = blocks_of(data)
     for offset in range(0, len(data) - 9, 5000):
         blocks.read(offset, 9)
-    assert [length for _, length in store.ranges[:2]] == [16 * PAGE, 32 * PAGE]
+    assert [length for _, length in store.ranges[:2]] == [16 * PAGE_SIZE, 32 * PAGE_SIZE]
     blocks, store = blocks_of(data)
     for offset in (2 * MIB, MIB, MIB // 2):
         blocks.read(offset, 9)
-    assert [length for _, length in store.ranges] == [MIN_PAGES * PAGE] * 3
+    assert [length for _, length in store.ranges] == [MIN_PAGES * PAGE_SIZE] * 3
 
 
 def test_held_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -561,15 +561,15 @@ def test_fetched_blocks_do_not_push_out_blocks_of_the_same_read(
     monkeypatch.setattr("virtualds.stores.block_cache.MAX_PAGES", 4)
     blocks, _ = blocks_of(data)
     for page in (0, 20, 30, 40, 50, 60, 70):
-        blocks.read(page * PAGE, 9)
+        blocks.read(page * PAGE_SIZE, 9)
     assert len(blocks._pages) == 10
-    assert blocks.read(3 * PAGE, 4 * PAGE) == data[3 * PAGE : 7 * PAGE]
+    assert blocks.read(3 * PAGE_SIZE, 4 * PAGE_SIZE) == data[3 * PAGE_SIZE : 7 * PAGE_SIZE]
 
 
 def test_announced_ranges_are_fetched_together(data: bytes) -> None:
     blocks, store = blocks_of(data)
-    blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])
-    assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
+    blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE_SIZE)])
+    assert store.ranges == [(0, PAGE_SIZE), (MIB, 4 * PAGE_SIZE), (2 * MIB, 3 * PAGE_SIZE)]
     assert blocks.get_cached(MIB, 10) == data[MIB : MIB + 10]
     assert blocks.get_cached(MIB // 2, 10) is None
 
@@ -617,10 +617,10 @@ def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
     other = SourceFile("bytes://other", 10)
     with served(data) as store:
         file = SourceFile("bytes://a", len(data))
-        fetch_ahead({file: [(MIB, 5)]})
+        prefetch_ranges({file: [(MIB, 5)]})
         assert not store.ranges
         with cache_scan("bytes://a", None):
-            fetch_ahead({file: [(MIB, 5)], other: [(0, 5)]})
+            prefetch_ranges({file: [(MIB, 5)], other: [(0, 5)]})
             before = len(store.ranges)
             assert find_store("bytes://a").get_ranges(file, [(MIB, 5), (2 * MIB, 3)]) == [
                 data[MIB : MIB + 5], data[2 * MIB : 2 * MIB + 3],

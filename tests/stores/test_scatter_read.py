@@ -12,7 +12,7 @@ import pytest
 
 from virtualds import SourceFile
 from virtualds.stores import local
-from virtualds.stores.local import LocalStore, count_row_bytes, read_rows
+from virtualds.stores.local import LocalStore, count_row_bytes, read_into_array
 
 Array = np.ndarray[Any, Any]
 BYTES = np.random.default_rng(5).bytes(100_000)
@@ -49,7 +49,7 @@ def test_an_array_holds_the_bytes_of_the_file_in_its_order(
 ) -> None:
     target = make()
     assert count_row_bytes(target) == length
-    assert read_rows(handle, OFFSET, target) == target.nbytes
+    assert read_into_array(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 
 
@@ -67,7 +67,7 @@ def test_a_store_reads_into_memory_and_into_arrays_of_any_strides(tmp_path: Path
 def test_nothing_else_is_written(make: Callable[[], Array], length: int, handle: int) -> None:
     target = make()
     owner = target if target.base is None else target.base
-    read_rows(handle, OFFSET, target)
+    read_into_array(handle, OFFSET, target)
     target[...] = np.zeros((), target.dtype)
     assert not any(owner.tobytes())
 
@@ -78,14 +78,14 @@ def test_any_number_of_calls_comes_to_the_same(
 ) -> None:
     monkeypatch.setattr(local, "MAX_ROWS", most)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_rows(handle, 0, target) == target.nbytes
+    assert read_into_array(handle, 0, target) == target.nbytes
     assert target.tobytes() == BYTES[: target.nbytes]
 
 
 @pytest.mark.parametrize("there", [0, 1, 27, 28, 29, 100, 783])
 def test_a_file_that_ends_within_says_how_much_there_was(handle: int, there: int) -> None:
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_rows(handle, len(BYTES) - there, target) == there
+    assert read_into_array(handle, len(BYTES) - there, target) == there
     assert target.tobytes() == BYTES[len(BYTES) - there :] + bytes(target.nbytes - there)
 
 
@@ -104,14 +104,14 @@ def test_a_call_that_stops_within_a_row_goes_on_there(
     real = local._preadv
     monkeypatch.setattr(local, "_preadv", some)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_rows(handle, OFFSET, target) == target.nbytes
+    assert read_into_array(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 
 
 @pytest.mark.parametrize("target", [np.zeros(4), np.zeros((4, 8))[:, :4]], ids=["one", "rows"])
 def test_an_error_of_reading_is_an_error_of_the_system(tmp_path: Path, target: Array) -> None:
     with open(tmp_path / "new", "wb") as file, pytest.raises(OSError, match="descriptor"):
-        read_rows(file.fileno(), 0, target)
+        read_into_array(file.fileno(), 0, target)
 
 
 def locked(target: Array) -> Array:
@@ -133,7 +133,7 @@ def test_read_only_arrays_and_arrays_of_objects_are_left_alone(
 ) -> None:
     before = target.tolist()
     with pytest.raises(ValueError, match=why):
-        read_rows(handle, 0, target)
+        read_into_array(handle, 0, target)
     assert target.tolist() == before
 
 
@@ -144,7 +144,7 @@ def test_a_table_has_as_many_rows_as_one_call_takes() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(bytes(range(256)) * 2**8)
         file.flush()
-        assert read_rows(file.fileno(), 0, many) == many.size
+        assert read_into_array(file.fileno(), 0, many) == many.size
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert many.tobytes() == bytes(range(256)) * 2**8
@@ -154,5 +154,5 @@ def test_a_table_has_as_many_rows_as_one_call_takes() -> None:
 def test_a_long_row_is_read_by_several_calls(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "MAX_BYTES", 1000)
     target = np.zeros((3, 5000), "u1")[:, :3001]
-    assert read_rows(handle, OFFSET, target) == target.nbytes
+    assert read_into_array(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]

@@ -212,7 +212,7 @@ def test_requests_end_only_if_a_user_has_interrupted_a_program_that_ends(
     if interrupted:
         event.set()
     monkeypatch.setattr(requests, "INTERRUPTED", event)
-    monkeypatch.setattr(requests, "process_ends", lambda: ending)
+    monkeypatch.setattr(requests, "is_exiting", lambda: ending)
     assert requests.is_abandoned() == (interrupted and ending)
 
 

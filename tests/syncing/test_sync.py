@@ -601,7 +601,7 @@ def test_what_another_run_has_added_meanwhile_is_not_added_twice(
 def test_what_another_run_has_done_counts_as_unchanged() -> None:
     def at_sizes(**sizes: int) -> FileColumns:
         rows = [FileState(name, size, NO_NUMBER, "", 0.0) for name, size in sizes.items()]
-        return FileColumns.of(rows)
+        return FileColumns.from_states(rows)
 
     before, listed = at_sizes(a=1, b=1), at_sizes(a=2, b=1, c=1)
     known, theirs = KnownFiles.of(before, Notes()), KnownFiles.of(listed, Notes())
@@ -613,7 +613,7 @@ def test_what_another_run_has_done_counts_as_unchanged() -> None:
 
 def test_a_file_has_changed_if_a_detail_differs_that_both_states_have() -> None:
     def at(etag: str) -> FileColumns:
-        return FileColumns.of([FileState("a", 1, NO_NUMBER, etag, 0.0)])
+        return FileColumns.from_states([FileState("a", 1, NO_NUMBER, etag, 0.0)])
 
     for old, new, changed in [("x", "y", 1), ("x", "", 0), ("", "y", 0), ("x", "x", 0)]:
         known, listing = KnownFiles.of(at(old), Notes()), Listing.of(at(new))
@@ -621,7 +621,7 @@ def test_a_file_has_changed_if_a_detail_differs_that_both_states_have() -> None:
 
 
 def test_a_listing_with_all_details_of_known_files_is_taken_without_a_question() -> None:
-    listed = FileColumns.of(FileState(f"file:///nowhere/{name}", 1) for name in "ab")
+    listed = FileColumns.from_states(FileState(f"file:///nowhere/{name}", 1) for name in "ab")
     assert _fetch_missing_details(listed, listed, None) is listed
 
 

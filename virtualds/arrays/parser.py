@@ -363,9 +363,9 @@ def select_region(array: Any, region: NativeRegion) -> Array:
     return np.asarray(array[region.region])
 
 
-def make_stored_reader(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
+def make_stored_reader(get_array: Callable[[NativeRegion], Any]) -> ReadNative:
     """Return a reader of stored values that selects regions from the arrays of a library."""
-    return lambda region: None if region.decoded else select_region(array_of(region), region)
+    return lambda region: None if region.decoded else select_region(get_array(region), region)
 
 
 # ---------------------------------------------------------------------- parsers

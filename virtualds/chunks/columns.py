@@ -808,9 +808,9 @@ class RowView(NamedTuple):
             return None
         if self.is_in_order:
             return numbers[: np.searchsorted(numbers, prod(self.shape))]
-        return self._find_chunks_of(numbers)
+        return self._find_chunks_in_rows(numbers)
 
-    def _find_chunks_of(self, numbers: Ints) -> Ints | None:
+    def _find_chunks_in_rows(self, numbers: Ints) -> Ints | None:
         """Return the flat ids of the chunks of some rows; None if chunks may share a row.
 
         In a crop or permutation, each stride exceeds the span of all smaller ones, so that a row

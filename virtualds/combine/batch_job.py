@@ -713,7 +713,7 @@ class SameStructureOpener:
             if read is None:
                 yield ()
                 return
-            AccessPolicy.of(self.opening.allow)
+            AccessPolicy.from_argument(self.opening.allow)
             chunk_cache().count_opening()
             opening = self.opening
 

@@ -24,7 +24,7 @@ from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.registry import format_of_object
 from virtualds.errors import CombineError, format_names
 from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import find_matching, names_files
+from virtualds.stores.listing import find_matching_files, is_pattern
 from virtualds.stores.patterns import PathPattern
 from virtualds.urls import normalise_url, scheme_of
 
@@ -102,7 +102,7 @@ class Files:
         """Create it from a glob pattern, or from a list of files, which are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
-            return cls(find_matching([paths], storage_options), options, find_pattern(paths))
+            return cls(find_matching_files([paths], storage_options), options, find_pattern(paths))
         if not isinstance(paths, Iterable | os.PathLike):
             raise TypeError(
                 f"a pattern, or a list of paths or urls, is expected, got {type(paths).__name__}"
@@ -218,9 +218,9 @@ class Files:
 
 def find_pattern(paths: object) -> PathPattern | None:
     """Return the pattern of ``paths`` if it is a string with names in braces, otherwise None."""
-    if not isinstance(paths, str) or not names_files(paths):
+    if not isinstance(paths, str) or not is_pattern(paths):
         return None
-    pattern = PathPattern.of(normalise_url(paths))
+    pattern = PathPattern.from_url(normalise_url(paths))
     return pattern if pattern.names else None
 
 

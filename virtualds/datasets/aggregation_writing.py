@@ -73,7 +73,7 @@ from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.netcdf4 import encode_netcdf4
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, resolve_url
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, resolve_url
 from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError
 from virtualds.urls import make_relative, scheme_of
@@ -584,7 +584,7 @@ class AggregationVersion:
 
 
 def read_version(
-    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = DEFAULT_POLICY
 ) -> AggregationVersion:
     """Read an aggregation file in order to change it."""
     store = find_store(url)

@@ -32,19 +32,19 @@ from virtualds.importing import LazyTable
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.archive import check_uncompressed, is_tar, is_zip
 from virtualds.stores.block_cache import (
     FIRST_PAGES,
-    PAGE,
+    PAGE_SIZE,
     HeldObject,
     MemoryBytes,
     MemoryFile,
     make_options,
 )
 from virtualds.stores.fence import is_claim
-from virtualds.stores.listing import find_names
-from virtualds.stores.object_access import find_options
+from virtualds.stores.listing import list_folder_names
+from virtualds.stores.object_access import extract_options
 from virtualds.stores.scan_cache import cache_scan
 from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of
@@ -106,7 +106,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
     return _resolve_open_file(given)
 
 
-def _register_object(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
+def _register_object(held: HeldObject, policy: AccessPolicy = DEFAULT_POLICY) -> Location:
     """Return the location of an object that is kept in memory."""
     return Location(held.name, make_options(held), policy=policy)
 
@@ -197,7 +197,7 @@ def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
         return None
     if found_again != filesystem:
         return None
-    return Location(normalise_url(url), find_options(filesystem, url))
+    return Location(normalise_url(url), extract_options(filesystem, url))
 
 
 # ---------------------------------------------------------------------- references
@@ -345,7 +345,7 @@ class _Candidate:
     ) -> DetectedReader | None:
         """Return the first of some readers that recognises a folder, or None if none does."""
         names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
-        if names and (listed := find_names(self.url, self.options)) is not None:
+        if names and (listed := list_folder_names(self.url, self.options)) is not None:
             names = [name for name in names if name.partition("/")[0] in listed]
         return self.find_by_files(readers, [name for name in names if name not in tried])
 
@@ -424,7 +424,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
         reader = _find_by_bytes(head)
         is_hdf5 = reader is READERS[0]
         if not is_hdf5 and len(head) == HEAD_BYTES != source.size:
-            source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
+            source, head = store.read_head(url, options, FIRST_PAGES * PAGE_SIZE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores have no folders, and may deny access to them
@@ -548,7 +548,7 @@ class Location:
     options: StorageOptions | None = None
     opened: Any = None
     given: str = ""
-    policy: AccessPolicy = ANYWHERE
+    policy: AccessPolicy = DEFAULT_POLICY
 
     def __repr__(self) -> str:
         return f"Location({without_secrets(self.url)!r}, {self.options!r})"

@@ -54,8 +54,8 @@ from virtualds.progress import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, Allow
-from virtualds.stores.listing import names_files
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, Allow
+from virtualds.stores.listing import is_pattern
 from virtualds.stores.store import explain_open_errors
 from virtualds.urls import normalise_url
 
@@ -282,7 +282,7 @@ def open_group(
     """
     if detected is None:
         location, opening = enter_set(location, opening)
-    prefixes = AccessPolicy.of(opening.allow).prefixes
+    prefixes = AccessPolicy.from_argument(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
     read_options = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().count_opening()
@@ -290,7 +290,7 @@ def open_group(
         with explain_open_errors(location.url), location.cache_scan():
             read = read_file(location, read_options, opening, detected, above)
     except FileNotFoundError:
-        if not names_files(location.url):
+        if not is_pattern(location.url):
             raise
         raise FileNotFoundError(
             f"{without_secrets(location.url)}: there is no file of this name; to open the files "
@@ -364,7 +364,7 @@ def read_aggregation_file(reader: Parser | Format, source: SourceFile) -> Manife
 
 
 def make_fragment_opener(
-    policy: AccessPolicy = ANYWHERE, allow: Allow = None, parsers: Collection[str] = ()
+    policy: AccessPolicy = DEFAULT_POLICY, allow: Allow = None, parsers: Collection[str] = ()
 ) -> FragmentOpener:
     """Return an opener of fragment files.
 

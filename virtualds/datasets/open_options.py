@@ -25,7 +25,7 @@ from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_varia
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.scan_cache import are_cached, cache_ranges_of, fetch_ahead
+from virtualds.stores.scan_cache import are_cached, cache_ranges, prefetch_ranges
 from virtualds.stores.store import Range, explain_open_errors
 from virtualds.urls import scheme_of
 
@@ -248,7 +248,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
         ):
             others.append(prefetch)
     with explain_open_errors(url):
-        fetch_ahead(ranges)
+        prefetch_ranges(ranges)
     # the values of parts of arrays are read here, so that the fetched bytes are cached
     sizes = accumulate(prefetch.nbytes for prefetch in others)
     affordable = [
@@ -286,5 +286,5 @@ def _read_prefetch(prefetch: Prefetch) -> None:
     with suppress(VirtualdsError):
         for fragment in prefetch.array.fragments if prefetch.key is None else ():
             _, references = gather_references(fragment.manifest)
-            cache_ranges_of(references.files)
+            cache_ranges(references.files)
         prefetch.array.read(prefetch.key)

@@ -12,7 +12,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import ReferenceTable
 from virtualds.errors import public
 from virtualds.source_file import StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.fence import explain_vanished_files
 from virtualds.stores.store import ListedFile
 
@@ -94,7 +94,7 @@ class ReadOptions:
 
     group: str | None = None
     skip: frozenset[str] = frozenset()
-    allow: AccessPolicy = ANYWHERE
+    allow: AccessPolicy = DEFAULT_POLICY
     snapshot: str | None = None
 
 
@@ -249,7 +249,7 @@ def change_set(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
+    allow: AccessPolicy = DEFAULT_POLICY,
     **choices: Any,
 ) -> None:
     """Change a set; raise `ConflictError` if another writer was faster.

@@ -28,9 +28,15 @@ from virtualds.errors import (
 from virtualds.formats.undecodable import unreachable_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url
+from virtualds.stores.access_rules import (
+    DEFAULT_POLICY,
+    AccessPolicy,
+    is_same_host,
+    is_trusted,
+    resolve_url,
+)
 from virtualds.stores.block_cache import check_permanent
-from virtualds.stores.local import WITHIN
+from virtualds.stores.local import FOLDERS_OPTION
 from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
@@ -220,7 +226,7 @@ class ReferencedFiles:
     """
 
     def __init__(
-        self, source: SourceFile, recorded: Mapping[str, Any], allow: AccessPolicy = ANYWHERE
+        self, source: SourceFile, recorded: Mapping[str, Any], allow: AccessPolicy = DEFAULT_POLICY
     ) -> None:
         self._source = source
         self._recorded = recorded
@@ -262,10 +268,10 @@ class ReferencedFiles:
         """Return the access options for a url; only hosts that the user named get them."""
         if scheme_of(url) == "file":
             folders = self._allow.folders
-            return StorageOptions({WITHIN: folders}) if folders else None
+            return StorageOptions({FOLDERS_OPTION: folders}) if folders else None
         if self._allow.options is not None or scheme_of(self._source.url) == HELD:
             return self._allow.options
-        is_named = is_own(self._source.url) or is_same_host(url, self._source.url)
+        is_named = is_trusted(self._source.url) or is_same_host(url, self._source.url)
         return self._source.options if is_named else None
 
     def get_size(self, file: SourceFile) -> int | None:

@@ -1,6 +1,6 @@
-"""The structural metadata of HDF-EOS: which grids and swaths a file has, with their dimensions.
+"""Structural metadata of HDF-EOS: the grids and swaths of a file, with their dimensions.
 
-HDF-EOS notes them as a text, ``StructMetadata.0``, continued in ``StructMetadata.1`` and so on: in
+HDF-EOS stores them as text, ``StructMetadata.0``, continued in ``StructMetadata.1`` and so on: in
 HDF4 as attributes, in HDF5 as datasets of the group ``HDFEOS INFORMATION``. The text is in ODL, the
 Object Description Language ("HDF-EOS5 Data Model, File Format and Library", NASA ESDS-RFC-008).
 """
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 METADATA = re.compile(r"StructMetadata\.(\d+)")
-"""The names of the parts of the text."""
+"""Matches the names of the parts of the text."""
 STRUCTURE = re.compile(r"(GRID|SWATH|ZA)_\d+")
-"""The labels of structures; points are tables, without dimensions."""
+"""Matches the labels of structures; points are tables, without dimensions."""
 MAX_DEPTH = 32
-"""The maximum nesting of blocks; HDF-EOS needs four levels."""
+"""Maximum nesting of blocks; HDF-EOS needs four levels."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class OdlBlock:
     parts: list[OdlBlock] = field(default_factory=list)
 
     def walk(
-        self, *, is_whole: Callable[[OdlBlock], bool] = lambda block: False
+        self, *, is_leaf: Callable[[OdlBlock], bool] = lambda block: False
     ) -> Iterator[OdlBlock]:
-        """Yield all nested blocks, without descending into those for which ``is_whole`` is true."""
+        """Yield all nested blocks, without descending into those for which ``is_leaf`` is true."""
         queue = deque([self])
         while queue:
             for part in queue.popleft().parts:
                 yield part
-                if not is_whole(part):
+                if not is_leaf(part):
                     queue.append(part)
 
 
@@ -45,8 +45,8 @@ class Structure:
     """A grid, a swath, or a zonal average.
 
     ``values`` belong to the structure itself, ``sizes`` are the lengths of its dimensions, and
-    ``fields`` the dimensions of each field, outermost first: of a data field and a geolocation
-    field with the same name, the dimensions of both.
+    ``fields`` the dimensions of each field, outermost first. If a data field and a geolocation
+    field have the same name, ``fields`` has the dimensions of both.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Structure:
     fields: dict[str, set[tuple[str, ...]]]
 
     @classmethod
-    def of(cls, block: OdlBlock) -> Structure:
+    def from_block(cls, block: OdlBlock) -> Structure:
         """Build the structure that a block describes."""
         kind = block.label.rpartition("_")[0]
         names = ("GridName", "SwathName", "ZaName")
@@ -67,10 +67,10 @@ class Structure:
         for part in block.walk():
             if "DimensionName" in part.values:
                 dim_sizes[part.values["DimensionName"]] = part.values.get("Size", "")
-            named = [value for key, value in part.values.items() if key.endswith("FieldName")]
-            if named and "DimList" in part.values:
+            field_names = [value for key, value in part.values.items() if key.endswith("FieldName")]
+            if field_names and "DimList" in part.values:
                 dims = tuple(re.findall(r'"([^"]*)"', part.values["DimList"]))
-                fields.setdefault(named[0], set()).add(dims)
+                fields.setdefault(field_names[0], set()).add(dims)
         sizes = {dim: int(size) for dim, size in dim_sizes.items() if size.isdecimal()}
         return cls(kind, name, block.values, sizes, fields)
 
@@ -106,8 +106,8 @@ def read_structures(text: str) -> list[Structure]:
     >>> grid.name, grid.sizes, grid.fields
     ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
     """
-    blocks = _parse(text).walk(is_whole=_is_structure)
-    return [Structure.of(block) for block in blocks if _is_structure(block)]
+    blocks = _parse(text).walk(is_leaf=_is_structure)
+    return [Structure.from_block(block) for block in blocks if _is_structure(block)]
 
 
 def _is_structure(block: OdlBlock) -> bool:
@@ -115,24 +115,24 @@ def _is_structure(block: OdlBlock) -> bool:
 
 
 def _parse(text: str) -> OdlBlock:
-    """Return the root block of a text, parsed up to the first block that is nested too deep."""
-    opened = [OdlBlock()]
+    """Parse a text, up to the first block that is nested too deeply; return the root block."""
+    open_blocks = [OdlBlock()]
     lines = iter(text.splitlines())
     for line in lines:
         name, _, value = (part.strip() for part in line.partition("="))
         # a list may continue on the next lines
         while value.startswith("(") and ")" not in value and (more := next(lines, None)):
             value += more.strip()
-        if len(opened) > MAX_DEPTH:
+        if len(open_blocks) > MAX_DEPTH:
             break
         if name in ("GROUP", "OBJECT"):
             block = OdlBlock(value)
-            opened[-1].parts.append(block)
-            opened.append(block)
+            open_blocks[-1].parts.append(block)
+            open_blocks.append(block)
         elif name in ("END_GROUP", "END_OBJECT"):
-            labels = [block.label for block in opened]
+            labels = [block.label for block in open_blocks]
             if value in labels[1:]:
-                del opened[len(labels) - 1 - labels[::-1].index(value) :]
+                del open_blocks[len(labels) - 1 - labels[::-1].index(value) :]
         elif name:
-            opened[-1].values[name] = value if value.startswith("(") else value.strip('"')
-    return opened[0]
+            open_blocks[-1].values[name] = value if value.startswith("(") else value.strip('"')
+    return open_blocks[0]

@@ -1,7 +1,7 @@
-"""Files of plain arrays: ``.npy`` and ``.npz`` files of numpy, and safetensors files.
+"""Parsers of plain arrays: ``.npy`` and ``.npz`` files of numpy, and safetensors files.
 
 An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable. A safetensors file
-has a header in JSON, and one tensor after the other (huggingface/safetensors, README, "Format").
+has a header in JSON, followed by the tensors (huggingface/safetensors, README, "Format").
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, compute_tail_checksum
 from virtualds.stores import find_members, find_store, read_heads
-from virtualds.stores.archive import LOCAL_HEADER, LOCAL_MAGIC
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
-from virtualds.stores.scan_cache import fetch_ahead
+from virtualds.stores.archive import LOCAL_HEADER_SIZE, LOCAL_MAGIC
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
+from virtualds.stores.scan_cache import prefetch_ranges
 from virtualds.stores.store import StoreError
 
 NAME = "array"
-"""The name of the variable of an ``.npy`` file."""
+"""Name of the variable of an ``.npy`` file."""
 SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
-WIDTHS = {1: 2, 2: 4, 3: 4}
-"""The size in bytes of the length of the header, by major version."""
-KEYS = {"descr", "fortran_order", "shape"}
+LENGTH_WIDTHS = {1: 2, 2: 4, 3: 4}
+"""Size in bytes of the length of the header, by major version."""
+HEADER_KEYS = {"descr", "fortran_order", "shape"}
 MAX_HEADER = 10_000
-"""The maximum number of characters of a header, as in numpy: more can crash Python's parser."""
-USUAL_HEADER = 256
-"""The number of bytes that contain most headers."""
-MEMBER_EXTRA = 256
-"""The maximum size in bytes that name and extra field of a member usually have together."""
-AT_ONCE = 256
-"""The number of members whose beginnings are fetched together."""
+"""Maximum number of characters of a header, as in numpy; more can crash Python's parser."""
+TYPICAL_HEADER_BYTES = 256
+"""Number of bytes to read for a header; most headers are shorter."""
+TYPICAL_EXTRA_BYTES = 256
+"""Number of bytes to read for the name and extra field of a member; most are shorter."""
+MEMBER_BATCH = 256
+"""Number of members whose headers are fetched together."""
 
 
 class NumpyHeader(NamedTuple):
@@ -66,9 +66,9 @@ def detect(head: bytes) -> bool:
 
 
 def detect_archive(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a zip archive with an array in front."""
+    """Return whether a file that begins with ``head`` is a zip archive of arrays."""
     length = int.from_bytes(head[26:28], "little")
-    name = head[LOCAL_HEADER : LOCAL_HEADER + length]
+    name = head[LOCAL_HEADER_SIZE : LOCAL_HEADER_SIZE + length]
     return head.startswith(LOCAL_MAGIC) and name.endswith(SUFFIX.encode()) and b"/" not in name
 
 
@@ -93,7 +93,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def read_archive(
     source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
 ) -> ManifestGroup:
-    """Read the headers of all arrays of an ``.npz`` file; unreadable arrays become `problems`.
+    """Read the headers of all arrays of an ``.npz`` file; unreadable arrays are in `problems`.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def read_archive(
     """
     root = f"zip://::{source.url}"
     stored_files = find_store(root).list_files(root, source.options)
-    if odd := [file.path for file in stored_files if not file.path.endswith(SUFFIX)]:
+    if others := [file.path for file in stored_files if not file.path.endswith(SUFFIX)]:
         raise FormatError(
-            f"{source.url}: it holds {odd[0]!r} among its arrays; name one of its files as "
+            f"{source.url}: it holds {others[0]!r} among its arrays; name one of its files as "
             f"zip://MEMBER::{source.url}"
         )
     skipped = frozenset(skip)
@@ -133,12 +133,12 @@ def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
         )
     # one range covers the header of a member and the header of its array
-    span = LOCAL_HEADER + MEMBER_EXTRA + USUAL_HEADER
-    members = [one for one in find_members(files) if one is not None]
-    for first in range(0, len(members), AT_ONCE):
-        batch = members[first : first + AT_ONCE]
-        fetch_ahead({batch[0][0]: [(member.header, span) for _, member in batch]})
-    return read_heads(files, USUAL_HEADER)
+    span = LOCAL_HEADER_SIZE + TYPICAL_EXTRA_BYTES + TYPICAL_HEADER_BYTES
+    members = [member for member in find_members(files) if member is not None]
+    for first in range(0, len(members), MEMBER_BATCH):
+        batch = members[first : first + MEMBER_BATCH]
+        prefetch_ranges({batch[0][0]: [(member.header, span) for _, member in batch]})
+    return read_heads(files, TYPICAL_HEADER_BYTES)
 
 
 def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
@@ -157,8 +157,8 @@ def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
 def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     """Return the checksum of the values of an array in an archive, or 0 if there is none.
 
-    The archive has one checksum for header and values together. An array that ends before its
-    member does is checked now, since its header may be damaged.
+    The archive has one checksum of header and values together. If the array ends before its member,
+    the member is verified immediately, since its header may be damaged.
 
     Raises
     ------
@@ -183,18 +183,18 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
 
 
 def parse_header_size(head: bytes, url: str) -> int:
-    """Return the number of bytes before the values, from the first 12 bytes of a file.
+    """Return the number of bytes before the values, parsed from the first 12 bytes of a file.
 
     Raises
     ------
     FormatError
         The file is not an ``.npy`` file of a known version, or its header is too long.
     """
-    if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in WIDTHS:
+    if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in LENGTH_WIDTHS:
         raise FormatError(
             f"{url}: begins with {head[:8]!r}, not as an .npy file of version 1 to 3 does"
         )
-    width = WIDTHS[head[6]]
+    width = LENGTH_WIDTHS[head[6]]
     length = int.from_bytes(head[8 : 8 + width], "little")
     if length > MAX_HEADER:
         raise FormatError(
@@ -214,13 +214,13 @@ def parse_numpy_header(head: bytes, url: str) -> NumpyHeader:
     """
     size = parse_header_size(head, url)
     encoding = "utf-8" if head[6] == 3 else "latin-1"
-    raw = head[8 + WIDTHS[head[6]] : size]
+    raw = head[8 + LENGTH_WIDTHS[head[6]] : size]
     try:
         if len(head) < size:
             raise ValueError(f"{len(head)} of {size} bytes")
         header = ast.literal_eval(raw.decode(encoding).strip(" \0\n"))
-        if not isinstance(header, dict) or set(header) != KEYS:
-            raise ValueError(f"its keys are not {sorted(KEYS)}")
+        if not isinstance(header, dict) or set(header) != HEADER_KEYS:
+            raise ValueError(f"its keys are not {sorted(HEADER_KEYS)}")
         shape, order = header["shape"], header["fortran_order"]
         if not isinstance(shape, tuple) or not isinstance(order, bool):
             raise ValueError(f"shape {shape!r:.100}, fortran_order {order!r:.100}")
@@ -248,14 +248,14 @@ def parse_numpy_header(head: bytes, url: str) -> NumpyHeader:
 
 def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     array = np.load(target(), mmap_mode="r")
-    return make_stored_reader(lambda wanted: array)
+    return make_stored_reader(lambda region: array)
 
 
 def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     # NumPy does not close the file if the archive is damaged
     file = closing.enter_context(io.FileIO(target()))
     arrays = closing.enter_context(np.load(file))
-    return make_stored_reader(lambda wanted: arrays[wanted.path])
+    return make_stored_reader(lambda region: arrays[region.path])
 
 
 NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
@@ -266,12 +266,12 @@ NPZ = Parser(
 
 # ---------------------------------------------------------------------- safetensors
 
-WIDTH = 8
-"""The size in bytes of the length of the header."""
-MAX_JSON = 100_000_000
-"""The size in bytes of the longest header: the limit of the format's own library."""
-METADATA = "__metadata__"
-TYPES = {
+LENGTH_WIDTH = 8
+"""Size in bytes of the length of the header."""
+MAX_JSON_HEADER = 100_000_000
+"""Maximum size in bytes of the header, as in the reference implementation."""
+METADATA_KEY = "__metadata__"
+DTYPES = {
     "BOOL": "?",
     "U8": "u1",
     "I8": "i1",
@@ -286,20 +286,20 @@ TYPES = {
     "F64": "<f8",
     "C64": "<c8",
 }
-"""Types that numpy supports."""
+"""Dtypes by name, for the types that numpy supports."""
 
 
 def detect_tensors(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is a safetensors file."""
-    length = int.from_bytes(head[:WIDTH], "little")
-    begins = head[WIDTH : WIDTH + 2]
-    return 2 <= length <= MAX_JSON and begins in (b'{"', b"{}")
+    length = int.from_bytes(head[:LENGTH_WIDTH], "little")
+    json_start = head[LENGTH_WIDTH : LENGTH_WIDTH + 2]
+    return 2 <= length <= MAX_JSON_HEADER and json_start in (b'{"', b"{}")
 
 
 def read_tensors(
     source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
 ) -> ManifestGroup:
-    """Read the header of a file: every tensor is a variable, or one of the `problems`.
+    """Read the header of a safetensors file; unreadable tensors are in `problems`.
 
     Raises
     ------
@@ -309,13 +309,14 @@ def read_tensors(
         The server does not support ranges.
     """
     header, begin = _read_header(source)
-    attributes = header.pop(METADATA, {})
+    attributes = header.pop(METADATA_KEY, {})
     if not isinstance(attributes, Mapping):
         raise FormatError(
-            f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged, fetch it again"
+            f"{source.url}: {METADATA_KEY} is {attributes!r:.100}; the file is damaged, fetch it "
+            "again"
         )
     skipped = frozenset(skip)
-    shared = _find_sharing(header)
+    shared = _find_shared_bytes(header)
     variables, problems = {}, dict[str, VirtualdsError]()
     for name, tensor in header.items():
         if name in skipped:
@@ -336,21 +337,21 @@ def read_tensors(
 
 
 def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
-    """Return the header of a file, and the offset of its tensors."""
+    """Return the header of a safetensors file, and the offset of its tensors."""
     url, size = source.url, source.size
     if size is None:
         raise UnsupportedError(f"{url}: the server sends no parts of it; copy it to local disk")
     store = find_store(url)
-    [head] = store.get_ranges(source, [(0, min(size, FIRST_PAGES * PAGE))])
-    begin = WIDTH + int.from_bytes(head[:WIDTH], "little")
-    if begin > size or begin > WIDTH + MAX_JSON:
+    [head] = store.get_ranges(source, [(0, min(size, FIRST_PAGES * PAGE_SIZE))])
+    begin = LENGTH_WIDTH + int.from_bytes(head[:LENGTH_WIDTH], "little")
+    if begin > size or begin > LENGTH_WIDTH + MAX_JSON_HEADER:
         raise FormatError(
             f"{url}: it has {size} bytes, and a header of {begin}; it is truncated or damaged, "
             f"fetch it again"
         )
     if begin > len(head):
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
-    header = parse_json(bytes(head[WIDTH:begin]), url)
+    header = parse_json(bytes(head[LENGTH_WIDTH:begin]), url)
     if not isinstance(header, dict):
         raise FormatError(
             f"{url}: its header is not a JSON object; the file is damaged, fetch it again"
@@ -358,10 +359,10 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
     return header, begin
 
 
-def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
-    """Map the names of tensors that share bytes to the name of the other tensor.
+def _find_shared_bytes(header: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tensors that share bytes with another tensor, by name, with the name of the other.
 
-    The format forbids it (README of safetensors, "Format"): the offsets of one are wrong.
+    The format forbids this (README of safetensors, "Format"), so the offsets of one are wrong.
     """
     spans = []
     for name, tensor in header.items():
@@ -379,24 +380,24 @@ def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
 
 def _build_tensor(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
     try:
-        kind, shape, (start, stop) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
-        is_sound = isinstance(kind, str) and isinstance(shape, list) and 0 <= start <= stop
+        type_name, shape, (start, stop) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
+        is_valid = isinstance(type_name, str) and isinstance(shape, list) and 0 <= start <= stop
     except (KeyError, TypeError, ValueError):
-        is_sound = False
-    if not is_sound or type(start) is not int or type(stop) is not int:
+        is_valid = False
+    if not is_valid or type(start) is not int or type(stop) is not int:
         raise FormatError(
             f"it is described as {tensor!r:.200}; the file is damaged, fetch it again"
         )
-    if kind not in TYPES:
+    if type_name not in DTYPES:
         raise UnsupportedError(
-            f"numpy has no type for {kind}; leave the tensor out with drop_variables, or "
+            f"numpy has no type for {type_name}; leave the tensor out with drop_variables, or "
             f"open its bytes with virtualds.open_flat(url, offset={begin + start}, ...) as integers"
         )
-    data = build_flat_array(source, begin + start, np.dtype(TYPES[kind]), shape)
+    data = build_flat_array(source, begin + start, np.dtype(DTYPES[type_name]), shape)
     if data.nbytes != stop - start:
         raise FormatError(
-            f"it has {stop - start} bytes, and {kind} of {shape} takes {data.nbytes}; the file is "
-            f"damaged, fetch it again"
+            f"it has {stop - start} bytes, and {type_name} of {shape} takes {data.nbytes}; the "
+            "file is damaged, fetch it again"
         )
     return data
 
@@ -405,7 +406,7 @@ def _open_safetensors(target: Callable[[], Any], closing: ExitStack) -> ReadNati
     from safetensors import safe_open
 
     file = closing.enter_context(safe_open(target(), "np"))
-    return make_stored_reader(lambda wanted: file.get_tensor(wanted.path))
+    return make_stored_reader(lambda region: file.get_tensor(region.path))
 
 
 SAFETENSORS = Parser(

@@ -4,8 +4,8 @@ Parsing the header usually takes one request. A variable without records is one 
 divide as needed. Each record of a variable is a chunk, since the records of all variables are
 interleaved (docs/explanation/decisions/0018-a-record-is-a-chunk.md).
 
-The parser of the header follows the "NetCDF Classic Format Specification" (Unidata, in the NetCDF
-User's Guide), and for CDF-5 after the "CDF-5 file format specification" (PnetCDF). Every number is
+The format is defined by the "NetCDF Classic Format Specification" (Unidata, in the NetCDF User's
+Guide), and for CDF-5 by the "CDF-5 file format specification" (PnetCDF). All numbers are
 big-endian.
 """
 
@@ -33,16 +33,16 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 from virtualds.urls import path_or_url
 
 MAGIC = b"CDF"
 VERSIONS = (1, 2, 5)
-"""Classic, 64-bit offset, 64-bit data: the byte after `MAGIC`."""
+"""Values of the byte after `MAGIC`: classic, 64-bit offset, 64-bit data."""
 DIMENSIONS, VARIABLES, ATTRIBUTES, ABSENT = 0x0A, 0x0B, 0x0C, 0
 """Tags of lists (``NC_DIMENSION``, ``NC_VARIABLE``, ``NC_ATTRIBUTE``, ``ZERO``)."""
 CHAR = 2
-TYPES = {
+DTYPES = {
     1: np.dtype("i1"),
     CHAR: np.dtype("S1"),
     3: np.dtype(">i2"),
@@ -55,15 +55,15 @@ TYPES = {
     10: np.dtype(">i8"),
     11: np.dtype(">u8"),
 }
-"""Dtypes by ``nc_type``; only CDF-5 has those from 7 on."""
-OF_CLASSIC = 6
-"""The last type that CDF-1 and CDF-2 have."""
+"""Dtypes by ``nc_type``; the types from 7 on exist only in CDF-5."""
+MAX_CLASSIC_TYPE = 6
+"""Largest ``nc_type`` of CDF-1 and CDF-2."""
 
 Item = TypeVar("Item")
 
 
-class MoreNeeded(Exception):
-    """Raised if the header is longer than the available bytes; it reaches at least to ``stop``."""
+class HeaderTooShort(Exception):
+    """Raised if the header is longer than the available bytes; it has at least ``stop`` bytes."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -94,9 +94,10 @@ class NetCDF3Variable:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of its values, or of its part of one record.
+        """The size in bytes of its values, or of its values in one record.
 
-        The field ``vsize`` of the header is the same, padded, and overflows for large variables.
+        The field ``vsize`` of the header is this size with padding, and overflows for large
+        variables.
         """
         return int(self.dtype.itemsize * prod(self.shape))
 
@@ -116,55 +117,57 @@ class NetCDF3Header:
         return next((d.name for d in self.dimensions if not d.length), None)
 
     @property
-    def of_records(self) -> tuple[NetCDF3Variable, ...]:
-        """The variables with records."""
+    def record_variables(self) -> tuple[NetCDF3Variable, ...]:
+        """The variables that have the record dimension."""
         return tuple(v for v in self.variables if v.has_records)
 
     @property
     def record_size(self) -> int:
-        """The distance from one record to the next, in bytes.
+        """The size of a record in bytes.
 
-        The part of each variable is padded to 4 bytes, unless it is the only one ("Note on
-        padding").
+        The values of each variable are padded to 4 bytes, unless it is the only record variable
+        ("Note on padding").
         """
-        variables = self.of_records
+        variables = self.record_variables
         if len(variables) == 1:
             return variables[0].nbytes
         return sum(_pad_length(v.nbytes) for v in variables)
 
     def count_records(self, size: int) -> int:
-        """Return the number of complete records in a file of this size."""
-        step, variables = self.record_size, [v for v in self.of_records if v.nbytes]
+        """Return the number of complete records in a file of ``size`` bytes."""
+        step, variables = self.record_size, [v for v in self.record_variables if v.nbytes]
         if not step or not variables:
             return 0
         return max(min((size - v.begin - v.nbytes) // step + 1 for v in variables), 0)
 
 
-def parse_header(data: bytes, where: str) -> NetCDF3Header:
+def parse_header(data: bytes, url: str) -> NetCDF3Header:
     """Return the header at the beginning of a file.
 
     Raises
     ------
-    MoreNeeded
+    HeaderTooShort
         The header is longer than ``data``.
     FormatError
-        It is damaged; ``where`` names the file.
+        It is damaged.
     """
-    parser = _HeaderParser(data, where)
+    parser = _HeaderParser(data, url)
     numrecs = parser.parse_numrecs()
-    begin = parser.at
-    for version, raw, known in [*_KNOWN]:
+    begin = parser.position
+    for version, raw, header in [*_PARSED_HEADERS]:
         # files with the same structure often only differ in the number of records
         if version == parser.version and data.startswith(raw, begin):
-            return replace(known, numrecs=numrecs)
+            return replace(header, numrecs=numrecs)
     header = parser.parse_header(numrecs)
-    _KNOWN.appendleft((parser.version, bytes(data[begin : parser.at]), header))
+    _PARSED_HEADERS.appendleft((parser.version, bytes(data[begin : parser.position]), header))
     return header
 
 
-_KNOWN: deque[tuple[int, bytes, NetCDF3Header]] = deque(maxlen=4)
-"""Most recently parsed headers: version, bytes after the number of records, and their content.
-Groups share their attributes, which datasets copy."""
+_PARSED_HEADERS: deque[tuple[int, bytes, NetCDF3Header]] = deque(maxlen=4)
+"""Most recently parsed headers: version, bytes after the number of records, and parsed header.
+
+Groups share the attributes of these headers; datasets copy them.
+"""
 
 
 def _pad_length(nbytes: int) -> int:
@@ -172,27 +175,30 @@ def _pad_length(nbytes: int) -> int:
 
 
 class _HeaderParser:
-    """A parser of the bytes of a header."""
+    """A parser of the bytes of a header, from ``position`` on."""
 
     def __init__(self, data: bytes, url: str) -> None:
-        self.data, self.where = data, url
-        self.at = 4
+        self.data, self.url = data, url
+        self.position = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
             raise self.damage_error(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
-        # bytes of NON_NEG, and of the OFFSET of variables
-        self.wide = 8 if self.version == 5 else 4
-        self.wide_offset = 4 if self.version == 1 else 8
+        # sizes in bytes of NON_NEG, and of OFFSET
+        self.count_width = 8 if self.version == 5 else 4
+        self.offset_width = 4 if self.version == 1 else 8
 
     def damage_error(self, problem: str, offset: int | None = None) -> FormatError:
-        offset = self.at if offset is None else offset
+        offset = self.position if offset is None else offset
         return FormatError(
-            f"{self.where}: header, byte {offset}: {problem}; the file is damaged, fetch it again"
+            f"{self.url}: header, byte {offset}: {problem}; the file is damaged, fetch it again"
         )
 
     def parse_numrecs(self) -> int | None:
-        if self.data[self.at : self.at + self.wide] == b"\xff" * self.wide:
-            self.at += self.wide
+        if (
+            self.data[self.position : self.position + self.count_width]
+            == b"\xff" * self.count_width
+        ):
+            self.position += self.count_width
             return None
         return self.parse_count()
 
@@ -208,17 +214,17 @@ class _HeaderParser:
         _check_unique(self, "variable", [v.name for v in variables])
         return NetCDF3Header(dimensions, attributes, variables, numrecs)
 
-    def parse_list(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
-        """Read a list: its tag, its length, its items."""
-        actual_tag, begin = self.parse_number(4), self.at - 4
-        count = self.parse_number(self.wide)
+    def parse_list(self, tag: int, kind: str, read: Callable[[], Item]) -> list[Item]:
+        """Parse a list: tag, length and items."""
+        actual_tag, begin = self.parse_number(4), self.position - 4
+        count = self.parse_number(self.count_width)
         if actual_tag == ABSENT and not count:
             return []
         if actual_tag != tag:
             raise self.damage_error(
-                f"tag {actual_tag:#x} where the list of {what} begins ({tag:#x})", begin
+                f"tag {actual_tag:#x} where the list of {kind} begins ({tag:#x})", begin
             )
-        # a count that is too large runs past the data, which raises MoreNeeded
+        # if the count is too large, the end of the data raises HeaderTooShort
         return [read() for _ in range(count)]
 
     def parse_dimension(self) -> NetCDF3Dimension:
@@ -229,21 +235,22 @@ class _HeaderParser:
 
     def parse_attribute(self) -> tuple[str, Any]:
         name = self.parse_name()
-        kind = self.parse_type()
-        count = self.parse_number(self.wide)
-        raw = self.read_padded(count * kind.itemsize)
-        if kind == TYPES[CHAR]:
-            # as in netCDF4-python: a fill value stays bytes, text is UTF-8 without its NULs
+        dtype = self.parse_type()
+        count = self.parse_number(self.count_width)
+        raw = self.read_padded(count * dtype.itemsize)
+        if dtype == DTYPES[CHAR]:
+            # as in netCDF4-python: a fill value remains bytes, text is UTF-8 without NULs
             text = raw.decode("utf-8", "replace").replace("\0", "")
             return name, np.bytes_(raw) if name == "_FillValue" else text
-        values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
+        values = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
         return name, values[0] if values.size == 1 else values
 
     def parse_variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
         name = self.parse_name()
-        count, offset = self.parse_number(self.wide), self.at
+        count, offset = self.parse_number(self.count_width), self.position
         ids = unpack(
-            f">{count}{'Q' if self.wide == 8 else 'I'}", self.read_bytes(count * self.wide)
+            f">{count}{'Q' if self.count_width == 8 else 'I'}",
+            self.read_bytes(count * self.count_width),
         )
         if any(number >= len(dimensions) for number in ids):
             raise self.damage_error(
@@ -252,9 +259,9 @@ class _HeaderParser:
                 offset,
             )
         attributes = self.parse_attributes()
-        kind = self.parse_type()
-        self.parse_number(self.wide)
-        begin = self.parse_number(self.wide_offset)
+        dtype = self.parse_type()
+        self.parse_number(self.count_width)
+        begin = self.parse_number(self.offset_width)
         dims = [dimensions[number] for number in ids]
         if any(not d.length for d in dims[1:]):
             raise self.damage_error(
@@ -263,42 +270,42 @@ class _HeaderParser:
         has_records = bool(dims) and not dims[0].length
         shape = tuple(d.length for d in dims[has_records:])
         names = tuple(d.name for d in dims)
-        return NetCDF3Variable(name, names, kind, shape, has_records, begin, attributes)
+        return NetCDF3Variable(name, names, dtype, shape, has_records, begin, attributes)
 
     def parse_type(self) -> np.dtype[Any]:
         number = self.parse_number(4)
-        last = max(TYPES) if self.version == 5 else OF_CLASSIC
-        if number not in TYPES or number > last:
-            raise self.damage_error(f"type {number}, not one of 1 to {last}", self.at - 4)
-        return TYPES[number]
+        last = max(DTYPES) if self.version == 5 else MAX_CLASSIC_TYPE
+        if number not in DTYPES or number > last:
+            raise self.damage_error(f"type {number}, not one of 1 to {last}", self.position - 4)
+        return DTYPES[number]
 
     def parse_name(self) -> str:
-        raw, offset = self.read_padded(self.parse_number(self.wide)), self.at
+        raw, offset = self.read_padded(self.parse_number(self.count_width)), self.position
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
             raise self.damage_error(f"the name {raw[:64]!r} is not UTF-8", offset) from error
-        # netCDF-C ends a name at its first NUL, and its own test files have such names
+        # like netCDF-C, truncate names at the first NUL, which occurs in its test files
         text = text.partition("\0")[0]
         if not text:
             raise self.damage_error(f"the name {raw[:64]!r}", offset)
         return text
 
     def parse_count(self) -> int:
-        """Read a length (NON_NEG), which is never negative, and not longer than an axis can be."""
-        count = self.parse_number(self.wide)
+        """Parse a length (NON_NEG), which must be a valid length of an axis."""
+        count = self.parse_number(self.count_width)
         # CDF-1 limits counts to 2**31, but longer files exist
         if count >= MAX_AXIS_LENGTH:
-            raise self.damage_error(f"a length of {count}", self.at - self.wide)
+            raise self.damage_error(f"a length of {count}", self.position - self.count_width)
         return count
 
     def parse_number(self, width: int) -> int:
-        # most of a header is numbers, so `read_bytes` is inlined
-        stop = self.at + width
-        raw = self.data[self.at : stop]
+        # `read_bytes` is inlined, since most of a header is numbers
+        stop = self.position + width
+        raw = self.data[self.position : stop]
         if len(raw) < width:
-            raise MoreNeeded(stop)
-        self.at = stop
+            raise HeaderTooShort(stop)
+        self.position = stop
         return int.from_bytes(raw, "big")
 
     def read_padded(self, count: int) -> bytes:
@@ -306,46 +313,46 @@ class _HeaderParser:
         return self.read_bytes(count + -count % 4)[:count]
 
     def read_bytes(self, count: int) -> bytes:
-        stop = self.at + count
+        stop = self.position + count
         if stop > len(self.data):
-            raise MoreNeeded(stop)
-        data = self.data[self.at : stop]
-        self.at = stop
+            raise HeaderTooShort(stop)
+        data = self.data[self.position : stop]
+        self.position = stop
         return data
 
 
-def _check_unique(parser: _HeaderParser, what: str, names: list[str]) -> None:
+def _check_unique(parser: _HeaderParser, kind: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
-        twice = next(name for n, name in enumerate(names) if name in names[:n])
-        raise parser.damage_error(f"two {what}s are called {twice!r}")
+        duplicate = next(name for n, name in enumerate(names) if name in names[:n])
+        raise parser.damage_error(f"two {kind}s are called {duplicate!r}")
 
 
 # ---------------------------------------------------------------------- netcdf3
 
 MAX_HEADER = 2**28
-"""The size in bytes of the longest header that the parser reads."""
-DASK_BLOCK = 2**24
-"""The size in bytes of records that dask should read at a time."""
-FEW_RECORDS = 2**10
-"""Maximum number of records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
-GROWTH = 8
-"""The factor by which each further request for a long header is longer."""
+"""Maximum size in bytes of a header."""
+DASK_BLOCK_BYTES = 2**24
+"""Size in bytes of a dask block of records."""
+MAX_LISTED_RECORDS = 2**10
+"""Maximum number of records whose offsets are stored as a list, which is cheap to concatenate."""
+GROWTH_FACTOR = 8
+"""Factor by which the requested bytes of a long header grow with each request."""
 
 
 def detect(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is of a classic format."""
+    """Return whether a file that begins with ``head`` has a classic netCDF format."""
     return head[:3] == MAGIC and len(head) > 3 and head[3] in VERSIONS
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the structure of a file; variables that reach past its end are among its `problems`.
+    """Read the structure of a file; variables that reach past its end are in `problems`.
 
     Parameters
     ----------
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        The root group: there is no other.
+        Only the root group exists.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -361,7 +368,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     header, size = _read_header(source)
     records = header.count_records(size) if header.numrecs is None else header.numrecs
-    name = path_or_url(source.url)
+    source_name = path_or_url(source.url)
     variables, problems, left_out = {}, dict[str, VirtualdsError](), {}
     for variable in header.variables:
         if variable.name in skipped:
@@ -371,7 +378,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             continue
         try:
             check_axes(len(variable.dims), "it")
-            _check_whole(variable, header, records, source)
+            _check_in_file(variable, header, records, source)
             data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
             error.locate(f"variable {variable.name!r}", source.url)
@@ -379,9 +386,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             if len(variable.dims) > MAX_AXES:
                 variable = replace(variable, dims=(), shape=(), has_records=False)
             data = ManifestArray.unreadable(
-                _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"
+                _get_shape(variable, records), variable.dtype, f"{source.url}: {error}"
             )
-        variables[variable.name] = _build_variable(variable, data, name)
+        variables[variable.name] = _build_variable(variable, data, source_name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
     result = ManifestGroup(variables, header.attributes, {}, encoding, problems, left_out=left_out)
@@ -389,21 +396,21 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 
 
 def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
-    """Read the header of a file; return it with the size of the file."""
+    """Return the header of a file, and the size of the file."""
     size, url = source.size, source.url
     if size is None:
         raise UnsupportedError(
             f"{url}: the server sends no parts of it (it knows no byte ranges, or does not say how "
             f"long the file is); copy it to local disk"
         )
-    store, data, stop = find_store(url), b"", FIRST_PAGES * PAGE
+    store, data, stop = find_store(url), b"", FIRST_PAGES * PAGE_SIZE
     while True:
         stop = min(stop, size)
-        [more] = store.get_ranges(source, [(len(data), stop - len(data))])
-        data += more
+        [next_bytes] = store.get_ranges(source, [(len(data), stop - len(data))])
+        data += next_bytes
         try:
             return parse_header(data, url), size
-        except MoreNeeded as error:
+        except HeaderTooShort as error:
             if error.stop > size:
                 raise FormatError(
                     f"{url}: it has {size} bytes, and its header needs {error.stop}; the file is "
@@ -414,14 +421,14 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
                     f"{url}: its header would have more than {MAX_HEADER} bytes; the file is "
                     f"damaged, fetch it again"
                 ) from error
-            stop = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * stop), MAX_HEADER)
+            stop = min(max(error.stop + FIRST_PAGES * PAGE_SIZE, GROWTH_FACTOR * stop), MAX_HEADER)
 
 
-def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
+def _get_shape(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
     return (records, *variable.shape) if variable.has_records else variable.shape
 
 
-def _check_whole(
+def _check_in_file(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> None:
     """Raise an error for a variable that reaches past the end of the file."""
@@ -441,11 +448,11 @@ def _check_whole(
 def _build_array(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> ManifestArray:
-    """Return the values as references: one per record, or one for all values."""
-    shape = _shape_of(variable, records)
+    """Return the values as references: one per record, or a single one."""
+    shape = _get_shape(variable, records)
     axes = _make_axes(shape)
     nbytes = variable.nbytes * (records if variable.has_records else 1)
-    # the records of the only variable with records are consecutive
+    # the records of a single record variable are contiguous
     if variable.has_records and nbytes and header.record_size != variable.nbytes:
         axes = (ChunkAxis.regular(records, 1), *axes[1:])
         manifest = _build_manifest(variable, header.record_size, records, source)
@@ -461,9 +468,9 @@ def _build_array(
 def _build_manifest(
     variable: NetCDF3Variable, step: int, count: int, source: SourceFile
 ) -> ChunkManifest:
-    """Return the references of records that are ``step`` bytes apart."""
+    """Return the references to records that are ``step`` bytes apart."""
     grid = (count,) + (1,) * len(variable.shape)
-    if count <= FEW_RECORDS:
+    if count <= MAX_LISTED_RECORDS:
         offsets = range(variable.begin, variable.begin + step * count, step)
         return ChunkManifest.in_file(grid, source, offsets, (variable.nbytes,) * count)
     table = StridedReferences(source, variable.begin, step, variable.nbytes, count)
@@ -472,7 +479,7 @@ def _build_manifest(
 
 @lru_cache(256)
 def _make_axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
-    """Return the axes of an array in one chunk."""
+    """Return the axes of an array with one chunk."""
     return tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
 
 
@@ -481,15 +488,17 @@ def _make_pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
     return CodecPipeline(dtype, layout=tuple(range(ndim)))
 
 
-def _build_variable(variable: NetCDF3Variable, data: ManifestArray, name: str) -> ManifestVariable:
-    """Return a variable; ``name`` is its name in the file."""
+def _build_variable(
+    variable: NetCDF3Variable, data: ManifestArray, source_name: str
+) -> ManifestVariable:
+    """Return a variable; ``source_name`` is the path or url of the file."""
     encoding: dict[str, Any] = {
         "dtype": variable.dtype.newbyteorder("="),
-        "source": name,
+        "source": source_name,
         "original_shape": data.shape,
     }
     if data.nchunks > 1:
-        records = max(DASK_BLOCK // variable.nbytes, 1)
+        records = max(DASK_BLOCK_BYTES // variable.nbytes, 1)
         encoding["preferred_chunks"] = dict(
             zip(variable.dims, (min(records, data.shape[0]), *variable.shape), strict=True)
         )

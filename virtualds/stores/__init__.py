@@ -18,22 +18,23 @@ STORES: dict[str, Store] = {"file": LocalStore(), HELD: HeldObjectStore()}
 """Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}
-"""Stores of files in archives, by the scheme before the url of the archive."""
+"""Stores of archives, by the first scheme of a chained url."""
 
-_ANY_OTHER = FsspecStore()
+_FSSPEC_STORE = FsspecStore()
 
 
-SCANNED: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
-"""The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None. It
-is set in the thread that opens the file, and in threads that read for it in a copy of its
-context."""
+CURRENT_SCAN: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
+"""The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None.
+
+It is set in the thread that opens the file, and in threads that run in a copy of its context.
+"""
 
 
 def find_store(url: str) -> Store:
     """Return the store that serves a url."""
-    if (scanned := SCANNED.get()) is not None and scanned.serves(url):
+    if (scanned := CURRENT_SCAN.get()) is not None and scanned.serves(url):
         return scanned  # type: ignore[no-any-return]
-    return _find_archive_store(url) or STORES.get(scheme_of(url), _ANY_OTHER)
+    return _find_archive_store(url) or STORES.get(scheme_of(url), _FSSPEC_STORE)
 
 
 def _find_archive_store(url: str) -> ArchiveStore | None:
@@ -52,7 +53,7 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return, for each file, the outermost archive that contains it, and its offset there.
+    """Return, for each file, the outermost archive that contains it, and its data offset there.
 
     A file outside archives is returned itself, with offset 0.
     """
@@ -86,7 +87,7 @@ def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
 
 
 __all__ = [
-    "SCANNED",
+    "CURRENT_SCAN",
     "STORES",
     "FsspecStore",
     "LocalStore",

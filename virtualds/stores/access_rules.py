@@ -1,7 +1,7 @@
 """Access rules for the urls in a reference set, whose writer may be untrusted.
 
-Each url is made absolute (dots resolved, scheme and host normalised, RFC 3986 section 6.2.2),
-checked, and opened in exactly this form.
+Each url is made absolute (dots resolved, scheme and host normalised, RFC 3986 section 6.2.2) and
+checked, and then opened in exactly this form.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_u
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 """The type of the argument ``allow``: None, one prefix, or several."""
 
-REMOTE = frozenset(
+REMOTE_SCHEMES = frozenset(
     {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
     | {"az", "abfs", "abfss", "adl", "oci", "ocilake", "oss", "tos", "hf", "github", "gist"}
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
 """Schemes that never open local files, and send no credentials by default."""
-OWN = frozenset({"file", "memory", HELD})
-"""Schemes of sets that are trusted, because they are local or in the memory of this process."""
-TRANSPARENT = re.compile(
+TRUSTED_SCHEMES = frozenset({"file", "memory", HELD})
+"""Schemes of reference sets on this machine or in the memory of this process."""
+TRANSPARENT_LINK = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
-"""Links of fsspec's chained urls that only open the next link.
+"""Matches links of fsspec's chained urls that only open the next link.
 
 A cache link with a path would open that path instead.
 """
-OPAQUE = frozenset(
+OPAQUE_SCHEMES = frozenset(
     {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
 )
 """Schemes that may open any other url, or run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
 """Default ports of schemes with a host."""
-HOSTED = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
-"""Schemes with a host that is looked up, possibly after a user name."""
+SCHEMES_WITH_HOST = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
+"""Schemes whose authority is a host, possibly after a user name."""
 
-BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
-"""Schemes with a bucket instead of a host."""
+BUCKET_SCHEMES = frozenset(
+    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"}
+)
+"""Schemes whose authority is a bucket."""
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback", "broadcasthost"})
 LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", ".home.arpa")
 """Host names of this machine and its local network (RFC 6761, 6762, 8375)."""
@@ -69,13 +71,13 @@ _LABEL = r"[\w~-]{1,63}"
 _HOST = re.compile(
     rf"(|{_LABEL}(\.{_LABEL})*\.?|\[(?P<address>.+)\])(:(?P<port>[0-9]*))?", re.ASCII
 )
-"""A host as returned by `_encode_host` (RFC 1034, section 3.1), or an address, with a port."""
+"""Matches a host as returned by `_encode_host` (RFC 1034, section 3.1), or an address with port."""
 _REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
 _SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""Control characters, and surrogates for bytes that are not UTF-8."""
+"""Matches control characters, and surrogates for bytes that are not UTF-8."""
 _DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
-_DECODINGS = 5
+_MAX_DECODINGS = 5
 
 
 class UrlParts(NamedTuple):
@@ -94,13 +96,14 @@ class UrlParts(NamedTuple):
 class AccessPolicy:
     """The urls to which a set may refer, and the options with which they are opened.
 
-    ``prefixes`` are allowed absolute urls; by default a local set may refer to any file, a remote
-    one to remote files. ``options`` are the access options of source files, and ``protocol`` the
-    scheme of urls without one, if the user passed these separately from the options of the set.
+    ``prefixes`` are the absolute urls that are allowed; by default a local set may refer to any
+    file, a remote set to remote files. ``options`` are the access options of the source files, and
+    ``protocol`` the default scheme of urls, if the user passed these separately from the options of
+    the set.
 
     Examples
     --------
-    >>> allowed = AccessPolicy.of(["s3://bucket/2001", "/data"])
+    >>> allowed = AccessPolicy.from_argument(["s3://bucket/2001", "/data"])
     >>> allowed.check("s3://bucket/2001/a.nc", "https://example.org/refs.json")
     >>> allowed.check("s3://bucket/2001-b/a.nc", "https://example.org/refs.json")
     Traceback (most recent call last):
@@ -113,7 +116,7 @@ class AccessPolicy:
     protocol: str | None = None
 
     @classmethod
-    def of(cls, allow: Allow) -> AccessPolicy:
+    def from_argument(cls, allow: Allow) -> AccessPolicy:
         """Build the policy from the argument ``allow``; raise if a prefix is invalid."""
         if allow is None:
             return cls()
@@ -129,19 +132,19 @@ class AccessPolicy:
         return tuple(os.path.realpath(local_path(prefix)) for prefix in local)
 
     @cached_property
-    def _remote(self) -> tuple[UrlParts, ...]:
+    def _remote_prefixes(self) -> tuple[UrlParts, ...]:
         return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
         """Raise `AccessError` if the set at ``base`` may not refer to an absolute url."""
         *outer, last = _split_links(url)
-        opaque_link = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
+        opaque_link = next((link for link in outer if not TRANSPARENT_LINK.fullmatch(link)), None)
         is_unrestricted = self.prefixes is None
-        is_guarded = is_unrestricted and not is_own(base)
+        is_guarded = is_unrestricted and not is_trusted(base)
         is_local = "file" in (scheme_of(last), opaque_link and scheme_of(f"{opaque_link}://"))
-        opaque_url = opaque_link or (last if scheme_of(last) in OPAQUE else None)
-        # schemes that are known to be remote, or are those of the set
-        remote_schemes = REMOTE | {scheme_of(link) for link in _split_links(base)}
+        opaque_url = opaque_link or (last if scheme_of(last) in OPAQUE_SCHEMES else None)
+        # the schemes of the set itself are allowed as well
+        remote_schemes = REMOTE_SCHEMES | {scheme_of(link) for link in _split_links(base)}
         violations = (
             (
                 is_guarded and is_local,
@@ -160,12 +163,14 @@ class AccessPolicy:
                 f"{url}, which is not a regular file; refer to a file",
             ),
             (
-                is_guarded and is_private(last) and not is_private(_split_links(base)[-1]),
+                is_guarded
+                and has_private_host(last)
+                and not has_private_host(_split_links(base)[-1]),
                 f"{url}, an address of this machine or its network, which a set of a public host "
                 f"may not; {REMEDY}",
             ),
             (
-                not is_unrestricted and not self._covers(last),
+                not is_unrestricted and not self._is_allowed(last),
                 f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
             ),
             (
@@ -176,7 +181,7 @@ class AccessPolicy:
         if message := next((text for is_violated, text in violations if is_violated), None):
             raise AccessError(f"{base}: it refers to {message}")
 
-    def _covers(self, url: str) -> bool:
+    def _is_allowed(self, url: str) -> bool:
         if scheme_of(url) == "file":
             real = os.path.realpath(local_path(url))
             return any(is_in_folder(real, folder) for folder in self.folders)
@@ -185,16 +190,16 @@ class AccessPolicy:
             parsed.scheme == prefix.scheme
             and prefix.authority in ("", parsed.authority)
             and is_in_folder(parsed.path, prefix.path)
-            for prefix in self._remote
+            for prefix in self._remote_prefixes
         )
 
 
-ANYWHERE = AccessPolicy()
-"""The policy without an argument ``allow``."""
+DEFAULT_POLICY = AccessPolicy()
+"""The policy if the argument ``allow`` is not given."""
 
 
 def resolve_url(url: str, base: str) -> str:
-    """Return the absolute form of a url in the set ``base``, which is then checked and opened.
+    """Return the absolute form of a url in the set ``base``, in which it is checked and opened.
 
     Raises `AccessError` for a string that is neither a url nor a path.
     """
@@ -217,7 +222,7 @@ def resolve_url(url: str, base: str) -> str:
     parsed = _parse_url(last)
     if re.search(r"[\\\s]", parsed.authority):
         raise _make_invalid_url_error(url, base)
-    if parsed.scheme in HOSTED and not _is_host(parsed.authority.rpartition("@")[2]):
+    if parsed.scheme in SCHEMES_WITH_HOST and not _is_host(parsed.authority.rpartition("@")[2]):
         raise AccessError(
             f"{base}: it refers to {url!r}, whose host is no name or address that can be looked "
             f"up; write the host in ASCII (as IDNA encodes it), and a port of 0 to 65535"
@@ -225,15 +230,15 @@ def resolve_url(url: str, base: str) -> str:
     return "::".join([*outer, str(parsed)])
 
 
-def is_own(base: str) -> bool:
+def is_trusted(base: str) -> bool:
     """Return whether a set is local or in the memory of this process, and therefore trusted.
 
     Examples
     --------
-    >>> is_own("/data/refs.json"), is_own("memory://refs.json"), is_own("s3://bucket/refs.json")
+    >>> is_trusted("/data/refs.json"), is_trusted("memory://refs.json"), is_trusted("s3://bucket/refs.json")
     (True, True, False)
     """
-    return scheme_of(base) == "file" or ("::" not in base and scheme_of(base) in OWN)
+    return scheme_of(base) == "file" or ("::" not in base and scheme_of(base) in TRUSTED_SCHEMES)
 
 
 def is_same_host(url: str, other: str) -> bool:
@@ -244,21 +249,21 @@ def is_same_host(url: str, other: str) -> bool:
     return outer == others and _parse_url(last)[:2] == _parse_url(end)[:2]
 
 
-def is_private(url: str) -> bool:
-    """Return whether the host of a url is this machine or in its network, without DNS look-ups.
+def has_private_host(url: str) -> bool:
+    """Return whether a url has a host that is this machine or in its network, without DNS look-ups.
 
     Special names are known (RFC 6761, section 6.3). Addresses are parsed as by ``inet_aton``:
     decimal, octal or hexadecimal, with one to four parts.
     """
     if scheme_of(url) not in DEFAULT_PORTS and "@" not in url:
-        is_hosted = _REMOTE_URL.fullmatch(url) is not None and scheme_of(url) not in BUCKETS
-        if not is_hosted:
+        has_host = _REMOTE_URL.fullmatch(url) is not None and scheme_of(url) not in BUCKET_SCHEMES
+        if not has_host:
             return False
     authority = _parse_url(url).authority.rpartition("@")[2]
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
     if not authority.startswith("["):
         host = host.partition(":")[0]
-    # hosts of other schemes than `HOSTED` are not normalised yet
+    # hosts of other schemes than `SCHEMES_WITH_HOST` are not normalised yet
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
     if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
         return True
@@ -287,14 +292,14 @@ def _parse_address(host: str) -> Address | None:
 
 
 def _is_public(address: Address) -> bool:
-    """Return whether an address, and the IPv4 address embedded in it, is a public one."""
+    """Return whether an address, and any IPv4 address embedded in it, is public."""
     if isinstance(address, IPv6Address):
-        inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
+        embedded: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
-            inner.append(ip_address(address.packed[-4:]))
+            embedded.append(ip_address(address.packed[-4:]))
         if int(address) >> 32 == 0:
-            inner.append(ip_address(address.packed[-4:]))
-        if any(embedded is not None and not _is_public(embedded) for embedded in inner):
+            embedded.append(ip_address(address.packed[-4:]))
+        if any(inner is not None and not _is_public(inner) for inner in embedded):
             return False
     is_local = address.is_multicast or any(address in network for network in LOCAL_NETWORKS)
     return address.is_global and not is_local
@@ -347,7 +352,7 @@ def _parse_url(url: str) -> UrlParts:
         # ? and # end the path of an HTTP url, but are ordinary characters in object names
         end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
         path, query = path[:end], path[end:]
-    if scheme in HOSTED:
+    if scheme in SCHEMES_WITH_HOST:
         user, at, host = authority.rpartition("@")
         host = _encode_host(host)
         host = re.sub(rf":0*(?:{DEFAULT_PORTS.get(scheme, '')})?$", "", host)
@@ -390,8 +395,8 @@ def _resolve_dots(path: str) -> str:
 
 
 def _has_hidden_dots(path: str) -> bool:
-    """Return whether a path has dot segments once it is percent-decoded, even repeatedly."""
-    for _ in range(_DECODINGS):
+    """Return whether a path has dot segments after percent-decoding, possibly repeated."""
+    for _ in range(_MAX_DECODINGS):
         if _DOTS.search(path):
             return True
         path, encoded = unquote(path), path
@@ -401,7 +406,10 @@ def _has_hidden_dots(path: str) -> bool:
 
 
 def _join_to_folder(base: str, relative: str) -> str:
-    """Resolve a path relative to the folder of a set, whose url may be a chain."""
+    """Return a path that is relative to the folder of a set as an absolute url.
+
+    The url of the set may be a chain.
+    """
     if scheme_of(base) == HELD:
         # an object in memory is in no folder
         return normalise_url(relative)

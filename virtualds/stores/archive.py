@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions, describe_mismatch
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, OutsideError
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE, BlockFile, SeekError
 from virtualds.stores.store import (
     ListedFile,
     Range,
@@ -32,7 +32,8 @@ from virtualds.streams import decode_stream
 from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
 # ---------------------------------------------------------------------- files compressed as a whole
-# Chunks of the decompressed file are no byte ranges of such a file. Errors say how to open it.
+# Chunks of the decompressed file are not byte ranges of such a file. The errors show how to open
+# it.
 
 
 COMPRESSIONS = {
@@ -42,16 +43,16 @@ COMPRESSIONS = {
     b"\xfd7zXZ\0": ("xz", "xz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd"),
 }
-"""Compression programs, and their names in fsspec, by magic bytes."""
+"""Compression programs, and the names of the formats in fsspec, by magic bytes."""
 
-TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+TAR_SUFFIXES = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 """Suffixes of compressed tar archives whose members fsspec can read."""
 
 
 def check_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
     """Raise `UnsupportedError` for a file with the magic bytes of a compression program."""
     for program, name in (names for magic, names in COMPRESSIONS.items() if head.startswith(magic)):
-        if url.partition("?")[0].endswith(TARS):
+        if url.partition("?")[0].endswith(TAR_SUFFIXES):
             fsspec_url = url if scheme_of(url) == "tar" else f"tar://MEMBER::{url}"
             raise make_compressed_error(url, program, fsspec_url)
         arguments = f", compression={name!r}{', **storage_options' if options else ''}"
@@ -83,48 +84,47 @@ def make_compressed_error(
 # archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's standard library parses both.
 
 
-AHEAD = 2**16
-"""Number of bytes that are read at a time, unless more are requested."""
+READ_AHEAD = 2**16
+"""Number of bytes to read at a time, unless more are requested."""
 
-TAIL = 2**16 + 22
-"""Number of bytes at the end of a zip archive that contain the end record (APPNOTE, 4.3.16)."""
+ZIP_TAIL = 2**16 + 22
+"""Maximum bytes of the end record of a zip archive, with its comment (APPNOTE, 4.3.16)."""
 
-LOCAL_HEADER = 30
-"""Size in bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
+LOCAL_HEADER_SIZE = 30
+"""Size in bytes of a local file header without name and extra field (APPNOTE, 4.3.7)."""
 
 LOCAL_MAGIC = b"PK\3\4"
 """First bytes of a local file header."""
 
 ZIP_MAGIC = (LOCAL_MAGIC, b"PK\5\6")
-"""First bytes of an archive with members, and of an empty archive."""
+"""First bytes of an archive with members, and of an archive without."""
 
-REFERENCES = {0x7A76: "vz", 0x7A77: "wz"}
+REFERENCE_FIELDS = {0x7A76: "vz", 0x7A77: "wz"}
 """Ids of extra fields of members that refer to other files ("ZIP binding" of refkv, 11.3)."""
 
 ENCRYPTED, STREAMED = 0x1, 0x8
 """General purpose flags (APPNOTE, 4.4.4)."""
 
-BLOCK = 512
+TAR_BLOCK = 512
 """Size in bytes of a tar block."""
 
-METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
+UNSUPPORTED_METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
 """Compression methods that are not supported (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
 
-MAX_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
+MAX_HEADER = LOCAL_HEADER_SIZE + 2 * (2**16 - 1)
 """Maximum size in bytes of a local file header."""
 
-DESCRIPTOR = 24
+MAX_DESCRIPTOR = 24
 """Maximum size in bytes of the data descriptor after a streamed member (APPNOTE, 4.3.9)."""
 
 Read = Callable[[Sequence[Range]], Sequence[bytes]]
-"""Takes byte ranges of an archive, and returns their bytes."""
+"""A function that takes byte ranges of an archive, and returns their bytes."""
 
-GUESSED, MAX_GUESSED = 8, 256
+MIN_GUESSED, MAX_GUESSED = 8, 256
 """Initial and maximum number of headers that are prefetched together."""
 
-HEADERS = 4 * BLOCK
-"""Number of bytes that contain the header of most tar members: one block, or three with a long
-name."""
+TAR_HEADER_BYTES = 4 * TAR_BLOCK
+"""Number of bytes to read for the header of a tar member: one block, three for most long names."""
 
 
 class ArchiveMember(NamedTuple):
@@ -159,57 +159,59 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def read_zip_index(read: Read, size: int, where: str) -> Index:
+def read_zip_index(read: Read, size: int, url: str) -> Index:
     """Read the members of a zip archive from its central directory."""
     with (
-        _describe_errors(where),
-        zipfile.ZipFile(BlockFile(_PrefetchedArchive(read, size, max(size - TAIL, 0)))) as archive,
+        _describe_errors(url),
+        zipfile.ZipFile(
+            BlockFile(_PrefetchedArchive(read, size, max(size - ZIP_TAIL, 0)))
+        ) as archive,
     ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
         stops.append(archive.start_dir)
-    _check_no_references(entries, where)
-    next_of = dict(pairwise(stops))
-    return {entry.filename: _parse_zip_member(entry, next_of, size, where) for entry in entries}
+    _check_no_references(entries, url)
+    next_header = dict(pairwise(stops))
+    return {entry.filename: _parse_zip_member(entry, next_header, size, url) for entry in entries}
 
 
 def _parse_zip_member(
-    entry: zipfile.ZipInfo, next_of: Mapping[int, int], size: int, where: str
+    entry: zipfile.ZipInfo, next_header: Mapping[int, int], size: int, url: str
 ) -> ArchiveMember:
     stored, header = entry.compress_size, entry.header_offset
-    entry_size, data_stop = next_of[header] - header, header + LOCAL_HEADER + stored
-    if header < 0 or data_stop > min(next_of[header], size):
+    entry_size, data_stop = next_header[header] - header, header + LOCAL_HEADER_SIZE + stored
+    if header < 0 or data_stop > min(next_header[header], size):
         raise FormatError(
-            f"{where}: the member {entry.filename!r} reaches to byte {data_stop} of {size}, where "
+            f"{url}: the member {entry.filename!r} reaches to byte {data_stop} of {size}, where "
             f"something else lies; the archive is damaged, fetch it again"
         )
-    # if the next header follows immediately, the header has no extra field
+    # there is no extra field if only name and data fit before the next header
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
-    min_header = LOCAL_HEADER + len(name)
+    min_header = LOCAL_HEADER_SIZE + len(name)
     has_no_extra = entry_size == min_header + stored and not entry.flag_bits & STREAMED
-    is_packed = entry.compress_type == zipfile.ZIP_DEFLATED
+    is_deflated = entry.compress_type == zipfile.ZIP_DEFLATED
     return ArchiveMember(
-        entry.file_size if is_packed else stored,
+        entry.file_size if is_deflated else stored,
         header + min_header if has_no_extra else None,
         header,
         _find_zip_problem(entry),
         CHECKSUM_FLAG + entry.CRC,
-        stored if is_packed else None,
+        stored if is_deflated else None,
         # there may be other data before the next member
-        min(entry_size, MAX_HEADER + stored + DESCRIPTOR),
+        min(entry_size, MAX_HEADER + stored + MAX_DESCRIPTOR),
     )
 
 
-def _check_no_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
-    """Raise an error if a member of an archive is a reference to another file."""
+def _check_no_references(entries: Sequence[zipfile.ZipInfo], url: str) -> None:
+    """Raise an error if a member of an archive refers to another file."""
     for entry in entries:
         offset = 0
-        # zipfile has checked the lengths of the fields
+        # zipfile has validated the lengths of the fields
         while offset + 4 <= len(entry.extra):
-            kind, length = struct.unpack_from("<HH", entry.extra, offset)
-            if field := REFERENCES.get(kind):
+            field_id, length = struct.unpack_from("<HH", entry.extra, offset)
+            if field := REFERENCE_FIELDS.get(field_id):
                 raise UnsupportedError(
-                    f"{where}: its member {entry.filename!r} is a reference to another file (extra "
+                    f"{url}: its member {entry.filename!r} is a reference to another file (extra "
                     f"field {field!r} of refkv, as in .vzip), which is not read; open the files "
                     f"that the archive was made of"
                 )
@@ -220,7 +222,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     if entry.flag_bits & ENCRYPTED:
         return "it is encrypted; unpack the archive"
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        method = METHODS.get(entry.compress_type, f"method {entry.compress_type}")
+        method = UNSUPPORTED_METHODS.get(entry.compress_type, f"method {entry.compress_type}")
         return (
             f"the member is compressed by {method}; unpack the archive, or pack it again without "
             f"compression (zip -0)"
@@ -230,24 +232,24 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def parse_data_offset(header: bytes, offset: int, where: str) -> int:
+def parse_data_offset(header: bytes, offset: int, url: str) -> int:
     """Return the offset of the data of a zip member from its local header at ``offset``."""
-    if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
+    if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER_SIZE:
         raise FormatError(
-            f"{where}: there is no header of a member at byte {offset}; the archive is damaged, "
+            f"{url}: there is no header of a member at byte {offset}; the archive is damaged, "
             f"fetch it again"
         )
     name, extra = struct.unpack_from("<HH", header, 26)
-    return int(offset + LOCAL_HEADER + name + extra)
+    return int(offset + LOCAL_HEADER_SIZE + name + extra)
 
 
-def read_tar_index(read: Read, size: int, where: str) -> Index:
+def read_tar_index(read: Read, size: int, url: str) -> Index:
     """Read the members of a tar archive from their headers."""
     archive_file = BlockFile(_PrefetchedArchive(read, size, 0))
-    check_uncompressed(where, archive_file.read(BLOCK))
+    check_uncompressed(url, archive_file.read(TAR_BLOCK))
     archive_file.seek(0)
     members = {}
-    with _describe_errors(where), tarfile.TarFile(fileobj=archive_file, mode="r") as archive:
+    with _describe_errors(url), tarfile.TarFile(fileobj=archive_file, mode="r") as archive:
         for entry in archive:
             if entry.isdir():
                 continue
@@ -260,19 +262,19 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
             members[name] = ArchiveMember(entry.size, entry.offset_data, entry.offset, problem)
         end = archive.offset
         archive_file.seek(end)
-        last = archive_file.read(BLOCK)
-    if len(last) < BLOCK or any(last):
-        # otherwise members after a damaged header would be lost silently
+        last = archive_file.read(TAR_BLOCK)
+    if len(last) < TAR_BLOCK or any(last):
+        # otherwise members after a damaged header would be ignored silently
         raise FormatError(
-            f"{where}: at byte {end} there is neither a member nor the end of the archive; it is "
+            f"{url}: at byte {end} there is neither a member nor the end of the archive; it is "
             f"truncated or damaged, fetch it again"
         )
     return members
 
 
 @contextmanager
-def _describe_errors(where: str) -> Iterator[None]:
-    """Convert errors of Python's modules for damaged archives to `FormatError`."""
+def _describe_errors(url: str) -> Iterator[None]:
+    """Convert the errors of `zipfile` and `tarfile` for damaged archives to `FormatError`."""
     try:
         yield
     except (
@@ -284,12 +286,12 @@ def _describe_errors(where: str) -> Iterator[None]:
         IndexError,
         OverflowError,
         EOFError,
-        OutsideError,
+        SeekError,
     ) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(
-            f"{where}: it is not a sound archive ({error}); it is truncated or damaged, fetch "
+            f"{url}: it is not a sound archive ({error}); it is truncated or damaged, fetch "
             f"it again"
         ) from error
 
@@ -305,8 +307,8 @@ class _PrefetchedArchive:
         self._read, self.size = read, size
         self._prefetched: dict[int, bytes] = {}
         # tarfile also reads the byte before a header
-        self._last, self._step, self._count = -1, 0, GUESSED
-        [self._buffer] = read([(start, min(TAIL, size - start))]) if size else [b""]
+        self._last, self._step, self._count = -1, 0, MIN_GUESSED
+        [self._buffer] = read([(start, min(ZIP_TAIL, size - start))]) if size else [b""]
         self._start = start
 
     def read(self, offset: int, length: int) -> bytes:
@@ -315,16 +317,16 @@ class _PrefetchedArchive:
             self._start, begin = offset, 0
             self._buffer = self._prefetched.pop(offset, b"")
             if len(self._buffer) < length:
-                self._buffer = self._fetch(offset, min(max(length, AHEAD), self.size - offset))
+                self._buffer = self._fetch(offset, min(max(length, READ_AHEAD), self.size - offset))
         return self._buffer[begin : begin + length]
 
     def _fetch(self, offset: int, length: int) -> bytes:
         """Fetch a range, together with those that are likely to be read next."""
         step, self._step = self._step, offset - self._last
         self._last, ranges = offset, [(offset, length)]
-        if step == self._step > AHEAD:
-            last = min(offset + self._count * step, self.size - HEADERS)
-            ranges += [(n, HEADERS) for n in range(offset + step, last + 1, step)]
+        if step == self._step > READ_AHEAD:
+            last = min(offset + self._count * step, self.size - TAR_HEADER_BYTES)
+            ranges += [(n, TAR_HEADER_BYTES) for n in range(offset + step, last + 1, step)]
             self._count = min(2 * self._count, MAX_GUESSED)
             self._last = ranges[-1][0]
         fetched = self._read(ranges)
@@ -336,10 +338,10 @@ class _PrefetchedArchive:
 
 
 CACHED_ARCHIVES = 16
-"""Number of recently used archives whose members are cached."""
+"""Number of archives whose members are cached, in an LRU cache."""
 
-EXTRA = 256
-"""Number of bytes that are read for the name and extra field of a local header."""
+EXTRA_BYTES = 256
+"""Number of bytes to read for the name and extra field of a local header."""
 
 MAX_DEFLATE_OVERHEAD = 64
 """Maximum number of bytes by which deflate enlarges incompressible data."""
@@ -349,46 +351,46 @@ ReadIndex = Callable[[Read, int, str], Index]
 
 @dataclass(frozen=True)
 class _ListedArchive:
-    """An archive with its members at the time of listing."""
+    """An archive, and its members when it was listed."""
 
     file: SourceFile
     members: Index
     head: bytes
     """The first bytes of the archive, with the header of its first member."""
-    begins: dict[int, int] = field(default_factory=dict, compare=False)
-    """Offsets of data by the offset of the local header, for headers that have been read."""
+    data_offsets: dict[int, int] = field(default_factory=dict, compare=False)
+    """Offset of the data by the offset of the local header, for headers that have been read."""
 
     def find_data_offset(self, member: ArchiveMember, offset: int = 0, data: bytes = b"") -> int:
         """Return the offset of the data of a member.
 
-        If it is unknown, it is parsed from the header in ``data``, bytes of the archive at
-        ``offset``.
+        If it is unknown, it is parsed from the local header in ``data``, which are the bytes of the
+        archive at ``offset``.
         """
         if member.offset is not None:
             return member.offset
-        if member.header not in self.begins:
-            self.begins[member.header] = parse_data_offset(data, offset, self.file.url)
-        return self.begins[member.header]
+        if member.header not in self.data_offsets:
+            self.data_offsets[member.header] = parse_data_offset(data, offset, self.file.url)
+        return self.data_offsets[member.header]
 
     def find_head(self, member: ArchiveMember, length: int) -> Range:
-        """Return the range of the first bytes of a member, with its header if that is unread."""
+        """Return the range of the first bytes of a member, with its header if it must be read."""
         count = _count_stored(member, length)
         if member.offset is not None:
             return member.offset, count
-        count += LOCAL_HEADER + EXTRA
+        count += LOCAL_HEADER_SIZE + EXTRA_BYTES
         return member.header, min(count, (self.file.size or 0) - member.header)
 
 
 class ArchiveStore(Store):
     """The members of zip or tar archives.
 
-    ``read_index`` reads the members of an archive, and ``store_for`` returns the store of a url.
+    ``read_index`` reads the members of an archive, and ``get_store`` returns the store of a url.
     """
 
-    refusal = "virtualds does not write into archives; write beside it"
+    read_only_message = "virtualds does not write into archives; write beside it"
 
-    def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
-        self._read_index, self._store_for = read_index, store_for
+    def __init__(self, read_index: ReadIndex, get_store: Callable[[str], Store]) -> None:
+        self._read_index, self._get_store = read_index, get_store
         self._archives: OrderedDict[tuple[str, StorageOptions | None], _ListedArchive] = (
             OrderedDict()
         )
@@ -397,7 +399,7 @@ class ArchiveStore(Store):
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of ranges of a member."""
         archive, member = self._find_member(file)
-        is_whole = all(wanted == (0, member.length) for wanted in ranges)
+        is_whole = all(range_ == (0, member.length) for range_ in ranges)
         if member.deflated_size is not None and not is_whole:
             raise make_member_error(file.url)
         if ranges and is_whole and (member.deflated_size is not None or member.offset is None):
@@ -410,7 +412,7 @@ class ArchiveStore(Store):
         self._read_headers(archive, [member])
         begin = archive.find_data_offset(member)
         moved = [(begin + offset, length) for offset, length in ranges]
-        fetched = self._store_for(archive.file.url).get_ranges(archive.file, moved)
+        fetched = self._get_store(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(fetched):
             # the checksum is that of the whole member
             if len(data) == member.length and (reason := describe_mismatch(data, member.checksum)):
@@ -420,7 +422,7 @@ class ArchiveStore(Store):
     def check_unchanged(self, file: SourceFile) -> None:
         """Raise an error if the archive has changed since it was scanned."""
         archive, _ = self._find_member(file)
-        self._store_for(archive.file.url).check_unchanged(archive.file)
+        self._get_store(archive.file.url).check_unchanged(archive.file)
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         archive = self._open_archive(url, options)
@@ -434,8 +436,12 @@ class ArchiveStore(Store):
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
         # return only the cached first bytes, if there are any
-        begin = member.header + LOCAL_HEADER + EXTRA if member.offset is None else member.offset
-        cached = (len(archive.head) - begin) // PAGE * PAGE
+        begin = (
+            member.header + LOCAL_HEADER_SIZE + EXTRA_BYTES
+            if member.offset is None
+            else member.offset
+        )
+        cached = (len(archive.head) - begin) // PAGE_SIZE * PAGE_SIZE
         length = cached if 0 < cached < min(length, member.length) else length
         [head] = self._read_heads(archive, [member], length)
         if len(head) == member.length and describe_mismatch(head, member.checksum):
@@ -476,7 +482,7 @@ class ArchiveStore(Store):
         return self._read_heads(pairs[0][0], [member for _, member in pairs], length)
 
     def find_member(self, file: SourceFile) -> tuple[SourceFile, ArchiveMember]:
-        """Return the archive of a file, and its entry in it."""
+        """Return the archive of a file, and its member there."""
         archive, member = self._find_member(file)
         return archive.file, member
 
@@ -500,7 +506,7 @@ class ArchiveStore(Store):
         begin, count = archive.find_data_offset(member, offset, data), _count_stored(member, length)
         head = data[begin - offset :][:count]
         if len(head) < count:
-            [head] = self._store_for(archive.file.url).get_ranges(archive.file, [(begin, count)])
+            [head] = self._get_store(archive.file.url).get_ranges(archive.file, [(begin, count)])
         if member.deflated_size is None:
             return head
         try:
@@ -513,7 +519,7 @@ class ArchiveStore(Store):
 
     def _read_whole(self, archive: _ListedArchive, member: ArchiveMember) -> bytes:
         """Read and decode a whole member of a zip archive, with one request for header and data."""
-        store, span = self._store_for(archive.file.url), (member.header, member.entry_size)
+        store, span = self._get_store(archive.file.url), (member.header, member.entry_size)
         [entry] = store.get_ranges(archive.file, [span])
         data = entry[archive.find_data_offset(member, member.header, entry) - member.header :]
         try:
@@ -559,11 +565,13 @@ class ArchiveStore(Store):
         key = (parent, inner)
         with self._lock:
             cached = self._archives.get(key)
-        store = self._store_for(parent)
+        store = self._get_store(parent)
         if cached is not None and (not fresh or store.describe(parent, inner) == cached.file):
-            # an equal size alone does not prove that the content is unchanged
-            is_certain = not fresh or cached.file.mtime is not None or cached.file.etag is not None
-            return cached if is_certain else replace(cached, head=b"")
+            # without time and etag, the content may have changed even if the size has not
+            is_unchanged = (
+                not fresh or cached.file.mtime is not None or cached.file.etag is not None
+            )
+            return cached if is_unchanged else replace(cached, head=b"")
         archive = self._read_listing(store, parent, inner)
         with self._lock:
             self._archives[key] = archive
@@ -575,7 +583,7 @@ class ArchiveStore(Store):
     def _read_listing(
         self, store: Store, url: str, options: StorageOptions | None
     ) -> _ListedArchive:
-        file, head = store.read_head(url, options, FIRST_PAGES * PAGE)
+        file, head = store.read_head(url, options, FIRST_PAGES * PAGE_SIZE)
         if file.size is None:
             raise UnsupportedError(
                 f"{url}: the server sends no parts of files, which reading a member needs; copy "
@@ -585,7 +593,7 @@ class ArchiveStore(Store):
         archive = _ListedArchive(file, {}, head)
         return replace(
             archive,
-            members=self._read_index(lambda wanted: self._fetch(archive, wanted), file.size, url),
+            members=self._read_index(lambda ranges: self._fetch(archive, ranges), file.size, url),
         )
 
     def _fetch(self, archive: _ListedArchive, ranges: Sequence[Range]) -> list[bytes]:
@@ -593,7 +601,7 @@ class ArchiveStore(Store):
         parts = [archive.head[offset : offset + length] for offset, length in ranges]
         missing = [n for n, data in enumerate(parts) if len(data) < ranges[n][1]]
         if missing:
-            store = self._store_for(archive.file.url)
+            store = self._get_store(archive.file.url)
             fetched = store.get_ranges(archive.file, [ranges[n] for n in missing])
             for n, data in zip(missing, fetched, strict=True):
                 parts[n] = bytes(data)
@@ -605,10 +613,10 @@ class ArchiveStore(Store):
         unknown = {
             member.header: member
             for member in without_offset
-            if member.header not in archive.begins
+            if member.header not in archive.data_offsets
         }
-        headers = self._store_for(archive.file.url).get_ranges(
-            archive.file, [(offset, LOCAL_HEADER) for offset in unknown]
+        headers = self._get_store(archive.file.url).get_ranges(
+            archive.file, [(offset, LOCAL_HEADER_SIZE) for offset in unknown]
         )
         for (offset, member), header in zip(unknown.items(), headers, strict=True):
             archive.find_data_offset(member, offset, header)

@@ -1,11 +1,11 @@
-"""A cache of blocks of a remote file during a scan, and a store of bytes and files in memory.
+"""A cache of blocks of a remote file during a scan, and a store of bytes and open files.
 
-Libraries read metadata in many small pieces, most of them near each other. Each piece is fetched
-with some of the following bytes: twice as many each time while a library reads sequentially, few
-after a seek.
+Libraries read metadata in many small ranges, most of them near each other. Each is fetched with
+some of the following bytes: twice as many each time while a library reads sequentially, few after a
+seek.
 
-Bytes and open files in memory have urls of their own. The object itself is in the access options of
-its `SourceFile`, so that such a url in a reference set cannot access anything by itself.
+Bytes and open files have urls of their own. The object itself is in the access options of its
+`SourceFile`, so that such a url in a reference set cannot access anything by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, StoreError
 from virtualds.urls import HELD
 
-OBJECT = "held"
+OBJECT_OPTION = "held"
 """Name of the access option that contains the object."""
 
 REMEDY = (
@@ -52,7 +52,7 @@ class MemoryBytes:
 
 
 class MemoryFile:
-    """An open binary file object, read by one thread at a time, and never closed here."""
+    """An open binary file object, which is read by one thread at a time and not closed."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
@@ -98,13 +98,13 @@ def _make_url(name: str) -> str:
 
 def make_options(held: HeldObject) -> StorageOptions:
     """Return the access options that open the url of an object."""
-    return StorageOptions({OBJECT: held})
+    return StorageOptions({OBJECT_OPTION: held})
 
 
 class HeldObjectStore(Store):
     """Reads bytes and open files in memory, which are passed in the access options."""
 
-    refusal = "virtualds does not write into objects; give a path or url"
+    read_only_message = "virtualds does not write into objects; give a path or url"
 
     request_limits = RequestLimits(max_gap=0, max_bytes=2**23, max_requests=0)
 
@@ -136,7 +136,7 @@ class HeldObjectStore(Store):
 
 def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
     """Return the object of a url from its access options."""
-    held: HeldObject | None = (options or {}).get(OBJECT)
+    held: HeldObject | None = (options or {}).get(OBJECT_OPTION)
     if held is None or held.name != url:
         raise FileNotFoundError(
             f"{url}: this url means an object of the process that opened it, and leads nowhere "
@@ -157,18 +157,17 @@ def check_permanent(files: Iterable[SourceFile], target: str) -> None:
 
 # ---------------------------------------------------------------------- block cache
 
-PAGE = 16 * 1024
+PAGE_SIZE = 16 * 1024
 """Size in bytes of a page, the unit of caching."""
 
 FIRST_PAGES = 16
-"""Number of first pages of a file that are fetched first, since most files have all metadata
-there."""
+"""Number of pages to fetch first, at the start of a file, where most files have all metadata."""
 
 MIN_PAGES, MAX_PAGES = 8, 512
-"""Number of pages of a block after a seek, and of the largest block."""
+"""Number of pages in a block after a seek, and in the largest block."""
 
 NEAR_PAGES = 2
-"""Maximum number of pages between two ranges that are fetched to save a request."""
+"""Maximum number of pages between two ranges that are fetched in one request."""
 
 CACHED_PAGES = 4096
 """Maximum number of cached pages per file, in an LRU cache."""
@@ -179,9 +178,9 @@ class FetchError(StoreError):
 
 
 class Blocks:
-    """A thread-safe cache of pages of one file, whose size is known.
+    """A thread-safe cache of the pages of one file, whose size is known.
 
-    A range that cannot be fetched raises `FetchError`. ``head`` are the first bytes of the file, if
+    Raises `FetchError` for a range that cannot be fetched. ``head`` is the start of the file, if
     known: whole pages, or the whole file.
     """
 
@@ -194,9 +193,9 @@ class Blocks:
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
         """Number of requested ranges that were in the cache."""
-        self._is_begun = bool(head)
+        self._has_first_pages = bool(head)
         if head:
-            self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
+            self._next, self._step = -(-len(head) // PAGE_SIZE), FIRST_PAGES
             self._store_pages(0, head)
 
     def get_cached(self, offset: int, length: int) -> bytes | None:
@@ -210,35 +209,35 @@ class Blocks:
         if len(parts) < stop - first:
             return None
         self.hits += 1
-        begin = offset - first * PAGE
+        begin = offset - first * PAGE_SIZE
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes of a range, fetching pages that are not cached."""
-        if length > MAX_PAGES * PAGE:
-            offsets = range(offset, offset + length, MAX_PAGES * PAGE)
+        if length > MAX_PAGES * PAGE_SIZE:
+            offsets = range(offset, offset + length, MAX_PAGES * PAGE_SIZE)
             stop = offset + length
-            return b"".join(self.read(n, min(MAX_PAGES * PAGE, stop - n)) for n in offsets)
+            return b"".join(self.read(n, min(MAX_PAGES * PAGE_SIZE, stop - n)) for n in offsets)
         with self._lock:
-            # get_cached marks cached pages as used, so that fetched ones do not evict them
+            # get_cached marks cached pages as used, so that the fetched pages do not evict them
             if (data := self.get_cached(offset, length)) is None:
                 self.fetch(offset, length)
                 data = self.get_cached(offset, length)
         if data is None:
-            raise FetchError(f"{length} bytes are more than is held of a file")
+            raise FetchError(f"{length} bytes are more than the cache of a file has")
         return data
 
-    def begin(self) -> None:
-        """Fetch the first pages of the file unless that has been done."""
+    def fetch_first_pages(self) -> None:
+        """Fetch the first pages of the file, unless they have been fetched."""
         with self._lock:
-            if not self._is_begun:
-                self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
-            self._is_begun = True
+            if not self._has_first_pages:
+                self.fetch(0, min(FIRST_PAGES * PAGE_SIZE, self.size))
+            self._has_first_pages = True
 
     def fetch(self, offset: int, length: int) -> None:
         """Fetch the missing pages of a range, and some pages after it."""
         with self._lock:
-            if missing := self.find_missing([(offset, length)]):
+            if missing := self.find_missing_pages([(offset, length)]):
                 self._fetch_runs(
                     [(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))]
                 )
@@ -246,26 +245,26 @@ class Blocks:
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch the missing pages of many ranges together.
 
-        Nothing is fetched if these are more pages than the largest block has.
+        Does nothing if there are more of them than the largest block has.
         """
         with self._lock:
-            missing = self.find_missing(ranges)
+            missing = self.find_missing_pages(ranges)
             if 0 < len(missing) <= MAX_PAGES:
                 self._fetch_runs(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
-        """Fetch pages, and about ``ahead`` more after them; return the number of fetched pages."""
+        """Fetch pages and about ``ahead`` pages after them; return the number of fetched pages."""
         with self._lock:
             runs = _join_pages(sorted(pages))
-            length = ahead // len(runs) * PAGE
-            more = self.find_missing((stop * PAGE, length) for _, stop in runs)
+            length = ahead // len(runs) * PAGE_SIZE
+            more = self.find_missing_pages((stop * PAGE_SIZE, length) for _, stop in runs)
             all_pages = {*pages, *more}
             self._fetch_runs(_join_pages(sorted(all_pages)))
             return len(all_pages)
 
-    def find_missing(self, ranges: Iterable[Range]) -> list[int]:
-        """Return the sorted pages of ranges that are not cached."""
-        last = -(-self.size // PAGE)
+    def find_missing_pages(self, ranges: Iterable[Range]) -> list[int]:
+        """Return the numbers of the pages of ranges that are not cached, sorted."""
+        last = -(-self.size // PAGE_SIZE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
         pages = {n for first, stop in bounds for n in range(first, min(stop, last))}
         return sorted(pages - self._pages.keys())
@@ -273,7 +272,7 @@ class Blocks:
     def _find_end_of_block(self, first: int, stop: int) -> int:
         """Return the stop page of the block to fetch for the pages ``first`` to ``stop``."""
         self._step = min(2 * self._step, MAX_PAGES) if first == self._next else MIN_PAGES
-        last = -(-self.size // PAGE)
+        last = -(-self.size // PAGE_SIZE)
         ahead = range(stop, min(first + self._step, last))
         end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
         # a short remainder of the file is fetched as well
@@ -283,7 +282,7 @@ class Blocks:
         return end
 
     def _fetch_runs(self, runs: list[tuple[int, int]]) -> None:
-        ranges = [(a * PAGE, min(b * PAGE, self.size) - a * PAGE) for a, b in runs]
+        ranges = [(a * PAGE_SIZE, min(b * PAGE_SIZE, self.size) - a * PAGE_SIZE) for a, b in runs]
         try:
             fetched = self._store.get_ranges(self.file, ranges)
         except StoreError as error:
@@ -294,13 +293,13 @@ class Blocks:
 
     def _store_pages(self, first: int, data: bytes) -> None:
         with memoryview(data) as view:
-            for number, begin in enumerate(range(0, len(data), PAGE), first):
-                self._pages[number] = bytes(view[begin : begin + PAGE])
+            for number, begin in enumerate(range(0, len(data), PAGE_SIZE), first):
+                self._pages[number] = bytes(view[begin : begin + PAGE_SIZE])
         while len(self._pages) > CACHED_PAGES:
             self._pages.popitem(last=False)
 
 
-class OutsideError(OSError):
+class SeekError(OSError):
     """Raised for a seek before the first byte of a file."""
 
 
@@ -333,8 +332,8 @@ class BlockFile(io.RawIOBase):
             whence
         ]
         if start + offset < 0:
-            # like other file objects, which zipfile expects for a short archive
-            raise OutsideError(f"there is no byte {start + offset}")
+            # an OSError as from other file objects, which zipfile expects for a short archive
+            raise SeekError(f"there is no byte {start + offset}")
         self._position = start + offset
         return self._position
 
@@ -355,11 +354,13 @@ class BlockFile(io.RawIOBase):
 
 def _find_pages(offset: int, length: int) -> tuple[int, int]:
     """Return the first and the stop page of a range."""
-    return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
+    return offset // PAGE_SIZE, -(
+        -(offset + length) // PAGE_SIZE
+    ) if length else offset // PAGE_SIZE
 
 
 def _join_pages(pages: list[int]) -> list[tuple[int, int]]:
-    """Join sorted pages that are near each other to ranges (start, stop)."""
+    """Join sorted pages that are near each other into ranges (start, stop)."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and page - runs[-1][1] <= NEAR_PAGES:

@@ -1,9 +1,9 @@
 """Versions of files in fsspec filesystems, and conditional writes, which expect a version.
 
-Object stores and memory have conditional writes. The filesystem of an object store has methods for
-the requests (see `ObjectVersions`). Before the first write, a server is tested: some servers ignore
-conditions, or do not check them atomically, so that the work of another writer would silently be
-lost.
+Object stores and memory support conditional writes. The filesystem of an object store has methods
+for the requests (see `ObjectVersions`). Before the first write, the server is tested: some servers
+ignore conditions, or do not check them atomically, so that data of another writer would be lost
+silently.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ContentVersions:
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
         """Return the reason why conditional writes next to a path are unsafe, or "" if safe."""
-        spoken = "/".join(sorted(find_protocols(filesystem)))
+        protocols = "/".join(sorted(find_protocols(filesystem)))
         return (
             f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
-            f"not for {spoken}"
+            f"not for {protocols}"
         )
 
     def check_conditions(self, filesystem: Any, path: str) -> None:
@@ -71,7 +71,7 @@ class ContentVersions:
         return self.check_and_write(filesystem, path, data, expected)
 
     def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Check the version, then write, which is not atomic; return the new version."""
+        """Check the version and then write, not atomically; return the new version."""
         filesystem.invalidate_cache()
         current = self.find_version(filesystem, path) if filesystem.isfile(path) else None
         if current != expected:
@@ -151,52 +151,55 @@ def find_protocols(filesystem: Any) -> set[str]:
 # ---------------------------------------------------------------------- object stores
 
 
-RACERS = 4
-"""Number of concurrent test writes with the same condition, one of which must succeed."""
+CONCURRENT_WRITES = 4
+"""Number of concurrent test writes with the same condition, of which one must succeed."""
 
-WRITER = "virtualdswriter"
-"""Metadata key of the ids of the write that created an object, and of the writes before it.
+WRITER_KEY = "virtualdswriter"
+"""Metadata key with the ids of the write that created an object, and of earlier writes.
 
 Azure does not accept hyphens in it, and some servers and proxies drop headers with underscores.
 """
-KNOWN_WRITES = 4
-"""Number of write ids in this metadata: after a lost response, other writers may already have
-replaced the version of this writer."""
+MAX_WRITE_IDS = 4
+"""Maximum number of write ids in this metadata.
 
-PROOF = ".virtualds-proof-"
-"""Prefix of the names of objects that test conditional writes."""
-GRACE = 24 * 3600.0
-"""Seconds after which such an object counts as left behind by a killed process."""
+There are several, because other writers may already have replaced the version of this writer if its
+response was lost.
+"""
 
-_PROVED: dict[tuple[str, str], str] = {}
+TEST_PREFIX = ".virtualds-proof-"
+"""Prefix of the names of test objects for conditional writes."""
+LEFTOVER_AGE = 24 * 3600.0
+"""Seconds after which a test object is considered left behind by a killed process."""
+
+_UNSAFE_REASONS: dict[tuple[str, str], str] = {}
 """The reason why conditional writes are unsafe, or "", by endpoint and bucket."""
-_PROVING: dict[tuple[int, str, str], threading.Lock] = {}
+_TEST_LOCKS: dict[tuple[int, str, str], threading.Lock] = {}
 
 
 class FileVersion(str):
-    """The id of a version of a file, with the ids of the writes that led to it, latest first."""
+    """The id of a version of a file, with the ids of the latest writes, the last one first."""
 
     writes: tuple[str, ...] = ()
     is_replaced = False
-    """Whether another writer has already replaced it, so that its id is not known."""
+    """Whether another writer has already replaced it, so that its id is unknown."""
 
     @classmethod
-    def of(cls, name: str, writer: str | None) -> FileVersion:
-        """Create a version from its id and the value of `WRITER`."""
+    def from_writer(cls, name: str, writer: str | None) -> FileVersion:
+        """Create a version from its id and the metadata under `WRITER_KEY`."""
         version = cls(name)
         version.writes = tuple((writer or "").split())
         return version
 
     @classmethod
     def replaced(cls, write: str) -> FileVersion:
-        """Create the version of a write that other writers have replaced."""
+        """Create the version of a write that has been replaced by other writers."""
         version = cls(f"replaced {write}")
         version.is_replaced = True
         return version
 
 
 class ConditionFailedError(ChangedError):
-    """Raised if the server rejected a write because its condition was false."""
+    """Raised if the server rejected a write whose condition was false."""
 
 
 class UnknownConditionError(OSError):
@@ -211,16 +214,16 @@ class ObjectVersions(ContentVersions):
 
     - ``find_bucket(path)`` returns the endpoint of the server, and the bucket or container.
     - ``read_version(path)`` returns the bytes and their `FileVersion`.
-    - ``find_writer(path)`` returns the `WRITER`, or None, and the version.
+    - ``find_writer(path)`` returns the metadata under `WRITER_KEY`, or None, and the version.
     - ``put_object(path, data)`` writes unconditionally, and returns the new version.
-    - ``put_conditionally(path, data, expected, writer)`` writes, with `WRITER` in the metadata, if
-      the object has the version ``expected``, or if that is None, does not exist. A server may
-      report that this is false (`ConditionFailedError`), or that it does not support conditions
-      (`UnknownConditionError`).
+    - ``put_conditionally(path, data, expected, writer)`` writes if the object has the
+      version ``expected``, or if that is None, does not exist. ``writer`` is stored under
+      `WRITER_KEY`. Raises `ConditionFailedError` if the condition is false, and
+      `UnknownConditionError` if the server does not support conditions.
     - ``list_times(prefix)`` returns the modification times by path, in seconds since 1970.
     - ``remove(paths)`` deletes objects, ignoring those that no longer exist.
 
-    Its attribute ``conditions`` has the names, in the protocol, of the conditions for creating an
+    Its attribute ``conditions`` has the names in the protocol of the conditions for creating an
     object and for replacing a version.
     """
 
@@ -241,24 +244,24 @@ class ObjectVersions(ContentVersions):
         """Return the reason why conditional writes are unsafe, or ""; test each bucket once."""
         endpoint, bucket = filesystem.find_bucket(path)
         # by process, since a forked child cannot acquire a lock that its parent held
-        with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
-            if (endpoint, bucket) not in _PROVED:
+        with _TEST_LOCKS.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
+            if (endpoint, bucket) not in _UNSAFE_REASONS:
                 folder = path.rstrip("/").rpartition("/")[0] or bucket
-                broken = self._find_broken_condition(filesystem, f"{folder}/")
-                reason = f"the server at {endpoint} does not keep conditional writes: {broken}"
-                _PROVED[endpoint, bucket] = reason if broken else ""
-        return _PROVED[endpoint, bucket]
+                failure = self._find_broken_condition(filesystem, f"{folder}/")
+                reason = f"the server at {endpoint} does not keep conditional writes: {failure}"
+                _UNSAFE_REASONS[endpoint, bucket] = reason if failure else ""
+        return _UNSAFE_REASONS[endpoint, bucket]
 
     def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
         """Test conditional writes of new objects in a folder; return what went wrong, or ""."""
         # remove test objects of killed processes, if the user may list and delete objects
         with suppress(*list_store_errors()):
-            times = filesystem.list_times(folder + PROOF)
-            old = [path for path, written in times.items() if written < time.time() - GRACE]
+            times = filesystem.list_times(folder + TEST_PREFIX)
+            old = [path for path, written in times.items() if written < time.time() - LEFTOVER_AGE]
             self.remove(filesystem, old)
-        paths = [f"{folder}{PROOF}{secrets.token_hex(16)}" for _ in range(2)]
+        paths = [f"{folder}{TEST_PREFIX}{secrets.token_hex(16)}" for _ in range(2)]
         try:
-            return self._find_wrong_write(filesystem, *paths)
+            return self._test_two_objects(filesystem, *paths)
         except UnknownConditionError as error:
             return f"it does not know them ({error})"
         finally:
@@ -266,37 +269,39 @@ class ObjectVersions(ContentVersions):
             with suppress(*list_store_errors()):
                 self.remove(filesystem, paths)
 
-    def _find_wrong_write(self, filesystem: Any, path: str, other: str) -> str:
-        """Test writes of two new objects; return a description of the first wrong result, or ""."""
+    def _test_two_objects(self, filesystem: Any, path: str, other: str) -> str:
+        """Test writes of two new objects; return a description of the first failure, or ""."""
         create, replace = filesystem.conditions
-        refuses = "it refused a write whose condition was true"
+        rejected = "it refused a write whose condition was true"
         [first] = self._write_concurrently(filesystem, [(path, None)])
         if first is None:
-            return refuses
+            return rejected
         overwritten, missing = self._write_concurrently(filesystem, [(path, None), (other, first)])
         if overwritten:
             return f"it replaced an object in spite of {create}"
         if missing:
             return f"it wrote an object that did not exist, in spite of {replace}"
-        results = self._write_concurrently(filesystem, [(other, None), (path, first)] * RACERS)
+        results = self._write_concurrently(
+            filesystem, [(other, None), (path, first)] * CONCURRENT_WRITES
+        )
         for versions, condition in ((results[::2], create), (results[1::2], replace)):
-            if versions.count(None) != RACERS - 1:
-                several = f"of writes at the same time it made several, in spite of {condition}"
-                return several if any(versions) else refuses
+            if versions.count(None) != CONCURRENT_WRITES - 1:
+                message = f"of writes at the same time it made several, in spite of {condition}"
+                return message if any(versions) else rejected
         [late] = self._write_concurrently(filesystem, [(path, first)])
         return f"it replaced an object that had changed, in spite of {replace}" if late else ""
 
     def _write_concurrently(
         self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
     ) -> list[str | None]:
-        """Write objects conditionally at the same time; return new versions, or None if rejected.
+        """Write objects conditionally and concurrently; return versions, None for rejected writes.
 
         Some servers check a condition at the start of a request, and write at its end.
         """
 
         def write(target: tuple[str, str | None]) -> str | BaseException | None:
             try:
-                # equal sizes, since servers must not distinguish versions by size and time
+                # of equal size, to find servers that distinguish versions only by size and time
                 return self._write_if(filesystem, target[0], secrets.token_bytes(32), target[1])
             except ChangedError:
                 return None
@@ -307,7 +312,7 @@ class ObjectVersions(ContentVersions):
             results = dict(enumerate(pool.map(write, writes)))
         written = {writes[number][0] for number, new in results.items() if isinstance(new, str)}
         for number, result in results.items():
-            # a server may reject other writes of an object with an error while one is in progress
+            # while one write is in progress, a server may answer others with an error
             if isinstance(result, BaseException) and writes[number][0] not in written:
                 raise result
         return [result if isinstance(result, str) else None for result in results.values()]
@@ -323,21 +328,23 @@ class ObjectVersions(ContentVersions):
             raise ChangedError(f"{url}: was changed by another writer")
         write = secrets.token_hex(16)
         earlier = expected.writes if isinstance(expected, FileVersion) else ()
-        writer = " ".join([write, *earlier][:KNOWN_WRITES])
+        writer = " ".join([write, *earlier][:MAX_WRITE_IDS])
         try:
-            return FileVersion.of(
+            return FileVersion.from_writer(
                 filesystem.put_conditionally(path, data, expected, writer), writer
             )
         except ConditionFailedError:
-            # a request without a response is repeated: the first may have succeeded, and other
-            # writers may have replaced its version
+            # an earlier attempt whose response was lost may have succeeded, and other writers may
+            # have replaced its version
             with suppress(FileNotFoundError):
                 current, version = filesystem.find_writer(path)
                 writes = (current or "").split()
                 if write in writes:
-                    is_last = writes[0] == write
+                    is_current = writes[0] == write
                     return (
-                        FileVersion.of(version, writer) if is_last else FileVersion.replaced(write)
+                        FileVersion.from_writer(version, writer)
+                        if is_current
+                        else FileVersion.replaced(write)
                     )
             raise
         finally:
@@ -359,11 +366,15 @@ class ObjectVersions(ContentVersions):
 
 # ---------------------------------------------------------------------- choice by filesystem
 
-_ANY_OTHER, _IN_MEMORY, _IN_OBJECTS = ContentVersions(), MemoryVersions(), ObjectVersions()
+_CONTENT_VERSIONS, _MEMORY_VERSIONS, _OBJECT_VERSIONS = (
+    ContentVersions(),
+    MemoryVersions(),
+    ObjectVersions(),
+)
 
 
 def find_versioning(filesystem: Any) -> ContentVersions:
     """Return the `ContentVersions` object for the files of a filesystem."""
     if hasattr(filesystem, "put_conditionally"):
-        return _IN_OBJECTS
-    return _IN_MEMORY if "memory" in find_protocols(filesystem) else _ANY_OTHER
+        return _OBJECT_VERSIONS
+    return _MEMORY_VERSIONS if "memory" in find_protocols(filesystem) else _CONTENT_VERSIONS

@@ -1,8 +1,8 @@
-"""Write leases: concurrent writers of a folder with fixed file names, by conditional writes.
+"""Write leases for concurrent writers of a folder with fixed file names, by conditional writes.
 
 The marker is the file that readers open first. A writer first replaces it by a fence, a marker with
 its own id, which locks out all earlier writers. Then it writes the other files, and finally the
-final marker. Decision 15 explains why that is safe, and why one of many writers always finishes.
+new marker. Decision 15 explains why this is safe, and why one of many writers always finishes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
 WAIT_SECONDS = 1.0
-"""Seconds for which other writers respect a fence, whose writer may have been killed."""
+"""Seconds for which other writers respect a fence that displaced no other."""
 MAX_WAIT = 300.0
-"""Maximum seconds for which a fence is respected, however many fences it displaced."""
+"""Maximum seconds for which a fence is respected."""
 PAUSE = 0.02
 """Maximum seconds between two checks of a fence."""
 
 
 class ReadMarker(NamedTuple):
-    """A marker, its version, and the number of fences in a row that the next fence displaces."""
+    """A marker, its version, and how many fences in a row the next fence displaces."""
 
     data: bytes
     version: str
@@ -80,7 +80,7 @@ class WriteLease:
         self._store = find_store(root)
         self._version = version
         self._store.check_conditions(root, options)
-        # looked up before the fence is written, which then proves all of them current
+        # looked up before the fence is written: if that succeeds, they are current
         self._versions = {
             path: self._store.find_version(f"{root}/{path}", self._options) for path in files
         }
@@ -140,20 +140,20 @@ def create_folder(
     store = find_store(root)
     store.check_conditions(root, options)
     # list files before reading the marker, since a writer writes its marker first
-    files_there = store.list_files(root, options)
+    existing_files = store.list_files(root, options)
     current = None
     with suppress(FileNotFoundError):
         current = read_marker(f"{root}/{marker}", options, count_displaced)
-    if (current and not is_claim(current.data)) or (files_there and not current):
+    if (current and not is_claim(current.data)) or (existing_files and not current):
         raise make_exists_error(root)
-    fence = WriteLease(root, marker, options, current.version if current else None, ())
+    lease = WriteLease(root, marker, options, current.version if current else None, ())
     displaced = current.displaced if current else 0
-    fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}","displaced":{displaced}}}'.encode())
+    lease.replace_marker(CLAIM + f'"{secrets.token_hex(16)}","displaced":{displaced}}}'.encode())
     for path, data in files:
         if path == marker:
-            fence.replace_marker(data)
+            lease.replace_marker(data)
         else:
-            fence.put(path, data)
+            lease.put(path, data)
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def explain_vanished_files(is_unchanged: Callable[[], bool], url: str) -> Iterat
 
 
 def make_conflict_error(url: str) -> ConflictError:
-    """Return the error of a writer that another writer has overtaken."""
+    """Return the error for a writer if another writer was faster."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "
         f"and write again, as to_manifest(conflict='retry') does"

@@ -26,7 +26,7 @@ from virtualds.importing import format_install_command, import_object
 from virtualds.options import get_options
 from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.conditional import PROOF, create, find_versioning
+from virtualds.stores.conditional import TEST_PREFIX, create, find_versioning
 from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
@@ -34,9 +34,9 @@ from virtualds.stores.requests import (
     Request,
     Response,
     RetriesExhausted,
-    cause_of,
     check_small,
     check_whole_response,
+    choose_cause,
     find_failure,
     limit_time,
     may_be_expired,
@@ -56,33 +56,35 @@ from virtualds.streams import gunzip
 from virtualds.urls import host_of, kind_of
 
 # ---------------------------------------------------------------------- credentials
-# Credentials that expire are returned by a function, which is called again when they do.
+# A function that returns credentials, which is called again when they expire.
 #
-# A user passes it as ``storage_options={"credentials": function}``. It returns options of fsspec,
-# such as ``key``, ``secret`` and ``token``. Options are never written into a set; a function is
+# A user passes it as ``storage_options={"credentials": function}``. It returns fsspec options, such
+# as ``key``, ``secret`` and ``token``. Options are never written into a set; the function is
 # pickled for workers, and each process calls it.
 
 
-OPTION = "credentials"
+CREDENTIALS_OPTION = "credentials"
 
-MARGIN = 300.0
-"""Seconds before expiry at which credentials are renewed, but at most half of their lifetime."""
+RENEWAL_MARGIN = 300.0
+"""Seconds before expiry at which credentials are renewed, at most half of their lifetime."""
 
-NAMES = {
+CREDENTIAL_NAMES = {
     **dict.fromkeys(("accesskeyid", "awsaccesskeyid", "accesskey"), "key"),
     **dict.fromkeys(("secretaccesskey", "awssecretaccesskey", "secretkey"), "secret"),
     **dict.fromkeys(("sessiontoken", "awssessiontoken"), "token"),
     **dict.fromkeys(("expiration", "expiresat", "expirytime", "expires"), "expiration"),
 }
-"""Names of credentials in fsspec, by those of AWS, earthaccess, obstore and botocore (in lower case
-without underscores)."""
+"""Names of credentials in fsspec, by their names in AWS, earthaccess, obstore and botocore.
+
+These are in lower case, without underscores.
+"""
 
 MAX_CREDENTIALS = 64
-"""Maximum number of functions whose credentials are cached."""
+"""Maximum number of credential functions whose results are cached."""
 
 
 RETRY_SECONDS = 60.0
-"""Seconds until a function is called again after its new credentials were rejected as well."""
+"""Seconds until a function is called again if its new credentials were rejected as well."""
 
 
 class Credentials(NamedTuple):
@@ -90,7 +92,7 @@ class Credentials(NamedTuple):
 
     options: dict[str, Any]
     until: float
-    refused: bool = False
+    is_rejected: bool = False
 
 
 _CREDENTIALS: dict[Hashable, Credentials] = {}
@@ -105,17 +107,17 @@ def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
     >>> resolve_options({"credentials": lambda: {"accessKeyId": "me"}, "use_ssl": False})["key"]
     'me'
     """
-    if options is None or (grant := get_credentials(options)) is None:
+    if options is None or (credentials := get_credentials(options)) is None:
         return StorageOptions.of(options)
-    other_options = {name: value for name, value in options.items() if name != OPTION}
-    return StorageOptions(other_options | grant.options)
+    other_options = {name: value for name, value in options.items() if name != CREDENTIALS_OPTION}
+    return StorageOptions(other_options | credentials.options)
 
 
 def get_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
     """Return the current credentials of the function in options, or None without a function."""
-    if not options or OPTION not in options:
+    if not options or CREDENTIALS_OPTION not in options:
         return None
-    function = options[OPTION]
+    function = options[CREDENTIALS_OPTION]
     if not callable(function):
         raise AccessError(
             f"storage_options: credentials is of type {type(function).__name__}; give a function "
@@ -126,7 +128,7 @@ def get_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
     with _get_lock():
         credentials = _CREDENTIALS.get(key)
         if credentials is None or time.time() >= credentials.until:
-            credentials = _call(function)
+            credentials = _call_credential_function(function)
             _CREDENTIALS.pop(key, None)
             while len(_CREDENTIALS) >= MAX_CREDENTIALS:
                 del _CREDENTIALS[next(iter(_CREDENTIALS))]
@@ -134,13 +136,15 @@ def get_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
     return credentials
 
 
-def renew(function: Any, used: Credentials, error: BaseException, *, is_new: bool) -> bool:
-    """Discard credentials that an error shows to be expired; return whether to retry the request.
+def discard_expired(
+    function: Any, used: Credentials, error: BaseException, *, is_new: bool
+) -> bool:
+    """Discard expired credentials after an error; return whether to retry the request.
 
-    The function is called once, however many requests fail at the same time. If new credentials are
-    rejected as well (``is_new``), they are kept for a while.
+    Of concurrent requests that fail, only the first discards them. If new credentials are rejected
+    as well (``is_new``), they are kept for a while.
     """
-    if used.refused or not may_be_expired(error):
+    if used.is_rejected or not may_be_expired(error):
         return False
     key = _make_function_key(function)
     with _get_lock():
@@ -148,11 +152,11 @@ def renew(function: Any, used: Credentials, error: BaseException, *, is_new: boo
             del _CREDENTIALS[key]
             if is_new:
                 until = min(used.until, time.time() + RETRY_SECONDS)
-                _CREDENTIALS[key] = used._replace(refused=True, until=until)
+                _CREDENTIALS[key] = used._replace(is_rejected=True, until=until)
     return not is_new
 
 
-def _call(function: Callable[[], Any]) -> Credentials:
+def _call_credential_function(function: Callable[[], Any]) -> Credentials:
     try:
         result = function()
     except Exception as error:
@@ -163,9 +167,11 @@ def _call(function: Callable[[], Any]) -> Credentials:
             f"the function credentials of storage_options returned {type(result).__name__} without "
             f"options; let it return a dict, such as one of key, secret, token and expiration"
         )
-    option_names = [NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in result]
+    option_names = [
+        CREDENTIAL_NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in result
+    ]
     options = dict(zip(option_names, result.values(), strict=True))
-    # a datetime, ISO 8601, or seconds
+    # a datetime, a string (ISO 8601), or seconds since 1970
     if (end := options.pop("expiration", None)) is None:
         return Credentials(options, float("inf"))
     if isinstance(end, str):
@@ -173,34 +179,35 @@ def _call(function: Callable[[], Any]) -> Credentials:
     if isinstance(end, datetime):
         end = (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp()
     now = time.time()
-    return Credentials(options, float(max(end - MARGIN, now + (end - now) / 2)))
+    return Credentials(options, float(max(end - RENEWAL_MARGIN, now + (end - now) / 2)))
 
 
 def _make_function_key(function: Any) -> Hashable:
-    """Return a hashable key, equal for equal functions, such as unpickled copies of a `partial`."""
+    """Return a hashable key, which is equal for unpickled copies of a `partial`."""
     if isinstance(function, partial):
-        name = (function.func, function.args, tuple(sorted(function.keywords.items())))
+        key = (function.func, function.args, tuple(sorted(function.keywords.items())))
         try:
-            hash(name)
+            hash(key)
         except TypeError:
             return function
-        return name
+        return key
     return function  # type: ignore[no-any-return]
 
 
 def _get_lock() -> threading.Lock:
-    # a forked child has its own: threads of the parent do not release the child's copy
+    # by process, since no thread of a forked child would release a copy that the parent had
+    # acquired
     return _LOCKS.setdefault(os.getpid(), threading.Lock())
 
 
 # ---------------------------------------------------------------------- HTTP sessions
-# HTTP sessions for fsspec, without a limit of connections.
+# HTTP sessions for fsspec, without a limit on connections.
 #
 # After a redirect to another host, headers, cookies and credentials are not sent, except for
 # headers to the hosts in ``storage_options={"trusted_hosts": [...]}``.
 
 
-OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
+SAFE_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
 """Headers (in lower case) without information about the user."""
 
 
@@ -208,7 +215,7 @@ class LoginPageError(PermissionError):
     """Raised if a server redirects to a web page of another host, such as a login page."""
 
 
-def check_no_login(response: Any) -> None:
+def check_not_login_page(response: Any) -> None:
     """Raise `LoginPageError` if a response is a web page of another host than the requested one."""
     requested_url = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and requested_url.origin() != response.url.origin():
@@ -217,11 +224,11 @@ def check_no_login(response: Any) -> None:
         )
 
 
-def add_own_session(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of the HTTP filesystem with a function that opens our sessions.
+def add_session(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the HTTP filesystem with a function that opens sessions.
 
-    ``get_client`` of the user is kept. The defaults of aiohttp have a limit of 100 connections, and
-    of 5 minutes per file.
+    ``get_client`` of the user is kept. By default, aiohttp has a limit of 100 connections, and of 5
+    minutes per file.
     """
     from fsspec.config import conf
 
@@ -230,8 +237,8 @@ def add_own_session(options: dict[str, Any]) -> dict[str, Any]:
     if "get_client" in options:
         return options
     if not options:
-        # without secrets, redirects need no checks, which take a sixth of the time of a request
-        return {"get_client": partial(_open_session, is_watched=False)}
+        # without secrets, skip the checks of redirects, which take a sixth of the time of a request
+        return {"get_client": partial(_open_session, checks_redirects=False)}
     trusted = _to_origins(options.get("trusted_hosts") or ())
     options = {name: value for name, value in options.items() if name != "trusted_hosts"}
     client = dict(options.get("client_kwargs") or {})
@@ -277,17 +284,17 @@ def _open_session(
     loop: Any,
     trusted: tuple[str, ...] = (),
     secrets: tuple[tuple[str, str], ...] = (),
-    is_watched: bool = True,
+    checks_redirects: bool = True,
     **options: Any,
 ) -> Any:
     """Return a future of a session, which fsspec awaits in its event loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
     redirects = TraceConfig()
-    redirects.on_request_redirect.append(_restrict_to_host)
+    redirects.on_request_redirect.append(_remove_user_headers)
     # `virtualds.stores.requests` limits the total time of a response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
-    settings_of_session: dict[str, Any] = {"timeout": timeout}
+    defaults: dict[str, Any] = {"timeout": timeout}
 
     async def add_secrets(request: Any, handler: Any) -> Any:
         # restore the headers that a redirect removed
@@ -296,18 +303,18 @@ def _open_session(
         return await handler(request)
 
     if trusted:
-        settings_of_session["middlewares"] = (add_secrets,)
+        defaults["middlewares"] = (add_secrets,)
     if "connector" not in options:
-        settings_of_session["connector"] = TCPConnector(limit=0)
-    traces = [*([redirects] if is_watched else ()), *options.pop("trace_configs", ())]
-    # aiohttp must not decompress a response, whose ranges would differ from those of the file
-    settings = {**settings_of_session, "auto_decompress": False, **options, "trace_configs": traces}
+        defaults["connector"] = TCPConnector(limit=0)
+    traces = [*([redirects] if checks_redirects else ()), *options.pop("trace_configs", ())]
+    # ranges are ranges of the bytes as sent, so aiohttp must not decompress them
+    settings = {**defaults, "auto_decompress": False, **options, "trace_configs": traces}
     future = loop.create_future()
     future.set_result(ClientSession(**settings))
     return future
 
 
-async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
+async def _remove_user_headers(session: Any, context: Any, redirect: Any) -> None:
     """Remove the user's headers from a request that is redirected to another host.
 
     ``redirect.headers`` is the mapping that aiohttp uses for all requests of a call.
@@ -321,7 +328,7 @@ async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
     except ValueError:
         is_same_origin = False
     if not is_same_origin:
-        for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
+        for name in {name for name in redirect.headers if name.lower() not in SAFE_HEADERS}:
             del redirect.headers[name]
 
 
@@ -330,7 +337,7 @@ async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
 
 T = TypeVar("T")
 
-FILESYSTEM = "filesystem"
+FILESYSTEM_OPTION = "filesystem"
 """Name of the option with an fsspec filesystem to use."""
 
 
@@ -343,17 +350,21 @@ def use_filesystem(
 ) -> T:
     """Call ``work`` with the filesystem of a url and the path in it, and return the result.
 
-    ``retries`` is whether the filesystem itself repeats failed requests. ``work`` is repeated once
-    if credentials of a function have expired.
+    ``retries`` is whether the filesystem itself retries failed requests. ``work`` is called again
+    if credentials from a function have expired.
     """
     for is_new in (False, True):
         used = get_credentials(options)
         try:
             return work(*find_filesystem(url, options, retries=retries))
         except list_store_errors() as error:
-            if not options or not used or not renew(options[OPTION], used, error, is_new=is_new):
+            if (
+                not options
+                or not used
+                or not discard_expired(options[CREDENTIALS_OPTION], used, error, is_new=is_new)
+            ):
                 raise
-    raise AssertionError("credentials are renewed once")
+    raise AssertionError("new credentials are not discarded")
 
 
 def find_filesystem(
@@ -361,18 +372,18 @@ def find_filesystem(
 ) -> tuple[Any, str]:
     """Return the fsspec filesystem of a url, and the path in it."""
     options = resolve_options(options)
-    if options and FILESYSTEM in options:
+    if options and FILESYSTEM_OPTION in options:
         if len(options) > 1:
-            other = min(options.keys() - {FILESYSTEM})
+            other_option = min(options.keys() - {FILESYSTEM_OPTION})
             raise UnsupportedError(
-                f"{url}: storage_options have a filesystem, and {other!r} beside it; give that to "
-                f"the filesystem"
+                f"{url}: storage_options have a filesystem, and {other_option!r} beside it; give "
+                "that to the filesystem"
             )
-        filesystem = options[FILESYSTEM]
+        filesystem = options[FILESYSTEM_OPTION]
         return filesystem, filesystem._strip_protocol(url)
     kind = kind_of(url)
     try:
-        if kind in _INSTALLS and "::" not in url:
+        if kind in _INSTALL_COMMANDS and "::" not in url:
             filesystem = _make_filesystem(
                 os.getpid(), host_of(url), options, retries, _read_environment(kind)
             )
@@ -382,7 +393,7 @@ def find_filesystem(
 
         return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        install = _INSTALLS.get(kind) if isinstance(error, ImportError) else None
+        install = _INSTALL_COMMANDS.get(kind) if isinstance(error, ImportError) else None
         advice = f"; {install}" if install else ""
         raise StoreError(f"{error}{advice}") from error
 
@@ -400,8 +411,10 @@ _READ_FROM_ENVIRONMENT = {
     ),
     "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"),
 }
-"""Environment variables by which libraries reach a bucket. They are part of the key of the cache,
-so that a variable that is set after an error counts."""
+"""Environment variables that libraries use to access a bucket.
+
+They are part of the cache key, so that a variable that is set after an error takes effect.
+"""
 
 
 def _read_environment(kind: str) -> tuple[str | None, ...]:
@@ -416,58 +429,58 @@ def _make_filesystem(
     retries: bool,
     environment: tuple[str | None, ...],
 ) -> Any:
-    """Create the filesystem of a host or bucket, cached by process and environment."""
+    """Create the filesystem of a host or bucket; it is cached by process and environment."""
     kind, storage_options = kind_of(root_url), dict(options or {})
     if kind in ("http", "https"):
         import fsspec
 
-        return fsspec.filesystem(kind, **add_own_session(storage_options))
+        return fsspec.filesystem(kind, **add_session(storage_options))
     if kind == "gs":
-        # import first, so that an error names gcsfs, not a library that it needs
+        # import it first, so that an error names gcsfs, not one of its dependencies
         import_module("gcsfs")
-    return import_object(_OURS[kind])(root_url, storage_options, retries=retries)
+    return import_object(_FACTORIES[kind])(root_url, storage_options, retries=retries)
 
 
-_OURS = {
+_FACTORIES = {
     **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_object_files"),
     "gs": "virtualds.stores.google_files:make_google_files",
 }
-"""Functions that create a filesystem, by kind of store, in modules that need an extra."""
+"""Functions that create a filesystem, by kind of store; their modules need optional libraries."""
 
-_INSTALLS = {
+_INSTALL_COMMANDS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),
     **{
         kind: format_install_command(extra)
         for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))
     },
 }
-"""Command that installs the library, by kind of store."""
+"""Commands that install the library, by kind of store."""
 
 
 # ---------------------------------------------------------------------- byte ranges
 # Byte ranges, with the etag and the size of the file if the response has them.
 #
-# fsspec's own method returns only bytes. So for HTTP and object stores, requests are sent here, in
-# the session of their filesystem.
+# The method of fsspec returns only bytes. So for HTTP and object stores, requests are sent here, in
+# the session of the filesystem.
 
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def fetch(filesystem: Any, path: str, *range_: int, begins: bool = False) -> Response:
+def fetch(filesystem: Any, path: str, *range_: int, is_head: bool = False) -> Response:
     """Fetch a range (offset, length) of a file, or the whole file, with one request.
 
-    With ``begins``, the first bytes of a file are returned even if the server does not support
-    ranges; the size of the response is then None.
+    With ``is_head``, the first bytes of a file are returned even if the server does not support
+    range requests; the size of the response is then None.
     """
     if hasattr(filesystem, "fetch_range"):
-        from_objects: Response = filesystem.fetch_range(path, *range_)
-        return from_objects
+        response: Response = filesystem.fetch_range(path, *range_)
+        return response
     if hasattr(filesystem, "encode_url"):
         from fsspec.asyn import sync
 
-        from_http: Response = sync(filesystem.loop, _fetch_http, filesystem, path, range_, begins)
-        return from_http
+        response = sync(filesystem.loop, _fetch_http, filesystem, path, range_, is_head)
+        return response
     if not range_:
         return Response(bytes(call_with_timeout(filesystem, "cat_file", path)))
     begin, stop = range_[0], sum(range_)
@@ -479,22 +492,22 @@ def fetch(filesystem: Any, path: str, *range_: int, begins: bool = False) -> Res
     return Response(bytes(data))
 
 
-def get_beginning(filesystem: Any, path: str, length: int) -> Response | None:
+def fetch_head(filesystem: Any, path: str, length: int) -> Response | None:
     """Fetch the first bytes and the size of a file; None if that takes more than one request."""
     has_size = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
-    return fetch(filesystem, path, 0, length, begins=True) if has_size else None
+    return fetch(filesystem, path, 0, length, is_head=True) if has_size else None
 
 
-def call_with_timeout(filesystem: Any, verb: str, path: str) -> Any:
+def call_with_timeout(filesystem: Any, method_name: str, path: str) -> Any:
     """Call a method of a filesystem within the time limit of a request."""
     # a wrapper may claim to be asynchronous even if the wrapped filesystem is not
     if not getattr(filesystem, "fs", filesystem).async_impl:
-        return getattr(filesystem, verb)(path)
+        return getattr(filesystem, method_name)(path)
     from fsspec.asyn import sync
 
     async def call() -> Any:
         async with limit_time():
-            return await getattr(filesystem, f"_{verb}")(path)
+            return await getattr(filesystem, f"_{method_name}")(path)
 
     return sync(filesystem.loop, call)
 
@@ -503,54 +516,54 @@ def call_with_timeout(filesystem: Any, verb: str, path: str) -> Any:
 
 
 async def _fetch_http(
-    filesystem: Any, path: str, range_: tuple[int, ...], begins: bool
+    filesystem: Any, path: str, range_: tuple[int, ...], is_head: bool
 ) -> Response:
     session = await filesystem.set_session()
     session_options = {"raise_for_status": False, **filesystem.kwargs}
-    # headers of a request override those of the session
+    # headers of the request override those of the session
     headers = {**session_options.get("headers", {}), "Accept-Encoding": "identity"}
     if range_:
         headers["Range"] = f"bytes={range_[0]}-{sum(range_) - 1}"
     request_options = {**session_options, "headers": headers, "auto_decompress": False}
-    async with limit_time() as pace:
+    async with limit_time() as deadline:
         response = await session.get(filesystem.encode_url(path), **request_options)
         try:
-            # not raise_for_status=True of aiohttp, whose error does not have the redirects
+            # with raise_for_status=True, errors of aiohttp would not contain the redirects
             response.raise_for_status()
-            check_no_login(response)
-            limit = _check_response(response, *range_, begins=begins) if range_ else None
-            data = await pace.gather(response.content.iter_any(), limit)
+            check_not_login_page(response)
+            max_bytes = _check_response(response, *range_, is_head=is_head) if range_ else None
+            data = await deadline.gather(response.content.iter_any(), max_bytes)
         finally:
-            # stop the server from sending the rest
+            # so that the server does not send the rest
             response.close()
     etag = response.headers.get(getattr(filesystem, "version_header", "ETag"))
-    if limit is not None:
-        if len(data) < limit:
+    if max_bytes is not None:
+        if len(data) < max_bytes:
             raise IncompleteResponse(f"the server sent {len(data)} bytes of an unknown number")
         return Response(data, etag)
     if not range_:
         # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
-        if _find_encoding(response, "gzip", "x-gzip"):
+        if _check_encoding(response, "gzip", "x-gzip"):
             data = await asyncio.to_thread(gunzip, data)
         return Response(data, etag, len(data))
     range_sent = _CONTENT_RANGE.match(_get_content_range(response) or "")
     if range_sent is None:
         return Response(data[range_[0] : sum(range_)], etag, len(data))
-    if len(data) != (promised := int(range_sent[2]) + 1 - int(range_sent[1])):
-        raise IncompleteResponse(f"the server sent {len(data)} of {promised} bytes")
+    if len(data) != (expected := int(range_sent[2]) + 1 - int(range_sent[1])):
+        raise IncompleteResponse(f"the server sent {len(data)} of {expected} bytes")
     return Response(data, etag, None if range_sent[3] == "*" else int(range_sent[3]))
 
 
-def _check_response(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
+def _check_response(response: Any, offset: int, length: int, *, is_head: bool) -> int | None:
     """Check the headers of a response; return the number of bytes to read, or None for all.
 
-    Without Content-Range, the body is the whole file (RFC 9110, section 14.4), of which with
-    ``begins`` only the first bytes are read.
+    Without Content-Range, the body is the whole file (RFC 9110, section 14.4). With ``is_head``,
+    only its first bytes are read.
     """
-    _find_encoding(response)
+    _check_encoding(response)
     content_range, size = _get_content_range(response), response.content_length
     if content_range is None:
-        if begins and (size is None or size > length):
+        if is_head and (size is None or size > length):
             return length
         check_small(size)
     elif (match := _CONTENT_RANGE.match(content_range)) is None or int(match[1]) != offset:
@@ -558,18 +571,18 @@ def _check_response(response: Any, offset: int, length: int, *, begins: bool) ->
     return None
 
 
-def _find_encoding(response: Any, *known: str) -> str:
-    """Return the compression of a response, one of ``known``, or "" if it is not compressed.
+def _check_encoding(response: Any, *supported: str) -> str:
+    """Return the compression of a response, one of ``supported``, or "" if it has none.
 
-    Raises an error for other compressions, since ranges would not be those of the file.
+    Raises an error for other compressions, since ranges would not be ranges of the file.
     """
     encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
-    if encoding not in ("", "identity", *known):
+    if encoding not in ("", "identity", *supported):
         raise StoreError(
             f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
             f"asked not to; serve it uncompressed, or copy it to local disk"
         )
-    return encoding if encoding in known else ""
+    return encoding if encoding in supported else ""
 
 
 def _get_content_range(response: Any) -> str | None:
@@ -589,16 +602,16 @@ REPORTED_ERRORS = (
     FileExistsError,
     NotImplementedError,
 )
-"""Errors that are raised unchanged, because they are complete or callers catch them."""
+"""Errors that are raised unchanged, because their message is complete or callers catch them."""
 
-MODIFIED = (
+MTIME_KEYS = (
     *("mtime", "LastModified", "Last-Modified", "last_modified"),
     *("updated", "modified", "created"),
 )
-"""Keys of the modification time in fsspec's info dicts; ``created`` is that of immutable files."""
+"""Keys of the modification time in fsspec's info dicts; immutable files have only ``created``."""
 
-INFO_VERSIONS = ("ETag", "generation", "etag")
-"""Keys of the version in fsspec's info dicts; Google has two kinds of etags."""
+VERSION_KEYS = ("ETag", "generation", "etag")
+"""Keys of the version in fsspec's info dicts; for Google, prefer the generation to the etag."""
 
 _SEMAPHORES: dict[tuple[int, str, int], threading.Semaphore] = {}
 """Semaphores for concurrent requests, by process, host and limit."""
@@ -607,7 +620,7 @@ _SEMAPHORES: dict[tuple[int, str, int], threading.Semaphore] = {}
 class FsspecStore(Store):
     """The files of any fsspec filesystem."""
 
-    refusal = "only local disk replaces a folder in one step; write to another url"
+    read_only_message = "only local disk replaces a folder in one step; write to another url"
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         if len(ranges) == 1:
@@ -621,8 +634,8 @@ class FsspecStore(Store):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file, with size and etag, and its first bytes, if possible by one request."""
-        if (head := _fetch_beginning(url, options, length)) is not None:
+        """Return the file, with size and etag, and its first bytes, by one request if possible."""
+        if (head := _fetch_head(url, options, length)) is not None:
             return SourceFile(url, head.size, None, head.etag, options), head.data
         file = self.describe(url, options)
         if file.size is None:
@@ -701,20 +714,22 @@ class FsspecStore(Store):
             # adlfs returns a list if the path is a file
             return []
         folder = f"{path.rstrip('/')}/"
-        beginning = url.rstrip("/")
+        base = url.rstrip("/")
         return [
             ListedFile(
-                inside, _describe_file(f"{beginning}/{inside}", info, options), modified_of(info)
+                relative,
+                _describe_file(f"{base}/{relative}", info, options),
+                get_modified_time(info),
             )
             for name, info in sorted(infos.items())
-            if (inside := name.removeprefix(folder)) != name
+            if (relative := name.removeprefix(folder)) != name
             and not name.endswith("/")
             # omit temporary test objects
-            and not name.rpartition("/")[2].startswith(PROOF)
+            and not name.rpartition("/")[2].startswith(TEST_PREFIX)
         ]
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files, in S3 many per request; folders are kept."""
+        """Remove files, in S3 many per request; folders remain."""
         all_urls = list(urls)
 
         def remove(filesystem: Any, _: str) -> None:
@@ -729,7 +744,7 @@ class FsspecStore(Store):
 def _request_once(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
-    """Call ``work`` with a filesystem that repeats failed requests itself; return the result.
+    """Call ``work`` with a filesystem that retries failed requests itself; return the result.
 
     ``method`` is the name of the request in the log; if it is empty, the request is not logged.
     """
@@ -741,7 +756,7 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     """Return fsspec's info dict of a file by one request; raise an error for a folder."""
 
     def get_info(filesystem: Any, path: str) -> dict[str, Any]:
-        # not the cached state of an earlier listing
+        # otherwise fsspec may return the cached state of an earlier listing
         filesystem.invalidate_cache(path)
         info: dict[str, Any] = call_with_timeout(filesystem, "info", path)
         return info
@@ -765,7 +780,8 @@ def _get_range(file: SourceFile, item: int, range_: Range) -> bytes:
         return b""
 
     def send() -> bytes:
-        # a forked child has its own: threads of the parent do not release the child's copy
+        # by process, since no thread of a forked child would release a copy that the parent had
+        # acquired
         max_requests = get_options().max_requests
         key = os.getpid(), host_of(file.url), max_requests
         with _SEMAPHORES.setdefault(key, threading.Semaphore(max_requests)):
@@ -779,14 +795,14 @@ def _get_range(file: SourceFile, item: int, range_: Range) -> bytes:
     except RetriesExhausted as failed:
         error = to_os_error(failed)
         reason = error.reason if isinstance(error, StoreError) else f"{error}"
-        raise StoreError(reason, item, getattr(error, "remedy", "")) from cause_of(failed)
+        raise StoreError(reason, item, getattr(error, "remedy", "")) from choose_cause(failed)
 
 
-def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Response | None:
+def _fetch_head(url: str, options: StorageOptions | None, length: int) -> Response | None:
     """Fetch the first bytes and the size of a file; None if that takes more than one request."""
     try:
         response = retry_request(
-            partial(use_filesystem, url, options, partial(get_beginning, length=length)),
+            partial(use_filesystem, url, options, partial(fetch_head, length=length)),
             Request("GET", url, 0, length),
         )
     except RetriesExhausted as failed:
@@ -796,7 +812,7 @@ def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> R
         if isinstance(error, StoreError) and failed.attempts == 1 and not is_explained:
             # some servers reject ranges of an empty file
             return None
-        raise error from cause_of(failed)
+        raise error from choose_cause(failed)
     is_short = (
         response is not None
         and response.size is not None
@@ -809,7 +825,7 @@ def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> R
 def describe_errors(url: str, method: str = "") -> Iterator[None]:
     """Add the url and the remedy to the error of a failed request.
 
-    ``method`` is the name in the log of a request outside `retry_request`, which logs others.
+    ``method`` is the name in the log of a request that `retry_request` does not log.
     """
     start = time.monotonic()
     try:
@@ -817,29 +833,29 @@ def describe_errors(url: str, method: str = "") -> Iterator[None]:
         if method and is_logged(DEBUG):
             log(DEBUG, f"{Request(method, url)}: {time.monotonic() - start:.3f} s")
     except RetriesExhausted as failed:
-        raise to_os_error(failed, url) from cause_of(failed)
+        raise to_os_error(failed, url) from choose_cause(failed)
     except list_store_errors() as error:
-        # only errors of libraries, also those wrapped in a StoreError, get url and remedy
-        foreign = error.__cause__ if type(error) is StoreError else error
-        if isinstance(error, REPORTED_ERRORS) or not isinstance(foreign, list_store_errors()):
+        # add url and remedy only to errors of libraries, also if wrapped in a StoreError
+        library_error = error.__cause__ if type(error) is StoreError else error
+        if isinstance(error, REPORTED_ERRORS) or not isinstance(library_error, list_store_errors()):
             raise
-        once = RetriesExhausted(1)
-        once.__cause__ = foreign
-        raise to_os_error(once, url) from cause_of(once)
+        failed_once = RetriesExhausted(1)
+        failed_once.__cause__ = library_error
+        raise to_os_error(failed_once, url) from choose_cause(failed_once)
 
 
 def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
-    return SourceFile(url, info.get("size"), None, etag_of(info), options)
+    return SourceFile(url, info.get("size"), None, get_etag(info), options)
 
 
-def etag_of(info: dict[str, Any]) -> str | None:
+def get_etag(info: dict[str, Any]) -> str | None:
     """Return the etag of an info dict, or its equivalent in the store."""
-    return next((str(info[name]) for name in INFO_VERSIONS if info.get(name)), None)
+    return next((str(info[name]) for name in VERSION_KEYS if info.get(name)), None)
 
 
-def modified_of(info: dict[str, Any]) -> float | None:
+def get_modified_time(info: dict[str, Any]) -> float | None:
     """Return the modification time of an info dict, in seconds since 1970."""
-    modified = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
+    modified = next((info[name] for name in MTIME_KEYS if info.get(name) is not None), None)
     if isinstance(modified, str):
         # ISO 8601, or the format of HTTP headers
         for parse in (datetime.fromisoformat, parsedate_to_datetime):

@@ -27,32 +27,32 @@ from yarl import URL
 
 from virtualds.options import get_options
 from virtualds.stores.conditional import (
-    WRITER,
+    WRITER_KEY,
     ConditionFailedError,
     FileVersion,
     UnknownConditionError,
 )
-from virtualds.stores.object_access import name_anonymous
+from virtualds.stores.object_access import convert_anon_option
 from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     choose_wait,
+    get_status,
     is_temporary,
-    status_of,
 )
 from virtualds.stores.store import list_store_errors
 
 GENERATION = "X-Goog-Generation"
 """Header with the version of an object."""
 
-REMOVED_AT_ONCE = 32
+MAX_CONCURRENT_DELETES = 32
 """Number of concurrent requests that each delete an object."""
 
-OBJECT = "b/{}/o/{}"
-"""Path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
+OBJECT_PATH = "b/{}/o/{}"
+"""Path of an object below the url of the JSON API, in which gcsfs quotes bucket and name."""
 
-WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
-"""Errors of gcsfs that have the reason of a rejected request only in their message."""
+UNSPECIFIC_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
+"""Errors of gcsfs with the reason for a rejected request only in their message."""
 
 _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
 
@@ -61,16 +61,16 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
     It has `set_session`, `encode_url` and `kwargs` of fsspec's HTTP filesystem, so that ranges are
-    read with the same time limits, and with the headers of the response. Without ``repeats``,
-    callers repeat failed requests.
+    read with the same time limits, and with the headers of the response. Without ``retries``,
+    callers retry failed requests.
     """
 
     version_header = GENERATION
     conditions = ("ifGenerationMatch=0", "ifGenerationMatch")
 
-    def __init__(self, *, repeats: bool = True, **options: Any) -> None:
+    def __init__(self, *, retries: bool = True, **options: Any) -> None:
         super().__init__(**options)
-        self.repeats = repeats
+        self._retries = retries
 
     async def set_session(self) -> Any:
         return await self._set_session()
@@ -103,10 +103,12 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         # JSON and bytes are two parts of one body (RFC 2387), separated by a random boundary, which
         # does not occur in the data
         boundary, metadata_json = secrets.token_hex(16), {"name": name, "metadata": metadata}
-        kinds = ("application/json; charset=UTF-8", "application/octet-stream")
-        begin, middle = (f"--{boundary}\r\nContent-Type: {k}\r\n\r\n".encode() for k in kinds)
-        parts = (begin, json.dumps(metadata_json).encode(), b"\r\n", middle, data)
-        body = _Body(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
+        content_types = ("application/json; charset=UTF-8", "application/octet-stream")
+        first, second = (
+            f"--{boundary}\r\nContent-Type: {k}\r\n\r\n".encode() for k in content_types
+        )
+        parts = (first, json.dumps(metadata_json).encode(), b"\r\n", second, data)
+        body = _UnclosedBody(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
         created = await self._call(
             "POST",
             f"{self.server}/upload/storage/v1/b/{{}}/o",
@@ -126,17 +128,17 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     def read_version(self, path: str) -> tuple[bytes, str]:
         headers, data = self.call("GET", self.url(path))
         if (generation := headers.get(GENERATION)) is not None:
-            writer = headers.get(f"x-goog-meta-{WRITER}")
-            return bytes(data), FileVersion.of(str(generation), writer)
+            writer = headers.get(f"x-goog-meta-{WRITER_KEY}")
+            return bytes(data), FileVersion.from_writer(str(generation), writer)
         # Some servers do not send the header. If another writer replaces the object between the two
         # requests, the version is older than the bytes, and a later write is rejected.
         _, version = self.find_writer(path)
         return bytes(self.call("GET", self.url(path))[1]), version
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        """Return the `WRITER` and the generation of an object, bypassing all caches."""
-        metadata = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
-        return metadata.get("metadata", {}).get(WRITER), str(metadata["generation"])
+        """Return the `WRITER_KEY` and the generation of an object, bypassing all caches."""
+        metadata = self.call("GET", OBJECT_PATH, *self.split_path(path)[:2], json_out=True)
+        return metadata.get("metadata", {}).get(WRITER_KEY), str(metadata["generation"])
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         return self.server, self.split_path(path)[0]
@@ -148,10 +150,10 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         """
         condition = {"ifGenerationMatch": expected or "0"}
         try:
-            return str(self.upload_object(path, data, {WRITER: writer}, condition))
+            return str(self.upload_object(path, data, {WRITER_KEY: writer}, condition))
         except (FileExistsError, HttpError) as error:
             # gcsfs raises FileExistsError for status 412; versions before 2025 raised HttpError
-            status = 412 if isinstance(error, FileExistsError) else status_of(error)
+            status = 412 if isinstance(error, FileExistsError) else get_status(error)
             if status == 412:
                 url = self.unstrip_protocol(path)
                 raise ConditionFailedError(f"{url}: was changed by another writer") from error
@@ -164,8 +166,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     def list_times(self, prefix: str) -> dict[str, float]:
         """Return the modification times of the first 1000 objects, with one request."""
-        bucket, beginning, _ = self.split_path(prefix)
-        parameters = {"prefix": beginning, "maxResults": 1000}
+        bucket, name_prefix, _ = self.split_path(prefix)
+        parameters = {"prefix": name_prefix, "maxResults": 1000}
         listing = self.call("GET", "b/{}/o", bucket, json_out=True, **parameters)
         return {
             f"{bucket}/{item['name']}": datetime.fromisoformat(item["updated"]).timestamp()
@@ -190,59 +192,61 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
         def remove_one(path: str) -> None:
             with suppress(FileNotFoundError):
-                self.call("DELETE", OBJECT, *self.split_path(path)[:2])
+                self.call("DELETE", OBJECT_PATH, *self.split_path(path)[:2])
 
-        with ThreadPoolExecutor(REMOVED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_DELETES) as pool:
             list(pool.map(remove_one, paths))
 
     # ------------------------------------------------------------------ requests
 
-    async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
-        # gcsfs uses a fixed boundary between the parts of an upload, which may occur in the data
+    async def _pipe_file(self, path: str, data: bytes, **kwargs: Any) -> None:
+        # gcsfs separates the parts of an upload by a fixed boundary, which may occur in the data
         await self._upload_object(path, data, {}, {})
         self.invalidate_cache(path)
 
-    async def _info(self, path: str, *given: Any, **how: Any) -> dict[str, Any]:
+    async def _info(self, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         # gcsfs always sends two requests: for an object, and for a folder
         path = self._strip_protocol(path).rstrip("/")
         bucket, name, _ = self.split_path(path)
-        if not name or given or how:
-            return dict(await super()._info(path, *given, **how))
+        if not name or args or kwargs:
+            return dict(await super()._info(path, *args, **kwargs))
         try:
             return dict(await self._get_object(path))
         except FileNotFoundError:
-            beginning = {"prefix": f"{name}/", "maxResults": 1}
-            if "items" not in await self._call("GET", "b/{}/o", bucket, json_out=True, **beginning):
+            parameters = {"prefix": f"{name}/", "maxResults": 1}
+            if "items" not in await self._call(
+                "GET", "b/{}/o", bucket, json_out=True, **parameters
+            ):
                 raise
         return {"name": path, "size": 0, "type": "directory"}
 
-    async def _request(self, *asked: Any, **how: Any) -> Any:
+    async def _request(self, *args: Any, **kwargs: Any) -> Any:
         for attempt in count():
             try:
-                return await self._request_once(*asked, **how)
-            except WORDY_ERRORS + list_store_errors() as error:
+                return await self._request_once(*args, **kwargs)
+            except UNSPECIFIC_ERRORS + list_store_errors() as error:
                 plain = _to_plain_error(error)
-                if attempt >= (get_options().retries if self.repeats else 0) or not is_temporary(
+                if attempt >= (get_options().retries if self._retries else 0) or not is_temporary(
                     plain
                 ):
-                    # a converted error has no cause, whose status would be less specific
+                    # without a cause, whose status would be less specific than the converted error
                     raise plain from (error.__cause__ if plain is error else None)
                 await asyncio.sleep(choose_wait(attempt + 1, plain))
 
-    async def _request_once(self, *asked: Any, **how: Any) -> Any:
+    async def _request_once(self, *args: Any, **kwargs: Any) -> Any:
         # without gcsfs's own retries, which take half a minute to reject wrong credentials
-        repeated = GCSFileSystem._request
-        return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
+        decorated = GCSFileSystem._request
+        return await getattr(decorated, "__wrapped__", decorated)(self, *args, **kwargs)
 
 
 def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> GoogleFiles:
     """Create the filesystem of a url.
 
-    ``retries`` is whether it repeats failed requests.
+    ``retries`` is whether it retries failed requests.
     """
-    settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
+    settings = {**GoogleFiles._get_kwargs_from_urls(url), **convert_anon_option(options)}
     try:
-        return GoogleFiles(**settings, repeats=retries)
+        return GoogleFiles(**settings, retries=retries)
     except GoogleAuthError as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
@@ -250,15 +254,15 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> Go
         ) from error
 
 
-class _Body(BytesIO):
-    """A request body that ignores `close`, since aiohttp closes a body before it sends it again."""
+class _UnclosedBody(BytesIO):
+    """A request body that ignores `close`, since aiohttp closes a body before sending it again."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 async def _raise_for_status(response: Any) -> None:
-    """Raise an error with the message of a response of Google.
+    """Raise an error with the message in a response of Google.
 
     See https://docs.cloud.google.com/storage/docs/json_api/v1/status-codes.
     """

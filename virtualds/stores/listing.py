@@ -1,4 +1,4 @@
-"""Lists the files that match a glob pattern, with their sizes, times and etags, as columns.
+"""Listings of the files that match a glob pattern: sizes, times and etags, as columns.
 
 A folder that cannot be listed raises an error instead of counting as empty, since callers treat
 files that are not listed as removed.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,17 +23,17 @@ import numpy.typing as npt
 from virtualds.errors import without_secrets
 from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores.access_rules import BUCKETS
+from virtualds.stores.access_rules import BUCKET_SCHEMES
 from virtualds.stores.fsspec import (
     describe_errors,
-    etag_of,
     fetch_info,
     find_filesystem,
+    get_etag,
+    get_modified_time,
     make_folder_error,
-    modified_of,
     use_filesystem,
 )
-from virtualds.stores.patterns import WEB, PathPattern
+from virtualds.stores.patterns import WEB_SCHEMES, PathPattern
 from virtualds.stores.requests import Request, normalise_etag, retry_request
 from virtualds.stores.store import explain_open_errors
 from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normalise_url, scheme_of
@@ -42,26 +41,28 @@ from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normal
 # ---------------------------------------------------------------------- patterns
 
 
-def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
+def find_matching_files(
+    patterns: Iterable[str], options: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return the files that match `PathPattern` patterns, sorted by name for each pattern.
 
-    A path without wildcards, or of an existing local file, is returned unchanged. Folders of HTTP
-    servers are pages of links. Raises `FileNotFoundError` for a pattern without matches.
+    A path without wildcards, or of an existing local file, is returned unchanged. A folder of an
+    HTTP server is a page of links. Raises `FileNotFoundError` for a pattern without matches.
     """
     storage_options = StorageOptions.of(options)
     return [file for pattern in patterns for file in _match_pattern(pattern, storage_options)]
 
 
-def names_files(name: str) -> bool:
-    """Return whether a path is a pattern, and not the path of an existing local file."""
+def is_pattern(name: str) -> bool:
+    """Return whether a string is a pattern, not a single path or the name of a local file."""
     scheme = scheme_of(name)
-    if scheme in ARCHIVES or PathPattern.of(name).is_plain:
+    if scheme in ARCHIVES or PathPattern.from_url(name).is_literal:
         return False
     return scheme != "file" or not os.path.lexists(os.path.expanduser(local_path(name)))
 
 
 def _match_pattern(text: str, options: StorageOptions | None) -> list[str]:
-    if not names_files(text):
+    if not is_pattern(text):
         return [text]
     start, matches = time.perf_counter(), list[str]()
     if scheme_of(text) == "file":
@@ -94,23 +95,13 @@ def find_entries(pattern: str, options: StorageOptions | None) -> list[str]:
     return matches
 
 
-def escape_pattern(url: str) -> str:
-    """Escape wildcards of a url, so that the pattern matches only this url.
-
-    >>> PathPattern(escape_pattern("/data/{1}[2]/*")).match("/data/{1}[2]/*")
-    {}
-    """
-    wild = r"[{}]" if scheme_of(url) in WEB else r"[*?\[{}]"
-    return re.sub(wild, lambda sign: sign[0] * 2 if sign[0] in "{}" else f"[{sign[0]}]", url)
-
-
-def spell_like(url: str, filesystem: Any, path: str) -> str:
+def make_similar_url(url: str, filesystem: Any, path: str) -> str:
     """Return the url of a path in a filesystem, with scheme and bucket of a similar url.
 
-    fsspec returns a fixed scheme, and omits the account of ``abfs://box@account.../path``.
+    fsspec returns a fixed scheme, and omits the account of ``abfs://container@account.../path``.
     """
     host = host_of(url)
-    if "::" in url or scheme_of(url) not in BUCKETS or glob.has_magic(host):
+    if "::" in url or scheme_of(url) not in BUCKET_SCHEMES or glob.has_magic(host):
         return str(filesystem.unstrip_protocol(path))
     return f"{host}/{path.partition('/')[2]}".rstrip("/")
 
@@ -124,8 +115,8 @@ T = TypeVar("T")
 class FileState(NamedTuple):
     """The current state of a file.
 
-    ``mtime``, in nanoseconds since 1970, is part of the fingerprint of local files. ``modified``,
-    in seconds since 1970, is the modification time of any file, or NaN if unknown.
+    ``mtime``, in nanoseconds since 1970, is known for local files, and part of their fingerprint.
+    ``modified``, in seconds since 1970, is the modification time of any file, or NaN if unknown.
     """
 
     url: str
@@ -137,7 +128,7 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileColumns:
-    """The states of files as columns of equal length, one for each field of `FileState`."""
+    """The states of files as columns of equal length, one per field of `FileState`."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -146,16 +137,18 @@ class FileColumns:
     modified: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, states: Iterable[FileState]) -> FileColumns:
+    def from_states(cls, states: Iterable[FileState]) -> FileColumns:
         """Create the columns from states."""
         columns = tuple(zip(*states, strict=True)) or ((),) * len(FileState._fields)
-        kinds = (object, np.int64, np.int64, object, np.float64)
-        return cls(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+        dtypes = (object, np.int64, np.int64, object, np.float64)
+        return cls(
+            *(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))
+        )
 
     @classmethod
     def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
         """Concatenate several columns."""
-        parts, names = parts or [cls.of(())], cls.__dataclass_fields__
+        parts, names = parts or [cls.from_states(())], cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def __len__(self) -> int:
@@ -186,9 +179,9 @@ def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
     """Return the states of the files that match a pattern, sorted by url, possibly none."""
     walk = _walk_local if scheme_of(pattern) == "file" else _walk_remote
     try:
-        states = FileColumns.of(walk(pattern, options))
+        states = FileColumns.from_states(walk(pattern, options))
     except FileNotFoundError:
-        states = FileColumns.of(())
+        states = FileColumns.from_states(())
     states = states.take(np.argsort(states.urls, kind="stable"))
     # a pattern with two ** may match a file twice
     return states.take(np.append(True, states.urls[1:] != states.urls[:-1])[: len(states)])
@@ -203,7 +196,7 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     return _make_remote_state(url, fetch_info(url, options))
 
 
-def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
+def list_folder_names(url: str, options: StorageOptions | None) -> set[str] | None:
     """Return the names in a folder of an object store, or None if it cannot be listed quickly.
 
     Errors are ignored, since the user may be allowed to read objects but not to list them.
@@ -237,7 +230,7 @@ def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]
     def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
         with os.scandir(local_path(folder) or os.sep) as entries:
             for entry in entries:
-                yield entry.name, entry, partial(_leads_to_folder, entry)
+                yield entry.name, entry, partial(_is_folder, entry)
 
     def match(part: str) -> Callable[[str], Any]:
         matches = pattern.compile_part(part).match
@@ -248,7 +241,7 @@ def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]
     yield from _walk(pattern, scan, match, ".")
 
 
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
@@ -286,18 +279,18 @@ def _walk_remote_entries(
     with explain_open_errors(pattern), describe_errors(pattern):
         filesystem, path = find_filesystem(pattern, options)
     filesystem.invalidate_cache()
-    parsed = PathPattern(path, scheme_of(pattern) in WEB)
-    root = "/".join(parsed.parts[: parsed.count_plain()])
+    parsed = PathPattern(path, scheme_of(pattern) in WEB_SCHEMES)
+    root = "/".join(parsed.parts[: parsed.count_literal_parts()])
     list_folder = partial(_iterate_folder, filesystem, pattern, options, root)
-    beginning = spell_like(pattern, filesystem, root).rstrip("/")
+    base = make_similar_url(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(parsed, list_folder, lambda part: parsed.compile_part(part).match):
-        yield f"{beginning}{name[len(root) :]}", info
+        yield f"{base}{name[len(root) :]}", info
 
 
 def _iterate_folder(
     filesystem: Any, pattern: str, options: StorageOptions | None, root: str, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-    url = spell_like(pattern, filesystem, folder)
+    url = make_similar_url(pattern, filesystem, folder)
     pattern_or_url = pattern if folder == root else url
 
     def list_folder(filesystem: Any, _: str) -> Any:
@@ -307,22 +300,22 @@ def _iterate_folder(
         infos = retry_request(
             partial(use_filesystem, url, options, list_folder, retries=True), Request("LIST", url)
         )
-    beginning = f"{folder.rstrip('/')}/"
+    prefix = f"{folder.rstrip('/')}/"
     for info in infos:
-        inside = info["name"].removeprefix(beginning).rstrip("/")
-        # omit the folder itself, and links of a web page to other pages or to other sort orders
-        if inside and "/" not in inside and not inside.startswith("?"):
+        name = info["name"].removeprefix(prefix).rstrip("/")
+        # skip the folder itself, and links of a web page to other pages or to other sort orders
+        if name and "/" not in name and not name.startswith("?"):
             is_folder = info.get("type") == "directory"
-            yield inside, info, partial(bool, is_folder)
+            yield name, info, partial(bool, is_folder)
 
 
 def _make_remote_state(url: str, info: dict[str, Any]) -> FileState:
-    size, modified = info.get("size"), modified_of(info)
+    size, modified = info.get("size"), get_modified_time(info)
     return FileState(
         url,
         NO_NUMBER if size is None else size,
         NO_NUMBER,
-        normalise_etag(etag_of(info)),
+        normalise_etag(get_etag(info)),
         np.nan if modified is None else modified,
     )
 
@@ -330,8 +323,7 @@ def _make_remote_state(url: str, info: dict[str, Any]) -> FileState:
 # ---------------------------------------------------------------------- folders
 
 ListFolder = Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]]
-"""Takes a folder, and yields names, entries, and functions that return whether an entry is a
-folder."""
+"""A function that takes a folder, and yields names, entries, and `is_folder` functions."""
 
 
 def _walk(
@@ -344,13 +336,13 @@ def _walk(
 
     ``top`` is the folder of a pattern without a folder.
     """
-    # even without wildcards, the last part is looked up in the list of its folder
-    first = min(pattern.count_plain(), len(pattern.parts) - 1)
-    begin = "/".join(pattern.parts[:first]) if first else top
-    for path, entry in _walk_parts(begin, pattern.parts[first:], list_folder, match):
+    # the last part is looked up in the listing of its folder, even without wildcards
+    first = min(pattern.count_literal_parts(), len(pattern.parts) - 1)
+    folder = "/".join(pattern.parts[:first]) if first else top
+    for path, entry in _walk_parts(folder, pattern.parts[first:], list_folder, match):
         match_path = path if first else path.removeprefix(f"{top}/")
         # a name that occurs twice in the pattern must match the same text
-        if not pattern.repeats or pattern.match(match_path) is not None:
+        if not pattern.has_repeated_names or pattern.match(match_path) is not None:
             yield match_path, entry
 
 
@@ -359,12 +351,12 @@ def _walk_parts(
     parts: Sequence[str],
     list_folder: ListFolder,
     match: Callable[[str], Callable[[str], Any]],
-    below: bool = False,
+    is_nested: bool = False,
 ) -> Iterator[tuple[str, Any]]:
     head, other_parts = parts[0], parts[1:]
     if head == "**":
-        # ** matches any number of folders, also none
-        yield from _walk_parts(folder, other_parts or ["*"], list_folder, match, below)
+        # ** also matches no folder
+        yield from _walk_parts(folder, other_parts or ["*"], list_folder, match, is_nested)
     matches = match("*" if head == "**" else head)
     try:
         for name, entry, is_folder in list_folder(folder):
@@ -379,6 +371,6 @@ def _walk_parts(
             elif is_folder():
                 yield from _walk_parts(path, other_parts, list_folder, match, True)
     except (FileNotFoundError, NotADirectoryError):
-        # not every matching folder contains the next part of the pattern
-        if not below:
+        # a matching folder need not contain the next part of the pattern
+        if not is_nested:
             raise

@@ -1,4 +1,4 @@
-"""`LocalStore`: local files, read with ``pread``, which needs no seeks and no locks.
+"""`LocalStore`, the store of local files, which reads with ``pread``, without seeks and locks.
 
 A memory map would save a copy, but accessing a mapped file that has shrunk kills the process.
 """
@@ -26,7 +26,7 @@ from virtualds.errors import ReadError, UnsupportedError, make_exists_error
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import (
-    NAME_PART,
+    TEMPORARY_NAME_LENGTH,
     ChangedError,
     ListedFile,
     Range,
@@ -40,21 +40,21 @@ from virtualds.urls import is_in_folder, local_path
 
 # ---------------------------------------------------------------------- temporary names
 # A killed writer leaves its temporary file behind. The next writer of the same path removes it if
-# it is old, since a recent one may belong to a running writer.
+# it is old; a recent file may belong to a running writer.
 
 
-GRACE = 24 * 3600.0
-"""Seconds without a change after which a temporary file counts as abandoned."""
+LEFTOVER_AGE = 24 * 3600.0
+"""Seconds without a change after which a temporary file is considered left behind."""
 
-_TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
+_TEMPORARY = re.compile(rf"\..{{1,{TEMPORARY_NAME_LENGTH}}}\.[0-9a-f]{{16}}")
 """Matches names from `make_temporary_name`."""
 
 
 def remove_leftovers(path: str) -> None:
-    """Remove temporary files of killed writers of a path, if they are older than `GRACE`."""
-    # best effort: files that cannot be examined or removed are kept
+    """Remove temporary files of killed writers of a path, if they are older than `LEFTOVER_AGE`."""
+    # best effort: ignore files that cannot be accessed or removed
     with suppress(OSError):
-        for leftover in _list_leftovers(path, GRACE):
+        for leftover in _list_leftovers(path, LEFTOVER_AGE):
             with suppress(OSError):
                 remove_paths([leftover])
 
@@ -69,12 +69,12 @@ class Leftover(NamedTuple):
 def list_leftovers(path: str, age: float) -> list[Leftover]:
     """Return temporary files of killed writers, next to a file or folder and below it.
 
-    A temporary file counts as left behind after ``age`` seconds without a change.
+    A temporary file is considered left behind after ``age`` seconds without a change.
     """
     paths = _list_leftovers(path, age)
     for folder, _, names in os.walk(path):
-        below = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
-        paths += [file for file in below if _is_older(file, age)]
+        files = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
+        paths += [file for file in files if _is_older(file, age)]
     return [
         Leftover(p, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(p)))
         for p in sorted(paths)
@@ -94,15 +94,16 @@ def remove_paths(paths: Iterable[str]) -> None:
 def _list_leftovers(path: str, age: float) -> list[str]:
     """Return the temporary files and folders of killed writers next to a path."""
     folder, name = os.path.split(path)
-    ours = re.compile(rf"\.{re.escape(name[:NAME_PART])}\.[0-9a-f]{{16}}")
-    beside = (os.path.join(folder, name) for name in os.listdir(folder) if ours.fullmatch(name))
-    return [temporary for temporary in beside if _is_older(temporary, age)]
+    temporary_name = re.compile(rf"\.{re.escape(name[:TEMPORARY_NAME_LENGTH])}\.[0-9a-f]{{16}}")
+    names = filter(temporary_name.fullmatch, os.listdir(folder))
+    paths = (os.path.join(folder, name) for name in names)
+    return [path for path in paths if _is_older(path, age)]
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Return whether a file, or all files in a folder, are unchanged for ``age`` seconds.
+    """Return whether a file, or all files in a folder, have not changed for ``age`` seconds.
 
-    A file that cannot be examined counts as recent.
+    A file that cannot be accessed counts as recent.
     """
     changes: list[float] = []
     with suppress(OSError):
@@ -120,7 +121,7 @@ def _walk_status(path: str) -> Iterator[os.stat_result]:
 
 # ---------------------------------------------------------------------- locks
 # The operating system releases a lock when its process ends. The holder removes the lock file when
-# it releases the lock, so a waiter whose file was removed must lock the new file.
+# it releases the lock, so whoever has waited for a removed file must lock the new one.
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -129,7 +130,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 if sys.platform == "win32":
     import msvcrt
 
-    def _wait(handle: int) -> None:
+    def _acquire(handle: int) -> None:
         while True:
             try:
                 msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
@@ -140,23 +141,23 @@ if sys.platform == "win32":
     def _release(handle: int, path: str) -> None:
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
         os.close(handle)
-        # fails while another process has the file open, which will then remove it
+        # this fails while another process has the file open, which then removes it
         with suppress(OSError):
             os.unlink(path)
 
 else:
     import fcntl
 
-    def _wait(handle: int) -> None:
+    def _acquire(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
     def _release(handle: int, path: str) -> None:
         try:
-            if _is_still_at(handle, path):
+            if _is_at_path(handle, path):
                 # in a shared folder, this user may not be allowed to remove it
                 with suppress(OSError):
                     os.unlink(path)
-            # a process forked in the meantime shares the lock, so closing would not release it
+            # closing would not release the lock if a process forked in the meantime shares it
             fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)
@@ -164,7 +165,7 @@ else:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """Hold the lock of a path in the block, after waiting for other threads and processes."""
+    """Hold the lock of a path during the block, after waiting for other threads and processes."""
     while (handle := _lock(path)) is None:
         pass
     try:
@@ -175,10 +176,10 @@ def hold_lock(path: str) -> Iterator[None]:
 
 def _lock(path: str) -> int | None:
     """Open and lock a lock file; return None if it was removed in the meantime."""
-    handle, holds = _open_lock(path), False
+    handle, is_locked = _open_lock(path), False
     try:
-        _wait(handle)
-        holds = _is_still_at(handle, path)
+        _acquire(handle)
+        is_locked = _is_at_path(handle, path)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
@@ -187,9 +188,9 @@ def _lock(path: str) -> int | None:
             f"does, or let one process write at a time"
         ) from error
     finally:
-        if not holds:
+        if not is_locked:
             os.close(handle)
-    return handle if holds else None
+    return handle if is_locked else None
 
 
 def _open_lock(path: str) -> int:
@@ -203,14 +204,14 @@ def _open_lock(path: str) -> int:
             raise error from None
 
 
-def _is_still_at(handle: int, path: str) -> bool:
+def _is_at_path(handle: int, path: str) -> bool:
     """Return whether an open file is still at its path, from which it may have been removed."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
     except OSError as error:
-        # the error of network filesystems for a file that another machine removed
+        # network filesystems raise this for a file that was removed by another machine
         if error.errno != errno.ESTALE:
             raise
         return False
@@ -219,43 +220,43 @@ def _is_still_at(handle: int, path: str) -> bool:
 # ---------------------------------------------------------------------- rows of arrays
 # Bytes are read directly into the rows of an array by ``preadv(2)`` with many buffers.
 #
-# An uncompressed chunk usually fills a box of the result, whose rows are not contiguous in memory.
-# ``preadv`` lets the system copy the bytes to these rows, which saves a second copy: half the time
-# for rows of 2 to 64 KiB. ``os.preadv`` needs a Python object per row, which takes longer than the
-# copy, so the function of the C library is called with a table of rows from numpy.
+# An uncompressed chunk usually fills a region of the result, whose rows are not contiguous in
+# memory. With ``preadv``, the system copies the bytes to these rows, which saves a second copy:
+# half the time for rows of 2 to 64 KiB. ``os.preadv`` needs a Python object per row, which takes
+# longer than the copy, so the function of the C library is called with a numpy array of buffers.
 
 
 Array = npt.NDArray[Any]
 
 MAX_ROWS = 1024
-"""Maximum number of buffers per call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+"""Maximum number of buffers per call: ``IOV_MAX`` on Linux, macOS and the BSDs."""
 MAX_BYTES = 2**30
 """Maximum bytes per call: Linux reads at most 2 GiB, and macOS rejects more."""
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the size in bytes of a row, the longest contiguous part of an array."""
+    """Return the size in bytes of a row: the longest contiguous part of an array."""
     return _count_rows(target)[1]
 
 
-def read_rows(handle: int, offset: int, target: Array) -> int:
+def read_into_array(handle: int, offset: int, target: Array) -> int:
     """Read bytes of a file into an array with any strides, in C order.
 
-    Return the number of bytes that were read, which is less than ``target.nbytes`` if the file is
+    Returns the number of bytes that were read, which is less than ``target.nbytes`` if the file is
     too short.
     """
-    # preadv does not check the memory that it writes to
+    # unlike numpy, preadv does not check the memory that it writes to
     if not target.flags.writeable:
         raise ValueError("the array is read-only")
     if target.dtype.hasobject:
         raise ValueError(f"the array holds Python objects (dtype {target.dtype})")
     return _read_until_filled(
-        target.nbytes, lambda n: _preadv(handle, _build_table(target, n), offset + n)
+        target.nbytes, lambda n: _preadv(handle, _build_iovecs(target, n), offset + n)
     )
 
 
 def read_contiguous(handle: int, offset: int, target: memoryview) -> int:
-    """Read bytes of a file into contiguous memory; return the number of bytes, as `read_rows`."""
+    """Read bytes of a file into contiguous memory; return the number of bytes that were read."""
     return _read_until_filled(
         target.nbytes, lambda n: os.preadv(handle, [target[n : n + MAX_BYTES]], offset + n)
     )
@@ -270,7 +271,7 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
 
 
 def _count_rows(target: Array) -> tuple[int, int]:
-    """Return the number of axes outside a row, and the size of a row in bytes."""
+    """Return the number of leading axes that count rows, and the size of a row in bytes."""
     outer_ndim, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
     while outer_ndim and (strides[outer_ndim - 1] == length or shape[outer_ndim - 1] == 1):
@@ -279,28 +280,28 @@ def _count_rows(target: Array) -> tuple[int, int]:
     return outer_ndim, length
 
 
-def _build_table(target: Array, done: int) -> Array:
-    """Return the buffers of the next call, after ``done`` bytes.
+def _build_iovecs(target: Array, done: int) -> Array:
+    """Return the buffers for the next call, after ``done`` bytes, as ``struct iovec``.
 
-    The result is an array of ``struct iovec`` (``<sys/uio.h>``): address and length of each row.
+    The result is an array of addresses and lengths, one pair per row.
     """
     outer_ndim, length = _count_rows(target)
-    row, part = divmod(done, length)
-    most = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
-    table = np.empty((most, 2), np.uintp)
-    table[:] = target.__array_interface__["data"][0], length
-    indexes = np.unravel_index(np.arange(row, row + most), target.shape[:outer_ndim] or (1,))
-    for along, stride in zip(indexes, target.strides[:outer_ndim], strict=False):
+    row, skipped = divmod(done, length)
+    row_count = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
+    buffers = np.empty((row_count, 2), np.uintp)
+    buffers[:] = target.__array_interface__["data"][0], length
+    indexes = np.unravel_index(np.arange(row, row + row_count), target.shape[:outer_ndim] or (1,))
+    for index, stride in zip(indexes, target.strides[:outer_ndim], strict=False):
         # with a negative stride, the unsigned address wraps around, as in C
-        table[:, 0] += (along * stride).astype(np.uintp)
-    table[0] = table[0, 0] + part, min(length - part, MAX_BYTES)
-    return table
+        buffers[:, 0] += (index * stride).astype(np.uintp)
+    buffers[0] = buffers[0, 0] + skipped, min(length - skipped, MAX_BYTES)
+    return buffers
 
 
-def _preadv(handle: int, table: Array, offset: int) -> int:
+def _preadv(handle: int, buffers: Array, offset: int) -> int:
     while True:
-        count: int = _find_preadv()(
-            handle, table.__array_interface__["data"][0], len(table), offset
+        count: int = _load_preadv()(
+            handle, buffers.__array_interface__["data"][0], len(buffers), offset
         )
         if count >= 0:
             return count
@@ -309,7 +310,7 @@ def _preadv(handle: int, table: Array, offset: int) -> int:
 
 
 @cache
-def _find_preadv() -> Any:
+def _load_preadv() -> Any:
     """Return the function ``preadv`` of the C library, with 64-bit offsets."""
     library = ctypes.CDLL(None, use_errno=True)
     # in glibc for 32-bit processors, preadv64 has 64-bit offsets
@@ -320,58 +321,58 @@ def _find_preadv() -> Any:
 
 
 # ---------------------------------------------------------------------- files
-# Opening with a check of the fingerprint, and writing so that no file is ever incomplete.
+# Opening files with a check of their fingerprint, and writing files atomically.
 
 
-BINARY = getattr(os, "O_BINARY", 0)
-"""Flag that opens files in binary mode on Windows."""
+O_BINARY = getattr(os, "O_BINARY", 0)
+"""Flag to open files in binary mode on Windows."""
 
-NONBLOCK = getattr(os, "O_NONBLOCK", 0)
-"""Flag that opens a pipe without waiting for a writer."""
+O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+"""Flag to open a pipe without waiting for a writer."""
 
-WITHIN = "within"
-"""Name of the access option with the folders that symbolic links must not leave."""
+FOLDERS_OPTION = "within"
+"""Name of the access option with the folders outside of which symbolic links must not lead."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Arguments of Linux's renameat2(2)."""
+"""Arguments of ``renameat2(2)`` of Linux."""
 
-ATTEMPTS = 20
-"""Number of attempts to write into a folder that another process removes while it is empty."""
+MAX_ATTEMPTS = 20
+"""Maximum attempts to write into a folder that another process removes while it is empty."""
 
 
-def write_temporary(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file under a temporary name, then call ``put`` with that name to rename it."""
+def write_temporary(path: str, data: bytes, rename: Callable[[str], None]) -> None:
+    """Write a file under a temporary name, and call ``rename`` with that name."""
     temporary = make_temporary_name(path)
     # create the file within try, since an interrupt may occur at any point
     try:
         # 0o666 is the mode of any new file; the umask of the process applies
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, 0o666)
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
-        put(temporary)
+        rename(temporary)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
 
 
-def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
+def write_in_new_folder(path: str, data: bytes, rename: Callable[[str], None]) -> None:
     """Create a folder and write a file into it, retrying if another process removes the folder."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_temporary(path, data, put)
+            write_temporary(path, data, rename)
             break
         except (FileNotFoundError, FileExistsError):
             # makedirs raises FileExistsError if the folder disappears while it runs
-            if attempt == ATTEMPTS:
+            if attempt == MAX_ATTEMPTS:
                 raise
     sync_folder(path)
 
 
-def link_new(temporary: str, path: str) -> None:
+def rename_without_replacing(temporary: str, path: str) -> None:
     """Rename a temporary file; raise `ChangedError` if a file of the final name exists."""
     try:
         os.link(temporary, path)
@@ -406,7 +407,7 @@ def sync_folder(path: str) -> None:
 
 
 def remove_empty(folder: str, top: str) -> None:
-    """Remove a folder and its parents as long as they are empty, below the folder ``top``."""
+    """Remove a folder and its parents below the folder ``top``, as long as they are empty."""
     while folder != top:
         try:
             os.rmdir(folder)
@@ -435,17 +436,17 @@ def exchange_paths(first: str, second: str) -> None:
         names = (os.fsencode(first), os.fsencode(second))
         if renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
             return
-    aside = f"{first}.old"
-    os.rename(second, aside)
+    temporary = f"{first}.old"
+    os.rename(second, temporary)
     os.rename(first, second)
-    os.rename(aside, first)
+    os.rename(temporary, first)
 
 
 @contextmanager
 def open_checked(file: SourceFile) -> Iterator[int]:
     """Open a file, after checking that it has not changed since it was scanned."""
     try:
-        handle = open_regular(path_of(file.url), file.options)
+        handle = open_regular(to_local_path(file.url), file.options)
     except StoreError:
         raise
     except OSError as error:
@@ -458,7 +459,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
         os.close(handle)
 
 
-def path_of(url: str) -> str:
+def to_local_path(url: str) -> str:
     """Return the local path of a url; raise `FileNotFoundError` for an impossible path."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
@@ -469,17 +470,17 @@ def path_of(url: str) -> str:
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
     """Open a regular file; raise an error for pipes and devices, which may never end."""
-    handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
+    handle = os.open(path, os.O_RDONLY | O_BINARY | O_NONBLOCK)
     try:
         status = os.fstat(handle)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         check_regular(status)
-        if options and WITHIN in options:
+        if options and FOLDERS_OPTION in options:
             # symbolic links may have changed since the url was checked
-            real, folders = os.path.realpath(path), options[WITHIN]
-            is_inside = any(is_in_folder(real, folder) for folder in folders)
-            if not is_inside or not os.path.samestat(status, os.stat(real)):
+            real, folders = os.path.realpath(path), options[FOLDERS_OPTION]
+            is_allowed = any(is_in_folder(real, folder) for folder in folders)
+            if not is_allowed or not os.path.samestat(status, os.stat(real)):
                 raise StoreError(
                     f"the path leads to {real}, which lies under none of {list(folders)}"
                 )
@@ -503,11 +504,11 @@ OTHER_TIME_REMEDY = (
 )
 
 
-def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
+def check_unchanged(file: SourceFile, status: os.stat_result) -> None:
     """Raise an error for a file that has changed since it was scanned."""
-    if file.size is not None and file.size != found.st_size:
-        raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
-    if file.mtime is not None and file.mtime != found.st_mtime_ns:
+    if file.size is not None and file.size != status.st_size:
+        raise StoreError(f"the file has {status.st_size} bytes, it had {file.size} when scanned")
+    if file.mtime is not None and file.mtime != status.st_mtime_ns:
         raise StoreError(
             "the file was modified after it was scanned, or copied without its time: "
             "same size, other time",
@@ -532,7 +533,7 @@ def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
 
 
 def make_too_short_error(missing: int, item: int) -> StoreError:
-    """Return the error for a file that ends before a chunk does."""
+    """Return the error for a file that ends before the end of a chunk."""
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)
 
 
@@ -549,7 +550,7 @@ MIN_PREFETCH = 2**16
 class LocalStore(Store):
     """The files of this machine."""
 
-    # a system call takes as long as copying a page or two
+    # a system call takes as long as copying one or two pages
     request_limits = RequestLimits(max_gap=8 * 1024, max_bytes=2**20, max_requests=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -572,7 +573,7 @@ class LocalStore(Store):
                     if isinstance(target, memoryview):
                         count = read_contiguous(handle, offset, target)
                     else:
-                        count = read_rows(handle, offset, target)
+                        count = read_into_array(handle, offset, target)
                 except OSError as error:
                     raise StoreError(error.strerror or str(error), item) from error
                 if count < target.nbytes:
@@ -587,7 +588,7 @@ class LocalStore(Store):
         span = max(offset + length for offset, length in ranges) - begin
         # a file that cannot be opened will raise an error when it is read
         with suppress(OSError, StoreError):
-            handle = open_regular(path_of(file.url), file.options)
+            handle = open_regular(to_local_path(file.url), file.options)
             try:
                 for offset, length in [(begin, span)] if span < 2 * nbytes else ranges:
                     if not _is_cached(handle, offset):
@@ -598,14 +599,14 @@ class LocalStore(Store):
     def check_unchanged(self, file: SourceFile) -> None:
         if get_options().check_sources:
             try:
-                check_unchanged(file, os.stat(path_of(file.url)))
+                check_unchanged(file, os.stat(to_local_path(file.url)))
             except StoreError:
                 raise
             except OSError as error:
                 raise StoreError(error.strerror or str(error)) from error
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        status = os.stat(path_of(url))
+        status = os.stat(to_local_path(url))
         if not stat.S_ISDIR(status.st_mode):
             check_regular(status)
         return SourceFile(url, status.st_size, status.st_mtime_ns)
@@ -614,11 +615,11 @@ class LocalStore(Store):
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         file = self.describe(url, options)
-        with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
+        with os.fdopen(open_regular(to_local_path(url), options), "rb") as handle:
             return file, handle.read(length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
+        with os.fdopen(open_regular(to_local_path(url), options), "rb") as handle:
             return handle.read()
 
     def write_all(
@@ -628,8 +629,8 @@ class LocalStore(Store):
         path = os.path.realpath(local_path(url))
         remove_leftovers(path)
         try:
-            put = os.replace if replace else link_new
-            write_temporary(path, data, lambda temporary: put(temporary, path))
+            rename = os.replace if replace else rename_without_replacing
+            write_temporary(path, data, lambda temporary: rename(temporary, path))
         except ChangedError as error:
             raise make_exists_error(path) from error
 
@@ -645,14 +646,14 @@ class LocalStore(Store):
         """Write a folder under a temporary name, and rename it."""
         path = os.path.realpath(local_path(url))
         remove_leftovers(path)
-        temporary, inside = make_temporary_name(path), ""
+        temporary, name = make_temporary_name(path), ""
         try:
             os.mkdir(temporary)
-            for inside, data in files:
-                target = os.path.join(temporary, *inside.split("/"))
+            for name, data in files:
+                target = os.path.join(temporary, *name.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 if data is None:
-                    link_or_copy(os.path.join(path, *inside.split("/")), target)
+                    link_or_copy(os.path.join(path, *name.split("/")), target)
                     continue
                 with open(target, "xb") as handle:
                     handle.write(data)
@@ -663,9 +664,9 @@ class LocalStore(Store):
             elif expected is None:
                 exchange_paths(temporary, path)
             else:
-                self._exchange_version(temporary, path, f"{url.rstrip('/')}/{inside}", expected)
+                self._exchange_version(temporary, path, f"{url.rstrip('/')}/{name}", expected)
         finally:
-            # the new folder if writing failed, else the old one
+            # this is the new folder if writing failed, otherwise the old one
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _exchange_version(self, temporary: str, path: str, marker: str, expected: str) -> None:
@@ -681,11 +682,11 @@ class LocalStore(Store):
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Raise an error for a path below a file; local writes are always safe, by locks."""
-        above = os.path.dirname(local_path(url))
-        while not os.path.exists(above):
-            above = os.path.dirname(above)
-        if not os.path.isdir(above):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
+        parent = os.path.dirname(local_path(url))
+        while not os.path.exists(parent):
+            parent = os.path.dirname(parent)
+        if not os.path.isdir(parent):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), parent)
 
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
@@ -694,7 +695,9 @@ class LocalStore(Store):
         # like other writers, lock and replace the target of a symbolic link
         path = os.path.realpath(local_path(url))
         if expected is None:
-            write_in_new_folder(path, data, lambda temporary: link_new(temporary, path))
+            write_in_new_folder(
+                path, data, lambda temporary: rename_without_replacing(temporary, path)
+            )
             return hash_version(data)
 
         def replace(temporary: str) -> None:
@@ -716,21 +719,21 @@ class LocalStore(Store):
         write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        def refuse(error: OSError) -> None:
-            # a folder that was removed counts as empty, unlike one that cannot be listed
+        def check_error(error: OSError) -> None:
+            # a folder that was removed counts as empty, but one that cannot be listed does not
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
-        root, beginning, files = local_path(url), url.rstrip("/"), list[ListedFile]()
-        for folder, _, names in os.walk(root, onerror=refuse):
-            below = os.path.relpath(folder, root).replace(os.sep, "/")
+        root, base_url, files = local_path(url), url.rstrip("/"), list[ListedFile]()
+        for folder, _, names in os.walk(root, onerror=check_error):
+            folder_path = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
                 # the file may have been removed since the folder was listed
                 with suppress(FileNotFoundError):
-                    # omit lock files, which must not be removed
+                    # skip lock files, which must not be removed
                     if not (name.startswith(".") and name.endswith(".lock")):
-                        inside = name if below == "." else f"{below}/{name}"
-                        files.append(_describe_file(os.path.join(folder, name), beginning, inside))
+                        relative = name if folder_path == "." else f"{folder_path}/{name}"
+                        files.append(_describe_file(os.path.join(folder, name), base_url, relative))
         return sorted(files, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
@@ -743,16 +746,16 @@ class LocalStore(Store):
             remove_empty(folder, os.path.commonpath(folders))
 
 
-def _describe_file(path: str, folder: str, inside: str) -> ListedFile:
-    """Return the entry of a file in a listing; a broken link has no fingerprint."""
+def _describe_file(path: str, base_url: str, relative: str) -> ListedFile:
+    """Return the entry of a file in a listing; a broken symbolic link has no fingerprint."""
     status = os.lstat(path)
-    modified, url = status.st_mtime, f"{folder}/{inside}"
+    modified, url = status.st_mtime, f"{base_url}/{relative}"
     if stat.S_ISLNK(status.st_mode):
         try:
             status = os.stat(path)
         except FileNotFoundError:
-            return ListedFile(inside, SourceFile(url), modified)
-    return ListedFile(inside, SourceFile(url, status.st_size, status.st_mtime_ns), modified)
+            return ListedFile(relative, SourceFile(url), modified)
+    return ListedFile(relative, SourceFile(url, status.st_size, status.st_mtime_ns), modified)
 
 
 def get_lock_path(path: str) -> str:

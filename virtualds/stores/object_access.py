@@ -1,7 +1,7 @@
 """Settings and credentials of obstore for a bucket of S3 or a container of Azure.
 
-They are translated from the options of s3fs and adlfs; an unknown option raises an error that names
-it. Credentials that are not given are looked up by botocore for AWS (environment, profiles, SSO,
+They are translated from the options of s3fs and adlfs; an unknown option raises an error.
+Credentials that are not given are looked up by botocore for AWS (environment, profiles, SSO,
 roles, instance metadata), and by azure-identity for Azure.
 """
 
@@ -28,7 +28,7 @@ from virtualds.stores.requests import CONNECT_TIMEOUT, READ_TIMEOUT
 from virtualds.stores.store import list_store_errors
 from virtualds.urls import host_of, kind_of
 
-IGNORED = frozenset(
+IGNORED_OPTIONS = frozenset(
     {"block_size", "cache_type", "cache_options", "skip_instance_cache", "use_listings_cache"}
     | {"listings_expiry_time", "max_paths", "default_block_size", "default_fill_cache"}
     | {"default_cache_type", "cache_regions", "max_concurrency", "fixed_upload_size"}
@@ -66,9 +66,9 @@ class BucketAccess:
 
 
 def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAccess:
-    """Translate fsspec options of a user to settings of obstore.
+    """Translate fsspec options of the user to settings of obstore.
 
-    ``root`` is the beginning of a url, up to the bucket. Raises an error for options without an
+    ``root`` is a url without the path after the bucket. Raises an error for options without an
     equivalent in obstore, and for options that contradict each other.
 
     Examples
@@ -79,16 +79,18 @@ def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAcc
     >>> translate_options("s3://bucket", {"profile": "mine"}).login
     {'profile': 'mine'}
     """
-    relevant = {name: value for name, value in (options or {}).items() if name not in IGNORED}
+    relevant = {
+        name: value for name, value in (options or {}).items() if name not in IGNORED_OPTIONS
+    }
     translate, nested = _TRANSLATIONS[kind_of(root)]
     remaining = _RemainingOptions(root, relevant, nested)
     access = translate(root.partition("://")[2], remaining)
-    remaining.check_nothing_left()
+    remaining.check_empty()
     return access
 
 
-def find_options(filesystem: Any, url: str) -> StorageOptions | None:
-    """Return access options that open a url in the same way as a filesystem of the user."""
+def extract_options(filesystem: Any, url: str) -> StorageOptions | None:
+    """Return access options that open a url in the same way as a filesystem of the user does."""
     options = StorageOptions.of(filesystem.storage_options)
     if kind_of(url) in ("s3", "az"):
         try:
@@ -98,12 +100,12 @@ def find_options(filesystem: Any, url: str) -> StorageOptions | None:
     return options
 
 
-def name_anonymous(options: dict[str, Any]) -> dict[str, Any]:
+def convert_anon_option(options: dict[str, Any]) -> dict[str, Any]:
     """Convert ``anon``, an option of s3fs and adlfs, to the equivalent option of gcsfs.
 
     Examples
     --------
-    >>> name_anonymous({"anon": True, "project": "p"})
+    >>> convert_anon_option({"anon": True, "project": "p"})
     {'project': 'p', 'token': 'anon'}
     """
     converted = {name: value for name, value in options.items() if name != "anon"}
@@ -113,40 +115,40 @@ def name_anonymous(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class _RemainingOptions:
-    """Options that have not been translated yet, from which translations pop those they support.
+    """Options that have not been translated yet; translations pop the ones that they support.
 
     Options within ``nested`` options are named ``outer.inner``.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
-        self.root, self.left = root, dict(options)
+        self.root, self.remaining = root, dict(options)
         for outer in nested:
             inner = self.pop(outer, {})
             if not isinstance(inner, Mapping):
                 raise ValueError(f"{outer}: got {type(inner).__name__}; give a dict")
-            self.left |= {f"{outer}.{name}": value for name, value in inner.items()}
+            self.remaining |= {f"{outer}.{name}": value for name, value in inner.items()}
 
     def pop(self, name: str, default: Any = None) -> Any:
-        value = self.left.pop(name, None)
+        value = self.remaining.pop(name, None)
         return default if value is None else value
 
     def drop(self, name: str, *without_effect: Any) -> None:
         """Remove an option if its value has no effect."""
-        if self.left.get(name) in (None, *without_effect):
-            self.left.pop(name, None)
+        if self.remaining.get(name) in (None, *without_effect):
+            self.remaining.pop(name, None)
 
-    def pop_one(self, what: str, *names: str) -> Any:
+    def pop_one(self, setting: str, *names: str) -> Any:
         """Pop a setting that has several equivalent options; raise if their values differ."""
         values = [value for name in names if (value := self.pop(name, "")) != ""]
         if any(value != values[0] for value in values):
-            raise ValueError(f"{self.root}: storage_options name two values of {what}; give one")
+            raise ValueError(f"{self.root}: storage_options name two values of {setting}; give one")
         return values[0] if values else None
 
-    def check_nothing_left(self) -> None:
+    def check_empty(self) -> None:
         """Raise `UnsupportedError` for options that have not been popped."""
-        if self.left:
+        if self.remaining:
             raise UnsupportedError(
-                f"{self.root}: storage_options have {min(self.left)!r}, which has no meaning "
+                f"{self.root}: storage_options have {min(self.remaining)!r}, which has no meaning "
                 f"here; {REMEDY}"
             )
 
@@ -176,8 +178,8 @@ def _translate_s3(bucket: str, options: _RemainingOptions) -> BucketAccess:
     for name in _S3_TUNING:
         options.pop(f"config_kwargs.{name}")
     key, secret, token = (
-        options.pop_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
-        for what, names, full in (
+        options.pop_one(f"the {setting}", *names, f"client_kwargs.aws_{aws_name}")
+        for setting, names, aws_name in (
             ("key", ("key", "username"), "access_key_id"),
             ("secret", ("secret", "password"), "secret_access_key"),
             ("token", ("token",), "session_token"),
@@ -202,7 +204,7 @@ def _translate_s3(bucket: str, options: _RemainingOptions) -> BucketAccess:
         "region": options.pop_one("the region", *regions),
         "endpoint": endpoint,
         # whether the bucket is part of the host name
-        "virtual_hosted_style_request": options.left.get(style) == "virtual",
+        "virtual_hosted_style_request": options.remaining.get(style) == "virtual",
         "request_payer": bool(options.pop("requester_pays", False) or payer) or None,
         **{new: options.pop(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
     }
@@ -222,25 +224,25 @@ def _translate_s3(bucket: str, options: _RemainingOptions) -> BucketAccess:
 
 
 def _translate_client(
-    options: _RemainingOptions, checks: str, connect: str, within: str = ""
+    options: _RemainingOptions, verify_name: str, connect_name: str, prefix: str = ""
 ) -> dict[str, Any]:
     """Pop the settings of the HTTP client: certificates, proxies and time limits."""
     client: dict[str, Any] = {
-        "connect_timeout": f"{options.pop(within + connect, CONNECT_TIMEOUT)}s",
-        "read_timeout": f"{options.pop(f'{within}read_timeout', READ_TIMEOUT)}s",
+        "connect_timeout": f"{options.pop(prefix + connect_name, CONNECT_TIMEOUT)}s",
+        "read_timeout": f"{options.pop(f'{prefix}read_timeout', READ_TIMEOUT)}s",
         "allow_http": True,
     }
-    verify = options.pop(checks)
+    verify = options.pop(verify_name)
     bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
     if verify is False:
         client["allow_invalid_certificates"] = True
     elif bundle:
         with open(bundle, "rb") as file:
             client["root_certificate"] = file.read()
-    proxies = options.pop(f"{within}proxies", {})
+    proxies = options.pop(f"{prefix}proxies", {})
     if proxy := proxies.get("https", proxies.get("http")):
         client["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
-    if agent := options.pop(f"{within}user_agent"):
+    if agent := options.pop(f"{prefix}user_agent"):
         client["user_agent"] = agent
     return client
 
@@ -248,7 +250,7 @@ def _translate_client(
 # ---------------------------------------------------------------------- Azure
 
 
-_AZURE_BOX = re.compile(r"([^@]+)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
+_AZURE_CONTAINER_URL = re.compile(r"([^@]+)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 _AZURE_ENVIRONMENT = {
     "account_name": "AZURE_STORAGE_ACCOUNT_NAME",
     "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
@@ -258,31 +260,31 @@ _AZURE_ENVIRONMENT = {
     "client_secret": "AZURE_STORAGE_CLIENT_SECRET",
     "tenant_id": "AZURE_STORAGE_TENANT_ID",
 }
-"""Environment variables of adlfs for options that are not given."""
+"""Environment variables of adlfs, by the option for which they are the default."""
 
-_EMULATED = (
+_EMULATOR_CONNECTION = (
     "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErC"
     "z4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
 )
-"""The connection string for ``UseDevelopmentStorage=true``: the public account of the emulator.
+"""Connection string for ``UseDevelopmentStorage=true``: the well-known account of the emulator.
 
 See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 """
-_ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
+_OTHER_ENDPOINTS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
 
 
-def _translate_azure(box: str, options: _RemainingOptions) -> BucketAccess:
-    match = _AZURE_BOX.fullmatch(box)
+def _translate_azure(authority: str, options: _RemainingOptions) -> BucketAccess:
+    match = _AZURE_CONTAINER_URL.fullmatch(authority)
     anonymous = options.pop("anon")
     values = {name: options.pop(name) for name in _AZURE_ENVIRONMENT}
-    named = any(values[name] for name in ("account_key", "connection_string", "sas_token"))
+    has_secret = any(values[name] for name in ("account_key", "connection_string", "sas_token"))
     credential, host = options.pop("credential"), options.pop("account_host")
-    named = named or credential is not None
-    if anonymous is None and not named:
+    has_secret = has_secret or credential is not None
+    if anonymous is None and not has_secret:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     if not anonymous:
         # do not combine secrets of the environment with secrets of the options
-        variables = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
+        variables = ("account_name",) if has_secret else tuple(_AZURE_ENVIRONMENT)
         values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in variables}
     account = values["account_name"] or (match[2] if match else None)
     if match and account != match[2]:
@@ -320,7 +322,7 @@ def _translate_azure(box: str, options: _RemainingOptions) -> BucketAccess:
         "use_emulator": False,
     }
     client = _translate_client(options, "connection_verify", "connection_timeout")
-    container = match[1] if match else box
+    container = match[1] if match else authority
     return BucketAccess("az", container, config, client, {} if anonymous else secrets, login)
 
 
@@ -329,7 +331,7 @@ def _split_connection_string(
 ) -> tuple[str, str, dict[str, Any]]:
     """Parse account, endpoint and secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
-        text = _EMULATED
+        text = _EMULATOR_CONNECTION
     pairs = [part.partition("=") for part in text.rstrip(";").split(";")]
     fields = {name.strip().lower(): value for name, _, value in pairs}
     account, key = fields.pop("accountname", ""), fields.pop("accountkey", "")
@@ -337,7 +339,7 @@ def _split_connection_string(
     protocol = fields.pop("defaultendpointsprotocol", "https")
     suffix = fields.pop("endpointsuffix", "core.windows.net")
     endpoint = fields.pop("blobendpoint", "") or f"{protocol}://{account}.blob.{suffix}"
-    for name in _ENDPOINTS_OF_OTHERS:
+    for name in _OTHER_ENDPOINTS:
         fields.pop(name, None)
     if fields or not account:
         raise ValueError(
@@ -352,25 +354,25 @@ _TRANSLATIONS: dict[str, tuple[Callable[[str, _RemainingOptions], BucketAccess],
     "s3": (_translate_s3, _S3_NESTED),
     "az": (_translate_azure, ()),
 }
-"""By kind of store: the translation, and the options that contain others."""
+"""By kind of store: the translation function, and the options that contain others."""
 
 
 # ---------------------------------------------------------------------- credentials and regions
 
 
 class NoCredentialsError(PermissionError):
-    """Raised if no usable credentials are found; the cause is the reason."""
+    """Raised if no usable credentials are found; its cause is the reason."""
 
 
-class Provider:
-    """A credential provider of obstore, which remembers its last error."""
+class CredentialProvider:
+    """A credential provider for obstore that keeps its last error."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         self._find = find
         self.error: Exception | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return credentials as a dict of obstore."""
+        """Return credentials as the dict that obstore expects."""
         try:
             credentials, self.error = self._find(), None
             return credentials
@@ -380,10 +382,10 @@ class Provider:
 
 
 REFRESH_INTERVAL = timedelta(minutes=10)
-"""Time after which credentials are requested from botocore again, which may have renewed them."""
+"""Time after which credentials are requested again from botocore, which renews them."""
 
 
-class _Session:
+class _AwsSession:
     """Settings and credentials of AWS that botocore finds in files, environment and metadata."""
 
     def __init__(self, profile: str | None) -> None:
@@ -405,13 +407,13 @@ class _Session:
         endpoint: str | None = service.get("endpoint_url") or settings.get("endpoint_url")
         return endpoint
 
-    def make_provider(self) -> Provider:
+    def make_provider(self) -> CredentialProvider:
         def find() -> dict[str, Any]:
             # botocore caches and renews credentials
-            found = self._session.get_credentials()
-            if found is None:
+            credentials = self._session.get_credentials()
+            if credentials is None:
                 raise NoCredentialsError("botocore finds none")
-            frozen = found.get_frozen_credentials()
+            frozen = credentials.get_frozen_credentials()
             return {
                 "access_key_id": frozen.access_key,
                 "secret_access_key": frozen.secret_key,
@@ -419,21 +421,26 @@ class _Session:
                 "expires_at": datetime.now(UTC) + REFRESH_INTERVAL,
             }
 
-        return Provider(find)
+        return CredentialProvider(find)
 
 
-def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
-    """Return the complete settings of a bucket, and a function that makes its provider, or None."""
+def _complete_s3(
+    access: BucketAccess,
+) -> tuple[dict[str, Any], Callable[[], CredentialProvider] | None]:
+    """Return the complete settings of an S3 bucket, and a function that makes its provider.
+
+    The function is None if there is nothing to look up.
+    """
     config, environment = dict(access.config), os.environ
     endpoints = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     endpoint = config.get("endpoint") or next(filter(None, endpoints), None)
-    files = os.path.expanduser(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    config_file = os.path.expanduser(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
     session = None
     if access.login or not (access.is_anonymous or access.secrets):
-        session = _Session(access.login.get("profile"))
-    elif not endpoint and os.path.exists(files):
+        session = _AwsSession(access.login.get("profile"))
+    elif not endpoint and os.path.exists(config_file):
         with suppress(ImportError):
-            session = _Session(None)
+            session = _AwsSession(None)
     try:
         endpoint = endpoint or (session.find_endpoint() if session else None)
         region = config.get("region") or (session.find_region() if session else None)
@@ -445,16 +452,16 @@ def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provide
         endpoint = endpoint.replace("://", f"://{access.bucket}.", 1)
     if endpoint:
         config["endpoint"] = endpoint
-    elif "region" not in config and not (region or "").startswith(_SEPARATE_REGIONS):
+    elif "region" not in config and not (region or "").startswith(_PRIVATE_REGION_PREFIXES):
         region = find_bucket_region(access.bucket) or region
     config["region"] = region or "us-east-1"
     return config, session.make_provider if session else None
 
 
-_SEPARATE_REGIONS = ("cn-", "us-gov-", "us-iso", "eusc-")
+_PRIVATE_REGION_PREFIXES = ("cn-", "us-gov-", "us-iso", "eusc-")
 """Prefixes of regions of other AWS partitions, which the public endpoint does not serve."""
 
-REGIONS = "https://s3.amazonaws.com"
+REGION_ENDPOINT = "https://s3.amazonaws.com"
 """Endpoint that reports the region of a bucket."""
 
 
@@ -470,7 +477,7 @@ def find_bucket_region(bucket: str) -> str | None:
     S3 includes it in each response, even if access is denied
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html). No credentials are sent.
     """
-    request = urllib.request.Request(f"{REGIONS}/{bucket}", method="HEAD")
+    request = urllib.request.Request(f"{REGION_ENDPOINT}/{bucket}", method="HEAD")
     try:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=10) as response:
             return response.headers.get("x-amz-bucket-region")  # type: ignore[no-any-return]
@@ -483,45 +490,50 @@ def find_bucket_region(bucket: str) -> str | None:
 AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
-def _find_azure_login(access: BucketAccess) -> Provider:
-    """Return a provider of tokens of azure.identity."""
+def _make_azure_provider(access: BucketAccess) -> CredentialProvider:
+    """Return a credential provider that gets tokens from azure.identity."""
     credential = access.login.get("credential")
     if credential is None:
         try:
             identity = import_module("azure.identity")
         except ImportError as error:
             raise ImportError(f"{error}, which looks for a login of Azure") from error
-        make = identity.ClientSecretCredential if access.login else identity.DefaultAzureCredential
-        credential = make(**access.login)
+        credential_class = (
+            identity.ClientSecretCredential if access.login else identity.DefaultAzureCredential
+        )
+        credential = credential_class(**access.login)
 
     def find() -> dict[str, Any]:
         token = credential.get_token(AZURE_SCOPE)
         if inspect.isawaitable(token):
             from fsspec.asyn import get_loop, sync
 
-            async def wait(given: Any = token) -> Any:
-                return await given
+            async def wait(awaitable: Any = token) -> Any:
+                return await awaitable
 
             token = sync(get_loop(), wait)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
-    return Provider(find)
+    return CredentialProvider(find)
 
 
-def complete(access: BucketAccess) -> tuple[dict[str, Any], Provider | None]:
-    """Return complete settings and a credential provider, looking up what is not given."""
+def complete_access(access: BucketAccess) -> tuple[dict[str, Any], CredentialProvider | None]:
+    """Return the complete settings and the credential provider of a bucket.
+
+    Looks up settings and credentials that the user has not given.
+    """
     config: dict[str, Any] = access.config
-    look_up: Callable[[], Provider] | None = partial(_find_azure_login, access)
+    make_provider: Callable[[], CredentialProvider] | None = partial(_make_azure_provider, access)
     if access.kind == "s3":
-        config, look_up = _find_s3(access)
+        config, make_provider = _complete_s3(access)
     if access.is_anonymous:
         return config, None
     if access.secrets:
-        return config, Provider(lambda: {**access.secrets, "expires_at": None})
-    return config, look_up() if look_up else None
+        return config, CredentialProvider(lambda: {**access.secrets, "expires_at": None})
+    return config, make_provider() if make_provider else None
 
 
-NOWHERE = "127.0.0.1:0"
+UNREACHABLE_PROXY = "127.0.0.1:0"
 """An address at which nothing can listen, since there is no port 0."""
 
 
@@ -539,4 +551,4 @@ def restrict_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> di
         return restricted
     if {endpoint.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
         return restricted
-    return {**restricted, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": host}
+    return {**restricted, "proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": host}

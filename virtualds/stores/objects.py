@@ -26,17 +26,17 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.stores.conditional import (
-    WRITER,
+    WRITER_KEY,
     ConditionFailedError,
     FileVersion,
     UnknownConditionError,
 )
 from virtualds.stores.object_access import (
-    NOWHERE,
+    UNREACHABLE_PROXY,
     BucketAccess,
+    CredentialProvider,
     NoCredentialsError,
-    Provider,
-    complete,
+    complete_access,
     restrict_to_host,
     translate_options,
 )
@@ -60,19 +60,19 @@ from virtualds.urls import kind_of
 
 T = TypeVar("T")
 
-LONG_ANSWER = 2**23
-"""Size in bytes up to which requests share one client, which has one time limit."""
+LONG_RESPONSE = 2**23
+"""Size in bytes of responses up to which requests share one client, with one time limit."""
 
 NO_RETRIES = {
     "max_retries": 0,
     "retry_timeout": timedelta(0),
     "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
 }
-"""Settings that disable the retries of obstore, since `stores.requests` repeats requests."""
+"""Settings that disable the retries of obstore, since `stores.requests` retries requests."""
 
-_used_by: set[int] = set()
+_LOADED_IN: set[int] = set()
 """Ids of processes in which obstore has been loaded for requests."""
-_LOADING: dict[int, threading.Lock] = {}
+_LOAD_LOCKS: dict[int, threading.Lock] = {}
 
 
 def load_library() -> Any:
@@ -82,14 +82,14 @@ def load_library() -> Any:
     after the first request. Such a child loads a copy of the library, which starts its own threads.
     """
     process = os.getpid()
-    if process in _used_by:
+    if process in _LOADED_IN:
         return sys.modules["obstore"]
-    with _LOADING.setdefault(process, threading.Lock()):
-        if process not in _used_by:
-            if _used_by:
+    with _LOAD_LOCKS.setdefault(process, threading.Lock()):
+        if process not in _LOADED_IN:
+            if _LOADED_IN:
                 _load_copy()
             import_module("obstore.store")
-            _used_by.add(process)
+            _LOADED_IN.add(process)
     return sys.modules["obstore"]
 
 
@@ -103,7 +103,7 @@ def _load_copy() -> None:
         if (file := getattr(module, "__file__", None)) and file.endswith((".so", ".pyd"))
     }
     for name, file in compiled.items():
-        # a library file is loaded only once, so copy it to a file in memory
+        # a shared library is loaded only once by its path, so copy it to a file in memory
         copy = os.memfd_create("obstore")
         with open(file, "rb") as source:
             size = os.fstat(source.fileno()).st_size
@@ -142,12 +142,12 @@ class SSLError(ConnectionError):
 _STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
 _SOURCE = "\n\nDebug source:"
 """Separator of message and debugging information in errors of obstore."""
-_WORDY = re.compile(
+_NOISE = re.compile(
     r"Generic \w+ error: |Error performing (?:list request: )?| in [\d.]+\s?[mµn]?s\b"
 )
-"""Parts of messages of obstore that are removed."""
-_REGION = "Received redirect without LOCATION"
-_WITHOUT_RANGES = "Received non-partial response"
+"""Matches parts of messages of obstore that are removed."""
+_REGION_REDIRECT = "Received redirect without LOCATION"
+_NO_RANGES = "Received non-partial response"
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
@@ -161,14 +161,14 @@ def _to_plain_error(error: BaseException) -> BaseException:
         code = _find_element("Code", body)
         reason = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
         text = reason or code or f"{status}{match[2]}"
-        kind = NoSuchObject if status == 404 else ObjectError
-        return kind(text, status, code or str(status))
+        error_class = NoSuchObject if status == 404 else ObjectError
+        return error_class(text, status, code or str(status))
     if isinstance(error, FileNotFoundError):
         return NoSuchObject(message.partition("\n")[0], 404, "404")
-    text = _WORDY.sub("", message.partition("\n")[0])
-    if f"{NOWHERE}," in source:
+    text = _NOISE.sub("", message.partition("\n")[0])
+    if f"{UNREACHABLE_PROXY}," in source:
         return ObjectError("credentials are for one host", 307, OTHER_HOST)
-    if _REGION in message:
+    if _REGION_REDIRECT in message:
         return ObjectError(text, 301, "PermanentRedirect")
     if "dns error" in source:
         return ClientConnectorDNSError(text)
@@ -205,24 +205,24 @@ def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], 
             if not done.done():
                 done.set_exception(RuntimeError("a request ended in an error of Python, see above"))
 
-    # a daemon, which need not finish if the main thread is interrupted
+    # a daemon thread, so that the process can exit if the main thread is interrupted
     threading.Thread(target=run, daemon=True).start()
     return done.result()
 
 
-def _seconds_for(nbytes: int) -> float:
-    # few different limits, since each needs a client with its own connections
-    return compute_time_limit(max(LONG_ANSWER, 1 << nbytes.bit_length()))
+def _compute_time_limit(nbytes: int) -> float:
+    # powers of two, since each limit needs a client with its own connections
+    return compute_time_limit(max(LONG_RESPONSE, 1 << nbytes.bit_length()))
 
 
 # ---------------------------------------------------------------------- the filesystem
 
 
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._$-]*")
-_NO_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
+_INVALID_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
 
-REMOVED_AT_ONCE = 1000
+MAX_DELETES_PER_REQUEST = 1000
 """Number of S3 objects that are deleted by one request."""
 
 
@@ -230,7 +230,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket of S3, or of one container of Azure.
 
     Paths begin with the bucket, as in s3fs and adlfs, and urls with ``root``. The options are those
-    of s3fs or adlfs, or a ``store`` of obstore. Without ``repeats``, callers repeat failed
+    of s3fs or adlfs, or a ``store`` of obstore. Without ``retries``, callers retry failed
     requests.
     """
 
@@ -239,12 +239,12 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """Names of the HTTP conditions for creating an object, and for replacing a version."""
 
     def __init__(
-        self, root: str, *, repeats: bool = True, store: Any = None, **options: Any
+        self, root: str, *, retries: bool = True, store: Any = None, **options: Any
     ) -> None:
         super().__init__()
-        # first, so that a missing obstore is reported before other errors
+        # load it first, so that a missing obstore is reported before other errors
         load_library()
-        self.root, self.repeats = root, repeats
+        self.root, self._retries = root, retries
         access = None if store is not None else translate_options(root, options)
         self.bucket = access.bucket if access else root.partition("://")[2].partition("@")[0]
         if not _BUCKET.fullmatch(self.bucket):
@@ -254,20 +254,22 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             )
         self.access, self._store, self._stores = access, store, dict[float, Any]()
         self.config: dict[str, Any] = {}
-        self._provider: Provider | None = None
+        self._provider: CredentialProvider | None = None
         self._options: dict[str, Any] = {}
         if access is not None:
-            self.config, self._provider = complete(access)
+            self.config, self._provider = complete_access(access)
             self._options = restrict_to_host(self.config, access.client)
 
-    def _store_for(self, library: Any, nbytes: int) -> Any:
-        """Return a store of obstore with the time limit of a response of ``nbytes`` bytes."""
+    def _get_store(self, library: Any, nbytes: int) -> Any:
+        """Return an obstore store with the time limit for a response of ``nbytes`` bytes."""
         if self.access is None:
             return self._store
-        seconds = _seconds_for(nbytes)
+        seconds = _compute_time_limit(nbytes)
         if seconds not in self._stores:
-            make = {"s3": library.store.S3Store, "az": library.store.AzureStore}[self.access.kind]
-            self._stores[seconds] = make(
+            store_class = {"s3": library.store.S3Store, "az": library.store.AzureStore}[
+                self.access.kind
+            ]
+            self._stores[seconds] = store_class(
                 self.access.bucket,
                 config=self.config,
                 client_options={**self._options, "timeout": f"{seconds}s"},
@@ -288,11 +290,11 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return f"{self.root}/{key}" if key else self.root
 
     def _find_key(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the key of a path, and request options with its version, if it has one."""
+        """Return the key of a path, and request options with the version, if the path has one."""
         bucket, _, key = self._strip_protocol(path).partition("/")
         version = _VERSION.search(key)
         key = key[: version.start()] if version else key
-        if _NO_KEY.search(key) or bucket != self.bucket:
+        if _INVALID_KEY.search(key) or bucket != self.bucket:
             raise UnsupportedError(
                 f"{self.unstrip_protocol(path)}: obstore reaches no object of such a name; pass "
                 f"{{'filesystem': ...}}, a filesystem of fsspec, in storage_options"
@@ -307,26 +309,29 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return key, version
 
     def _send(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
-        """Send the request of ``work``, which takes obstore and a store, and return its result."""
+        """Send the request of ``work``, and return its result.
+
+        ``work`` takes obstore and its store; ``nbytes`` is the size of the data to transfer.
+        """
         library = load_library()
         errors = (library.exceptions.BaseError, OSError, ValueError, RuntimeError)
 
         def attempt() -> T:
             start = time.monotonic()
             try:
-                store = self._store_for(library, nbytes)
+                store = self._get_store(library, nbytes)
                 return run_interruptibly(partial(work, library, store), errors)
             except (UnsupportedError, IncompleteResponse, StoreError):
                 raise
             except errors as error:
-                is_late = time.monotonic() - start > 0.9 * _seconds_for(nbytes)
+                is_late = time.monotonic() - start > 0.9 * _compute_time_limit(nbytes)
                 plain = _to_plain_error(error)
                 if self._provider is not None and (cause := self._provider.error) is not None:
                     plain = NoCredentialsError(str(cause))
                     plain.__cause__ = cause
             raise TooSlowError(0) if is_late and isinstance(plain, TimeoutError) else plain
 
-        if not self.repeats:
+        if not self._retries:
             return attempt()
         try:
             return retry_request(attempt, Request("", self.root))
@@ -335,7 +340,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         raise error
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
-        """Return the etag with quotes, which listings of Azure omit."""
+        """Return the etag with quotes, which Azure omits in listings."""
         etag = meta["e_tag"]
         return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
@@ -351,26 +356,26 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             try:
                 response = library.get(store, key, options={**range_option, **version})
             except library.exceptions.BaseError as error:
-                if _WITHOUT_RANGES not in str(error):
+                if _NO_RANGES not in str(error):
                     raise
                 response = library.get(store, key, options=version)
                 check_small(response.meta["size"])
-            first, end = response.range
+            begin, stop = response.range
             data = join_parts((bytes(part) for part in response.stream(1)), start)
-            if first > offset or len(data) != end - first:
+            if begin > offset or len(data) != stop - begin:
                 raise IncompleteResponse("the body is not the range that was announced")
-            data = data if length is None else data[offset - first :][:length]
-            writer = response.attributes.get(WRITER)
+            data = data if length is None else data[offset - begin :][:length]
+            writer = response.attributes.get(WRITER_KEY)
             return Response(data, self._etag(response.meta), response.meta["size"], writer)
 
         return self._send(get, length or 0)
 
     def cat_file(
-        self, path: str, start: int | None = None, end: int | None = None, **how: Any
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
         if start is None and end is None:
             return self.fetch_range(path).data
-        data: bytes = super().cat_file(path, start, end, **how)
+        data: bytes = super().cat_file(path, start, end, **kwargs)
         return data
 
     def _fetch_head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -383,7 +388,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
         return self._send(head)
 
-    def info(self, path: str, **how: Any) -> dict[str, Any]:
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return the info dict of an object or folder; for an existing object, by one request."""
         path = self._strip_protocol(path)
         key, _ = self._find_key(path)
@@ -391,7 +396,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         if not key:
             return folder
         try:
-            meta, marks = self._fetch_head(path)
+            meta, attributes = self._fetch_head(path)
         except NoSuchObject:
             if next(self._iterate_entries(key, delimited=False), None) is not None:
                 return folder
@@ -400,8 +405,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             # a response to HEAD has no body with the reason, so send a GET request
             self.fetch_range(path, 0, 1)
             raise error
-        true = {name.lower() for name, value in marks.items() if value.lower() == "true"}
-        return folder if true & _FOLDERS else self._describe(path, meta)
+        true_keys = {name.lower() for name, value in attributes.items() if value.lower() == "true"}
+        return folder if true_keys & _FOLDER_MARKERS else self._describe(path, meta)
 
     def _describe(self, path: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         version = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
@@ -417,14 +422,14 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 yield {"name": f"{self.bucket}/{entry}", "size": 0, "type": "directory"}
         else:
             pages = self._send(lambda library, store: iter(library.list(store, prefix)))
-            turned = iter(partial(self._send, lambda *_: next(pages, None)), None)
-            listing, folders = {"objects": chain.from_iterable(turned)}, set()
+            page_iterator = iter(partial(self._send, lambda *_: next(pages, None)), None)
+            listing, folders = {"objects": chain.from_iterable(page_iterator)}, set()
         for entry in listing["objects"]:
-            # omit empty objects that some tools write as folders
+            # skip empty objects that some tools write as folders
             if entry["path"] != key and not (entry["path"] in folders and not entry["size"]):
                 yield self._describe(f"{self.bucket}/{entry['path']}", entry)
 
-    def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         key, _ = self._find_key(path)
         entries = list(self._iterate_entries(key, delimited=True))
         if not entries:
@@ -437,32 +442,34 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         entries = self._iterate_entries(self._find_key(path)[0], delimited=True)
         return {entry["name"].rpartition("/")[2] for entry in entries}
 
-    def find(self, path: str, *args: Any, detail: bool = False, **how: Any) -> Any:
-        if args or how:
-            return super().find(path, *args, detail=detail, on_error="raise", **how)
+    def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return super().find(path, *args, detail=detail, on_error="raise", **kwargs)
         key, _ = self._find_key(path)
         entries = {entry["name"]: entry for entry in self._iterate_entries(key, delimited=False)}
         return entries if detail else sorted(entries)
 
-    def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
-        return _ObjectFile(self, path, mode, **how)
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        return _ObjectFile(self, path, mode, **kwargs)
 
     # ------------------------------------------------------------------ writing
 
-    def put_object(self, path: str, data: bytes, **how: Any) -> str:
+    def put_object(self, path: str, data: bytes, **kwargs: Any) -> str:
         key, _ = self._find_object(path)
         # multipart uploads do not support conditions
-        how |= {"use_multipart": False}
-        result = self._send(lambda library, store: library.put(store, key, data, **how), len(data))
+        kwargs |= {"use_multipart": False}
+        result = self._send(
+            lambda library, store: library.put(store, key, data, **kwargs), len(data)
+        )
         return str(self._etag(result))
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         self.put_object(path, value)
 
     def put_conditionally(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
-            return self.put_object(path, data, mode=mode, attributes={WRITER: writer})
+            return self.put_object(path, data, mode=mode, attributes={WRITER_KEY: writer})
         except ObjectError as error:
             self._raise_condition_error(path, error, expected)
 
@@ -471,10 +478,10 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     ) -> NoReturn:
         """Convert the error of a conditional write to one for a false or unsupported condition."""
         missing = expected is not None and error.error_code in ("NoSuchKey", "BlobNotFound", "404")
-        if error.status == 412 or error.error_code in _REFUSED_CODES or missing:
+        if error.status == 412 or error.error_code in _FALSE_CONDITION_CODES or missing:
             url = self.unstrip_protocol(path)
             raise ConditionFailedError(f"{url}: was changed by another writer") from error
-        if error.error_code in _UNKNOWN_CODES:
+        if error.error_code in _NO_CONDITIONS_CODES:
             raise UnknownConditionError(str(error)) from error
         raise error
 
@@ -485,8 +492,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def remove(self, paths: Sequence[str]) -> None:
         keys = [self._find_object(path)[0] for path in paths]
-        for begin in range(0, len(keys), REMOVED_AT_ONCE):
-            self._remove(keys[begin : begin + REMOVED_AT_ONCE])
+        for begin in range(0, len(keys), MAX_DELETES_PER_REQUEST):
+            self._remove(keys[begin : begin + MAX_DELETES_PER_REQUEST])
 
     def _remove(self, keys: list[str]) -> None:
         self._send(lambda library, store: library.delete(store, keys))
@@ -495,11 +502,11 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         response = self.fetch_range(path)
-        return response.data, FileVersion.of(str(response.etag), response.writer)
+        return response.data, FileVersion.from_writer(str(response.etag), response.writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        meta, marks = self._fetch_head(path)
-        return marks.get(WRITER), str(self._etag(meta))
+        meta, attributes = self._fetch_head(path)
+        return attributes.get(WRITER_KEY), str(self._etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         return self.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
@@ -515,14 +522,14 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         }
 
 
-_FOLDERS = frozenset({"hdi_isfolder", "is_directory"})
+_FOLDER_MARKERS = frozenset({"hdi_isfolder", "is_directory"})
 """Metadata keys of empty blobs that are folders, in accounts with a hierarchical namespace."""
-_REFUSED_CODES = frozenset(
+_FALSE_CONDITION_CODES = frozenset(
     {"PreconditionFailed", "ConditionalRequestConflict", "OperationAborted", "409"}
     | {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 )
 """Error codes of S3 and Azure for a write whose condition is false."""
-_UNKNOWN_CODES = frozenset(
+_NO_CONDITIONS_CODES = frozenset(
     {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400", "UnsupportedHeader"}
 )
 """Error codes of servers that do not support conditional writes."""
@@ -544,19 +551,19 @@ class AzureFiles(ObjectFiles):
             with suppress(NoSuchObject):
                 ObjectFiles._remove(self, [key])
 
-        alone: Callable[[str], None] = remove_one
+        remove_single: Callable[[str], None] = remove_one
         if (access := self.access) is not None and "sas_token" in access.secrets:
             # a SAS token of a container does not allow batch deletes, which obstore would use
-            alone = partial(self._remove_signed, access)
+            remove_single = partial(self._remove_signed, access)
         else:
             try:
                 super()._remove(keys)
                 return
             except NoSuchObject:
-                # the batch stopped at a missing blob, so delete the others one by one
+                # the batch stops at a missing blob, so delete the others one by one
                 pass
         with ThreadPoolExecutor(get_options().max_requests) as pool:
-            list(pool.map(alone, keys))
+            list(pool.map(remove_single, keys))
 
     def _remove_signed(self, access: BucketAccess, key: str) -> None:
         """Delete a blob by a request whose url contains the SAS token."""
@@ -584,5 +591,5 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
 
 def make_object_files(root: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
     """Create the filesystem of a bucket or container whose urls begin with ``root``."""
-    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(root)]
-    return kind(root, repeats=retries, **options)
+    files_class = {"s3": S3Files, "az": AzureFiles}[kind_of(root)]
+    return files_class(root, retries=retries, **options)

@@ -1,8 +1,8 @@
 """Glob patterns of paths, with alternatives and named parts.
 
 ``*``, ``?`` and ``[...]`` match characters within one part of a path, ``**`` any number of folders.
-``{a,b}`` is one of several strings. ``{name}`` matches text within one part, which is then known by
-that name: a member, a version, a date. ``{{`` and ``}}`` are braces.
+``{a,b}`` matches one of several strings. ``{name}`` matches text within one part and names it, such
+as a member, a version or a date. ``{{`` and ``}}`` match braces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from virtualds.errors import CombineError
 from virtualds.urls import scheme_of
 
-WEB = ("http", "https")
+WEB_SCHEMES = ("http", "https")
 """Schemes whose urls may contain question marks and brackets."""
 
 TOKEN = re.compile(
@@ -27,7 +27,7 @@ TOKEN = re.compile(
     r"|\{(?P<name>[A-Za-z_]\w*)(?::(?P<form>[^{}/]*))?\}"
     r"|\{(?P<choices>[^{}/]*,[^{}/]*)\}"
 )
-"""The expressions in braces that a pattern may contain."""
+"""Matches the expressions in braces of a pattern."""
 
 SETS_AND_STARS = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\.\*")
 """Matches ``.*``, and escapes and character sets, in which a star is literal."""
@@ -36,12 +36,12 @@ DIGITS = {"Y": r"\d{4}", "j": r"\d{3}", "y": r"\d{2}"} | dict.fromkeys("mdHMS", 
 """Regular expressions for the numeric codes of `datetime.datetime.strptime`."""
 
 Facts = Mapping[str, str]
-"""The text that each name of a pattern matches in a path."""
+"""The text in a path that each name of a pattern matches."""
 
 
 @dataclass(frozen=True)
 class PathPattern:
-    """A pattern of paths or urls, whose named parts can be parsed from matching paths.
+    """A pattern of paths or urls, with named parts that can be parsed from matching paths.
 
     A name that occurs twice matches the same text both times. A form may follow a name:
     ``{lead:d}`` is a whole number, and ``{time:%Y%m%d}`` a date (codes of
@@ -63,9 +63,9 @@ class PathPattern:
     is_web: bool = False
 
     @classmethod
-    def of(cls, url: str) -> PathPattern:
+    def from_url(cls, url: str) -> PathPattern:
         """Parse a url or a path as a pattern."""
-        return cls(url, scheme_of(url) in WEB)
+        return cls(url, scheme_of(url) in WEB_SCHEMES)
 
     def __post_init__(self) -> None:
         for name, spec in self.specs.items():
@@ -91,8 +91,8 @@ class PathPattern:
         return tuple(self.specs)
 
     @cached_property
-    def repeats(self) -> bool:
-        """Whether a name occurs several times."""
+    def has_repeated_names(self) -> bool:
+        """Whether a name occurs more than once."""
         names = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
         return len(names) > len(self.specs)
 
@@ -110,15 +110,15 @@ class PathPattern:
         return self.text.split("/")
 
     @property
-    def is_plain(self) -> bool:
+    def is_literal(self) -> bool:
         """Whether the pattern matches only itself."""
-        return self.count_plain() == len(self.parts)
+        return self.count_literal_parts() == len(self.parts)
 
-    def count_plain(self) -> int:
+    def count_literal_parts(self) -> int:
         """Return the number of leading parts without wildcards, names and alternatives."""
-        wild = "*" if self.is_web else "*?["
+        wildcards = "*" if self.is_web else "*?["
         for number, part in enumerate(self.parts):
-            if TOKEN.search(part) is not None or any(sign in part for sign in wild):
+            if TOKEN.search(part) is not None or any(character in part for character in wildcards):
                 return number
         return len(self.parts)
 
@@ -141,7 +141,7 @@ class PathPattern:
         """
         if (facts := self.match(path)) is not None:
             return facts
-        seen = dict[str, str]()
+        texts = dict[str, str]()
         for part, text in zip(self.parts, path.split("/"), strict=False):
             if part == "**":
                 break
@@ -149,9 +149,10 @@ class PathPattern:
             if part_match is None:
                 raise CombineError(f"{path}: {text!r} does not match {part!r} of the pattern")
             for name, value in part_match.groupdict().items():
-                if seen.setdefault(name, value) != value:
+                if texts.setdefault(name, value) != value:
                     raise CombineError(
-                        f"{path}: {{{name}}} is {seen[name]!r} in one part and {value!r} in another"
+                        f"{path}: {{{name}}} is {texts[name]!r} in one part and {value!r} in "
+                        "another"
                     )
         raise CombineError(f"{path}: it does not match the pattern {self.text!r}")
 
@@ -166,8 +167,8 @@ class PathPattern:
         if (match := self._regex.match(path)) is None:
             return None
         group = self._regex.groupindex[name]
-        pieces = (match[number] for number in range(1, self._regex.groups + 1) if number != group)
-        return tuple(pieces), unquote(match[name]) if self.is_web else match[name]
+        groups = (match[number] for number in range(1, self._regex.groups + 1) if number != group)
+        return tuple(groups), unquote(match[name]) if self.is_web else match[name]
 
     def fill(self, facts: Facts) -> str:
         """Return the pattern with the names replaced by texts."""
@@ -191,36 +192,36 @@ class PathPattern:
     @cached_property
     def _regex(self) -> re.Pattern[str]:
         seen = set[str]()
-        pieces = []
+        groups = []
         # ** at the end matches all files below
         for part in [*self.parts, "*"] if self.parts[-1] == "**" else self.parts:
-            found = "((?:[^/]+/)*)" if part == "**" else self._translate(part, seen) + "(/)"
-            pieces.append(found)
-        return re.compile(f"(?s:{''.join(pieces).removesuffix('(/)')})\\Z")
+            expression = "((?:[^/]+/)*)" if part == "**" else self._translate(part, seen) + "(/)"
+            groups.append(expression)
+        return re.compile(f"(?s:{''.join(groups).removesuffix('(/)')})\\Z")
 
     def _translate(self, part: str, seen: set[str]) -> str:
         """Return the regular expression of a part; a name in ``seen`` matches the same text again.
 
         Text outside names is in unnamed groups, for `split`.
         """
-        pieces, end = [], 0
+        groups, end = [], 0
         for token in TOKEN.finditer(part):
-            pieces.append(f"({self._translate_wild(part[end : token.start()])})")
+            groups.append(f"({self._translate_wildcards(part[end : token.start()])})")
             if name := token["name"]:
                 spec = self.specs[name]
-                pieces.append(
+                groups.append(
                     f"(?P={name})" if name in seen else f"(?P<{name}>{_match_form(spec)})"
                 )
                 seen.add(name)
             elif token["brace"]:
-                pieces.append(re.escape(token["brace"][0]))
+                groups.append(re.escape(token["brace"][0]))
             else:
-                choices = map(self._translate_wild, token["choices"].split(","))
-                pieces.append(f"({'|'.join(choices)})")
+                choices = map(self._translate_wildcards, token["choices"].split(","))
+                groups.append(f"({'|'.join(choices)})")
             end = token.end()
-        return "".join([*pieces, f"({self._translate_wild(part[end:])})"])
+        return "".join([*groups, f"({self._translate_wildcards(part[end:])})"])
 
-    def _translate_wild(self, text: str) -> str:
+    def _translate_wildcards(self, text: str) -> str:
         if self.is_web:
             text = re.sub(r"([?\[])", r"[\1]", text)
         # remove (?s:...)\Z; in paths, * and ? do not match a slash
@@ -242,9 +243,10 @@ def _match_form(spec: str) -> str:
 
 
 def escape_pattern(url: str) -> str:
-    """Escape wildcards of a url, so that the pattern matches only this url.
+    """Escape the wildcards of a url, so that the pattern matches only this url.
 
     >>> escape_pattern("s3://bucket/a[1]{b}")
     's3://bucket/a[[]1]{{b}}'
     """
-    return re.sub(r"([*?[])", r"[\1]", url).replace("{", "{{").replace("}", "}}")
+    wildcards = r"[{}]" if scheme_of(url) in WEB_SCHEMES else r"[*?\[{}]"
+    return re.sub(wildcards, lambda m: m[0] * 2 if m[0] in "{}" else f"[{m[0]}]", url)

@@ -1,4 +1,4 @@
-"""Retries of temporary failures of requests, and explanations of all other failures.
+"""Retries of requests after temporary failures, and explanations of permanent failures.
 
 Retries use exponential backoff with full jitter, and respect the header Retry-After.
 """
@@ -25,11 +25,11 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestError, StoreError, list_store_errors
 
 # ---------------------------------------------------------------------- interrupts
-# Notes of interrupts (Ctrl-C), and whether threads that wait for servers should end.
+# Notes on interrupts (Ctrl-C), and whether threads that wait for servers should stop.
 
 
 INTERRUPTED = threading.Event()
-"""Set when a user interrupts long work, whose threads may still wait for servers."""
+"""Set when the user interrupts an operation whose threads may still wait for servers."""
 
 
 @contextmanager
@@ -43,15 +43,15 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def process_ends() -> bool:
+def is_exiting() -> bool:
     """Return whether the interpreter is exiting and waits for this thread."""
-    # a private name of Python, for which there is no public one
+    # Python has no public equivalent of this attribute
     return bool(getattr(futures, "_shutdown", False))
 
 
 def is_abandoned() -> bool:
     """Return whether the interpreter is exiting because the user has interrupted it."""
-    return INTERRUPTED.is_set() and process_ends()
+    return INTERRUPTED.is_set() and is_exiting()
 
 
 # ---------------------------------------------------------------------- retries
@@ -62,9 +62,9 @@ T = TypeVar("T")
 FIRST_WAIT, MAX_WAIT = 0.2, 10.0
 """Maximum seconds to wait before the second attempt, and before any later one."""
 MAX_RETRY_AFTER = 60.0
-"""Maximum seconds to wait that a server can request."""
-NAP = 0.2
-"""Seconds of one sleep, after which waiting threads check whether the process is exiting."""
+"""Maximum seconds to wait if the server sends the header Retry-After."""
+POLL_INTERVAL = 0.2
+"""Seconds between checks of waiting threads whether the process is exiting."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 """Seconds until a connection must be open, and until the next bytes of a response must arrive.
@@ -90,14 +90,14 @@ TEMPORARY_ERRORS = frozenset(
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
-"""Names of classes of temporary errors, by name since the libraries are optional."""
+"""Names of classes of temporary errors (names, since the libraries are optional)."""
 PERMANENT_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
 )
 """Names of classes of permanent errors whose base classes are in `TEMPORARY_ERRORS`."""
 
-_CAUSES = 5
+_MAX_CAUSES = 5
 _STATUS_NAMES = ("status", "status_code", "code")
 
 
@@ -106,7 +106,7 @@ class IncompleteResponse(OSError):
 
 
 class RetriesExhausted(Exception):
-    """Raised if all ``attempts`` have failed; the cause is the error of the last one."""
+    """Raised if all ``attempts`` have failed; its cause is the last error."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -132,10 +132,10 @@ class Request(NamedTuple):
 
 
 def retry_request(send: Callable[[], T], request: Request) -> T:
-    """Call ``send``, again after temporary failures, and return its result.
+    """Call ``send``, retrying after temporary failures, and return its result.
 
-    ``request`` is its description in the log. If the last attempt fails, raises `RetriesExhausted`
-    from the error of that attempt.
+    ``request`` describes the request in the log. If the last attempt fails, raises
+    `RetriesExhausted` from its error.
     """
     for attempt in count():
         if is_abandoned():
@@ -153,7 +153,7 @@ def retry_request(send: Callable[[], T], request: Request) -> T:
             wait = choose_wait(attempt + 1, error)
             log_failure(request, error, wait)
             pause(wait)
-            if process_ends():
+            if is_exiting():
                 raise RetriesExhausted(attempt + 1) from error
         else:
             if request.method and is_logged(DEBUG):
@@ -170,55 +170,56 @@ def retry_request(send: Callable[[], T], request: Request) -> T:
 def log_failure(request: object, error: BaseException, wait: float | None = None) -> None:
     """Log a failure, and the seconds until the next attempt, if there is one."""
     if is_logged(INFO):
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
-        log(INFO, f"{request}: {why}; {then}")
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+
+        next_step = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
+        log(INFO, f"{request}: {reason}; {next_step}")
 
 
 def pause(seconds: float) -> None:
-    """Sleep for some seconds, or until the process exits."""
-    until = time.monotonic() + seconds
-    while (remaining := until - time.monotonic()) > 0 and not process_ends():
-        time.sleep(min(remaining, NAP))
+    """Sleep for a number of seconds, or until the process exits."""
+    end = time.monotonic() + seconds
+    while (remaining := end - time.monotonic()) > 0 and not is_exiting():
+        time.sleep(min(remaining, POLL_INTERVAL))
 
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether a failure is temporary, so that another attempt may succeed."""
     for cause in iterate_causes(error):
-        status, code = status_of(cause), code_of(cause)
+        status, code = get_status(cause), get_error_code(cause)
         if status is not None or code is not None:
             return status in TEMPORARY_STATUSES or code in TEMPORARY_CODES
         if is_connection_error(cause):
-            # in botocore, the reason for a failed connection is in the cause of the error
+            # botocore chains the reason for a failed connection as the cause
             return not any(
-                list_class_names(below) & PERMANENT_ERRORS for below in iterate_causes(cause)
+                list_class_names(inner) & PERMANENT_ERRORS for inner in iterate_causes(cause)
             )
     return False
 
 
 def is_stale_redirect(error: BaseException) -> bool:
-    """Return whether a redirected request was rejected, because the signed url may have expired.
+    """Return whether a redirected request was rejected, perhaps since its signed url has expired.
 
-    The next attempt begins at the first url, and is redirected to a new signed url.
+    The next attempt starts from the original url, and is redirected to a new signed url.
     """
     return any(
-        status_of(cause) in (400, 403) and getattr(cause, "history", ())
+        get_status(cause) in (400, 403) and getattr(cause, "history", ())
         for cause in iterate_causes(error)
     )
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether an error is one of the connection, not of the file."""
+    """Return whether an error comes from the connection, not from the file."""
     return bool(list_class_names(error) & (TEMPORARY_ERRORS | PERMANENT_ERRORS))
 
 
 def list_class_names(error: BaseException) -> set[str]:
     """Return the names of the class of an error, and of its base classes."""
-    return {kind.__name__ for kind in type(error).__mro__}
+    return {cls.__name__ for cls in type(error).__mro__}
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return the seconds to wait before an attempt; attempts are counted from 0."""
+    """Return the seconds to wait before an attempt, which are numbered from 0."""
     max_wait = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
     retry_after = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
     return max(random.uniform(0, max_wait), min(retry_after, MAX_RETRY_AFTER))
@@ -227,24 +228,24 @@ def choose_wait(attempt: int, error: BaseException) -> float:
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, its cause, the cause of its cause, and so on."""
     cause: BaseException | None = error
-    for _ in range(_CAUSES):
+    for _ in range(_MAX_CAUSES):
         if cause is None:
             return
         yield cause
         cause = cause.__cause__
 
 
-def status_of(error: BaseException) -> int | None:
+def get_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error of a client library, or None."""
     # lazily, since aiohttp warns when ``code`` is accessed
     values = (getattr(error, name, None) for name in _STATUS_NAMES)
     return next((value for value in values if isinstance(value, int) and value), None)
 
 
-def code_of(error: BaseException) -> str | None:
+def get_error_code(error: BaseException) -> str | None:
     """Return the error code of a server in an error of a client library, or None."""
     code = getattr(error, "error_code", None)
-    # in azure it is an enumeration of strings
+    # azure uses an enumeration of strings
     return str(getattr(code, "value", code)) if isinstance(code, str) else None
 
 
@@ -264,12 +265,12 @@ def _retry_after(error: BaseException) -> float:
 
 
 # ---------------------------------------------------------------------- time limits
-# The time limit of a request is a fixed time, which is extended while bytes arrive at a minimum
-# rate. A read timeout alone would not limit a server that sends single bytes.
+# The time limit of a request is extended while bytes arrive at a minimum rate. A read timeout alone
+# would not limit a server that sends single bytes.
 
 
 MAX_SECONDS = 366 * 86400.0
-"""Seconds that stand for infinity, which some libraries do not support."""
+"""Maximum time limit in seconds, since some libraries do not support infinity."""
 
 
 class TooSlowError(IncompleteResponse):
@@ -284,7 +285,7 @@ class TooSlowError(IncompleteResponse):
 
 
 def compute_time_limit(nbytes: int) -> float:
-    """Return the maximum seconds of a request for ``nbytes`` bytes."""
+    """Return the time limit in seconds of a request for ``nbytes`` bytes."""
     options = get_options()
     return min(options.request_timeout + nbytes / options.least_rate, MAX_SECONDS)
 
@@ -301,69 +302,69 @@ def join_parts(parts: Iterable[bytes], start: float) -> bytes:
     return b"".join(joined)
 
 
-class Pace:
+class Deadline:
     """The deadline of a request, which is extended as bytes arrive.
 
-    It also ends the requests of an interrupted process that is exiting.
+    Requests of an interrupted process that is exiting are cancelled as well.
     """
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout, self._loop = timeout, asyncio.get_running_loop()
-        self._begun, self.received = self._loop.time(), 0
+        self._start, self.received = self._loop.time(), 0
         self._next: asyncio.TimerHandle | None = None
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Cancel the request if it is too slow; otherwise schedule the next check."""
         now = self._loop.time()
-        remaining = self._begun + compute_time_limit(self.received) - now
+        remaining = self._start + compute_time_limit(self.received) - now
         if remaining <= 0 or is_abandoned():
             self._timeout.reschedule(now)
         else:
-            self._next = self._loop.call_later(min(remaining, NAP), self.look)
+            self._next = self._loop.call_later(min(remaining, POLL_INTERVAL), self.check)
 
     def stop(self) -> None:
         """Cancel the scheduled check."""
         if self._next is not None:
             self._next.cancel()
 
-    async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
-        """Return the bytes of a response, or only the first ``most`` of them."""
+    async def gather(self, parts: AsyncIterator[bytes], max_bytes: int | None) -> bytes:
+        """Return the bytes of a response, at most the first ``max_bytes`` of them."""
         gathered: list[bytes] = []
         async for part in parts:
             gathered.append(part)
             self.received += len(part)
-            if most is not None and self.received >= most:
+            if max_bytes is not None and self.received >= max_bytes:
                 break
-        return b"".join(gathered)[:most]
+        return b"".join(gathered)[:max_bytes]
 
 
 @asynccontextmanager
-async def limit_time() -> AsyncIterator[Pace]:
-    """Raise `TooSlowError` if the block takes too long; yield its `Pace`."""
+async def limit_time() -> AsyncIterator[Deadline]:
+    """Yield the `Deadline` of a request; raise `TooSlowError` if the block exceeds it."""
     try:
         async with asyncio.timeout(None) as timeout:
-            pace = Pace(timeout)
+            deadline = Deadline(timeout)
             try:
-                yield pace
+                yield deadline
             finally:
-                pace.stop()
+                deadline.stop()
     except TimeoutError as error:
-        # a timeout of a library keeps its own message
+        # a timeout of the client library keeps its message
         if timeout.expired():
-            raise TooSlowError(pace.received) from error
+            raise TooSlowError(deadline.received) from error
         raise
 
 
 # ---------------------------------------------------------------------- rejected requests
-# Meaning and remedy of the failures of requests, by error code, by HTTP status, or by the name of
-# an error class of a client library, since the libraries are optional.
+# Meanings and remedies of failures, by error code, by HTTP status, or by the name of an error class
+# of a client library (names, since the libraries are optional).
 
 
 class FailureDescription(NamedTuple):
-    """Meaning and remedy of a failure, and the class of error to raise (None: the default)."""
+    """Meaning and remedy of a failure, and the error class to raise (None: the default)."""
 
-    kind: type[OSError] | None
+    error_class: type[OSError] | None
     meaning: str
     remedy: str
 
@@ -376,19 +377,20 @@ REFUSED = FailureDescription(
     f"give credentials that may do this in {OPTIONS}, or anon=True for a public bucket, or "
     f"requester_pays=True for one whose readers pay",
 )
-BEARER = "{'headers': {'Authorization': 'Bearer ...'}}"
+BEARER_EXAMPLE = "{'headers': {'Authorization': 'Bearer ...'}}"
 WEB_REFUSED = FailureDescription(
     PermissionError,
     "the server refuses access",
-    f"give credentials that may do this in {OPTIONS}, such as {BEARER}",
+    f"give credentials that may do this in {OPTIONS}, such as {BEARER_EXAMPLE}",
 )
 REDIRECT_REFUSED = FailureDescription(
     PermissionError,
     "the server refuses access after a redirect",
-    f"give credentials that may do this in {OPTIONS}, such as {BEARER}, and if they are meant for "
+    f"give credentials that may do this in {OPTIONS}, such as {BEARER_EXAMPLE}, and if they are "
+    "meant for "
     f"that host too, its name: {{'trusted_hosts': ['...']}}",
 )
-OLD_SIGNATURE = FailureDescription(
+EXPIRED_SIGNATURE = FailureDescription(
     PermissionError,
     "the server refuses access by the signature or token of the url",
     "these end after some time, so get a new url; or give the plain url and credentials",
@@ -419,17 +421,17 @@ OTHER_REGION = FailureDescription(
     "the bucket is in another region",
     f"name its region in {OPTIONS}: {{'client_kwargs': {{'region_name': '...'}}}}",
 )
-STRAYED = FailureDescription(
+OTHER_HOST_REDIRECT = FailureDescription(
     None,
     "the endpoint redirects to another host, which gets no credentials",
     f"name that host as endpoint in {OPTIONS}, or set anon=True there, if it needs none",
 )
-CLOCK = FailureDescription(
+CLOCK_SKEW = FailureDescription(
     PermissionError,
     "the server refuses access, for the clock of this machine differs from its own",
     "set the clock of this machine",
 )
-NOT_SAID = FailureDescription(
+UNSPECIFIED = FailureDescription(
     PermissionError,
     "the server refuses access, and does not say why",
     f"see whether the credentials in {OPTIONS} have expired, and whether region_name is right",
@@ -439,7 +441,7 @@ NOT_PUBLIC = FailureDescription(
     "the server refuses access, for the account is not open to the public",
     f"give credentials in {OPTIONS}",
 )
-PROXY = FailureDescription(
+PROXY_REFUSED = FailureDescription(
     PermissionError,
     "the proxy refuses access",
     "give its user and password within the url of HTTP_PROXY or HTTPS_PROXY of the environment",
@@ -449,14 +451,14 @@ NO_PROXY = FailureDescription(
     "the proxy does not answer",
     "see whether HTTP_PROXY and HTTPS_PROXY of the environment are right",
 )
-NO_NAME = FailureDescription(
+UNKNOWN_HOST = FailureDescription(
     None,
     "the name of the host is not known",
     f"check the url, endpoint_url in {OPTIONS}, and the network",
 )
-UNSAFE = FailureDescription(
+TLS_FAILED = FailureDescription(
     None,
-    "no secure connection comes about",
+    "no secure connection can be established",
     "see whether the url begins as it should (http or https), and whether the certificate of the "
     "server is known here",
 )
@@ -474,17 +476,17 @@ OTHER_HOST = "OtherHost"
 """Error code of a redirect to another host, which is not followed."""
 
 CODES = {
-    OTHER_HOST: STRAYED,
+    OTHER_HOST: OTHER_HOST_REDIRECT,
     # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
     **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"), WRONG_KEY),
     **dict.fromkeys(("AuthorizationHeaderMalformed", "PermanentRedirect"), OTHER_REGION),
     "IllegalLocationConstraintException": OTHER_REGION,
-    "RequestTimeTooSkewed": CLOCK,
+    "RequestTimeTooSkewed": CLOCK_SKEW,
     "NoSuchBucket": NO_BUCKET,
     **dict.fromkeys(("SlowDown", "ServerBusy"), BUSY),
-    # a response to HEAD has no body and no code, so botocore uses the status instead
-    "400": NOT_SAID,
+    # a response to HEAD has no body and thus no code, so botocore uses the status instead
+    "400": UNSPECIFIED,
     # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
     "AuthenticationFailed": WRONG_KEY,
     "NoAuthenticationInformation": UNKNOWN_USER,
@@ -493,7 +495,7 @@ CODES = {
 }
 """Descriptions by error code of S3 and Azure."""
 
-STATUSES = {401: REFUSED, 403: REFUSED, 404: NOT_FOUND, 407: PROXY, 410: NOT_FOUND}
+STATUSES = {401: REFUSED, 403: REFUSED, 404: NOT_FOUND, 407: PROXY_REFUSED, 410: NOT_FOUND}
 STATUSES |= {429: BUSY, 503: BUSY}
 """Descriptions by HTTP status (RFC 9110, section 15; RFC 6585, section 4)."""
 
@@ -509,13 +511,13 @@ ERRORS = {
     "LoginPageError": REDIRECT_REFUSED,
     # aiohttp and botocore
     **dict.fromkeys(("ClientProxyConnectionError", "ProxyConnectionError"), NO_PROXY),
-    "ClientConnectorDNSError": NO_NAME,
-    **dict.fromkeys(("ClientSSLError", "ClientConnectorCertificateError", "SSLError"), UNSAFE),
+    "ClientConnectorDNSError": UNKNOWN_HOST,
+    **dict.fromkeys(("ClientSSLError", "ClientConnectorCertificateError", "SSLError"), TLS_FAILED),
 }
 """Descriptions by the name of an error class or of a base class, in this order."""
 
 EXPIRY_CODES = frozenset(
-    {code for code, refusal in CODES.items() if refusal is EXPIRED}
+    {code for code, description in CODES.items() if description is EXPIRED}
     | {"InvalidToken", "AuthenticationFailed", "400"}
 )
 """Error codes that may be due to expired credentials."""
@@ -532,26 +534,28 @@ def find_failure(error: BaseException) -> FailureDescription | None:
     causes = list(iterate_causes(error))
     for cause in causes:
         names = list_class_names(cause)
-        if (status := status_of(cause)) is not None:
-            description = CODES.get(code_of(cause) or "") or STATUSES.get(status)
+        if (status := get_status(cause)) is not None:
+            description = CODES.get(get_error_code(cause) or "") or STATUSES.get(status)
             if description is not REFUSED or "ClientResponseError" not in names:
                 return description
             if getattr(cause, "history", ()):
                 return REDIRECT_REFUSED
             url = str(getattr(getattr(cause, "request_info", None), "real_url", ""))
-            return WEB_REFUSED if without_secrets(url) == url else OLD_SIGNATURE
+            return WEB_REFUSED if without_secrets(url) == url else EXPIRED_SIGNATURE
         if (named := next((ERRORS[name] for name in ERRORS if name in names), None)) is not None:
             return named
     if any(map(is_connection_error, causes)):
         return NO_ANSWER
-    kinds = {refusal.kind: refusal for refusal in (REFUSED, NOT_FOUND)}
-    return next((r for kind, r in kinds.items() if kind and isinstance(error, kind)), None)
+
+    generic = {PermissionError: REFUSED, FileNotFoundError: NOT_FOUND}
+    return next((generic[cls] for cls in generic if isinstance(error, cls)), None)
 
 
 def may_be_expired(error: BaseException) -> bool:
     """Return whether a request may have failed because of expired credentials."""
     return any(
-        status_of(cause) == 401 or code_of(cause) in EXPIRY_CODES for cause in iterate_causes(error)
+        get_status(cause) == 401 or get_error_code(cause) in EXPIRY_CODES
+        for cause in iterate_causes(error)
     )
 
 
@@ -559,14 +563,14 @@ def may_be_expired(error: BaseException) -> bool:
 
 
 URL_AT_END = re.compile(r", url='[^']*'$")
-"""Matches the url at the end of messages of aiohttp, which our errors already contain."""
+"""Matches the url at the end of messages of aiohttp, which our messages already contain."""
 
 UNCHANGED_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Classes of errors that callers distinguish."""
+"""Error classes that callers distinguish."""
 
 
 class Response(NamedTuple):
-    """Bytes of a file, with its current etag, size and `WRITER`, if the server sends them."""
+    """Bytes of a file, with its current etag, size and `WRITER_KEY`, if the server sends them."""
 
     data: bytes
     etag: str | None = None
@@ -574,13 +578,13 @@ class Response(NamedTuple):
     writer: str | None = None
 
 
-WHOLE = 64 * 2**20
-"""Maximum size in bytes of a file that is read as a whole from a server without ranges."""
+MAX_WHOLE_FILE = 64 * 2**20
+"""Maximum bytes of a file that is read whole from a server without range requests."""
 
 
 def check_small(size: int | None) -> None:
-    """Raise an error if a server without ranges sends a large file as a whole."""
-    if size is None or size > WHOLE:
+    """Raise an error if a server without range requests would send a large file whole."""
+    if size is None or size > MAX_WHOLE_FILE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
             f"copy the file to a server with ranges"
@@ -606,39 +610,45 @@ def check_whole_response(response: Response, file: SourceFile, length: int) -> b
 
 
 def normalise_etag(etag: str | None) -> str:
-    """Return an etag without quotes and the W/ of weak etags, which some libraries omit."""
+    """Return an etag without quotes and without the W/ of weak etags.
+
+    Some libraries omit these.
+    """
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
 def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
     """Convert the error of a failed request to an `OSError`, with meaning and remedy.
 
-    Without a url, it is mostly a `StoreError`, to which the caller adds the name of the file.
+    Without a url, returns mostly a `StoreError`, to which the caller adds the name of the file.
     """
     error = failed.__cause__ or failed
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
     if isinstance(error, AccessError):
-        # the message is complete
+        # its message is complete
         return error
-    refusal, kind = find_failure(error), _kind_of(error)
-    text = _describe(kind, error, url)
-    remedy = None if refusal is None else refusal.remedy
+
+    description, error_class = find_failure(error), _find_error_class(error)
+    text = _describe(error_class, error, url)
+    remedy = None if description is None else description.remedy
     if not url:
         return RequestError(text + tries, remedy=remedy or "")
     # libraries may report a refused request as a missing file
-    if kind and kind is not PermissionError and isinstance(error, FileNotFoundError):
-        kind = FileNotFoundError
+
+    is_missing = isinstance(error, FileNotFoundError)
+    if error_class and error_class is not PermissionError and is_missing:
+        error_class = FileNotFoundError
     message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
-    return (kind or RequestError)(without_secrets(message))
+    return (error_class or RequestError)(without_secrets(message))
 
 
-def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
-    """Format the meaning of a failure, and the message of the server or the library."""
+def _describe(error_class: type[OSError] | None, error: BaseException, url: str) -> str:
+    """Return the meaning of a failure, with the message of the server or the library."""
     # messages of other errors only repeat the url
     informative_causes = (
-        c for c in iterate_causes(error) if status_of(c) is not None or is_connection_error(c)
+        c for c in iterate_causes(error) if get_status(c) is not None or is_connection_error(c)
     )
     cause = next(informative_causes, error)
     # the first line, since Azure's client appends the whole response
@@ -648,31 +658,33 @@ def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str
         # name the host that responded after a redirect (errors of aiohttp)
         host = getattr(getattr(cause, "request_info", None), "real_url", None)
         message += f", host={getattr(host, 'host', None)!r}"
-    if (refusal := find_failure(error)) is None:
-        return f"{(kind or type(cause)).__name__}: {message}"
-    return refusal.meaning if message in ("", url) else f"{refusal.meaning} ({message})"
+
+    if (description := find_failure(error)) is None:
+        return f"{(error_class or type(cause)).__name__}: {message}"
+    meaning = description.meaning
+    return meaning if message in ("", url) else f"{meaning} ({message})"
 
 
-def cause_of(failed: RetriesExhausted) -> BaseException | None:
+def choose_cause(failed: RetriesExhausted) -> BaseException | None:
     """Return the cause to chain to an error.
 
-    None if the error already has its message, or if the message contains a secret of a url.
+    Returns None if the error already contains its message, or if the message contains a secret.
     """
     root_cause = failed.__cause__
     if (
         root_cause is not None
-        and (refusal := find_failure(root_cause)) is not None
-        and refusal.kind
+        and (description := find_failure(root_cause)) is not None
+        and description.error_class
     ):
         return None
     messages = [str(cause) for cause in iterate_causes(root_cause)] if root_cause else []
     return None if any(without_secrets(text) != text for text in messages) else root_cause
 
 
-def _kind_of(error: BaseException) -> type[OSError] | None:
-    """Return the class of error to raise for a failure, or None for the default."""
-    if (refusal := find_failure(error)) is not None:
-        return refusal.kind
-    if any(status_of(cause) is not None for cause in iterate_causes(error)):
+def _find_error_class(error: BaseException) -> type[OSError] | None:
+    """Return the error class to raise for a failure, or None for the default."""
+    if (description := find_failure(error)) is not None:
+        return description.error_class
+    if any(get_status(cause) is not None for cause in iterate_causes(error)):
         return None
-    return next((kind for kind in UNCHANGED_ERRORS if isinstance(error, kind)), None)
+    return next((cls for cls in UNCHANGED_ERRORS if isinstance(error, cls)), None)

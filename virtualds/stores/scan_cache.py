@@ -1,6 +1,6 @@
 """A cache of the bytes of a remote file or set during its scan.
 
-The cache is set in the context of the thread that scans, which threads that read for it copy
+The cache is set in the context of the thread that scans, which the threads that read for it copy
 (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 """
 
@@ -17,17 +17,17 @@ from typing import Any, BinaryIO, cast
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import SCANNED, find_store, is_in_archive
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError
+from virtualds.stores import CURRENT_SCAN, find_store, is_in_archive
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE, BlockFile, Blocks, FetchError
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- fetched bytes
 # Opening a file reads coordinates more than once: the first and the last value to decide how to
-# decode them, and all values for the index. Cached files and ranges are not fetched twice.
+# decode them, and all values for the index.
 
 
-MAX_CACHED = 2**26
+MAX_CACHED_BYTES = 2**26
 """Maximum number of bytes that are cached during a scan."""
 
 
@@ -76,7 +76,7 @@ class FetchCache:
 
     def _has_room(self, data: bytes) -> bool:
         self._nbytes += len(data)
-        return self._nbytes <= MAX_CACHED
+        return self._nbytes <= MAX_CACHED_BYTES
 
 
 def _slice(data: bytes, offset: int, length: int) -> bytes | None:
@@ -87,11 +87,11 @@ def _slice(data: bytes, offset: int, length: int) -> bytes | None:
 
 
 MAX_OTHER_FILES = 64
-"""Maximum number of other files, to which the scanned file refers, whose blocks are cached."""
+"""Maximum number of referenced files whose blocks are cached."""
 
 
 class ScannedStore:
-    """The store of a file or set that is being scanned, with a cache of fetched bytes; thread-safe.
+    """The store of a file or set that is being scanned, with a thread-safe cache of fetched bytes.
 
     It also caches the bytes of files in the folder of a set, and of files to which it refers.
     """
@@ -126,32 +126,32 @@ class ScannedStore:
     ) -> tuple[SourceFile, bytes]:
         """Return a file with its fingerprint and its first bytes.
 
-        For the scanned file, these are all first bytes that are cached, regardless of ``length``.
+        For the scanned file, all cached first bytes are returned, regardless of ``length``.
         """
         if not self.is_scanned(url, options):
             return self.store.read_head(url, options, length)
         if (cached := self._find_head()) is not None:
             return cached
-        self._file, head = self.store.read_head(url, options, FIRST_PAGES * PAGE)
+        self._file, head = self.store.read_head(url, options, FIRST_PAGES * PAGE_SIZE)
         if self._file.size is not None:
             self._main = Blocks(self.store, self._file, head)
         return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a file with its fingerprint, for the scanned file by a single request."""
+        """Return a file with its fingerprint; the scanned file is requested only once."""
         if self.is_scanned(url, options):
-            return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
+            return self._file or self.read_head(url, options, FIRST_PAGES * PAGE_SIZE)[0]
         return self.store.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of ranges, fetching those that are not cached."""
         is_scanned = self.is_scanned(file.url, file.options)
-        # local variables, since another thread may end the scan
+        # use local variables, since another thread may end the scan
         main, fetched = self._main, self.fetched
         if is_scanned:
-            parts = [main and main.get_cached(*missing_ranges) for missing_ranges in ranges]
+            parts = [main and main.get_cached(*range_) for range_ in ranges]
         else:
-            parts = [fetched.find_range(file, *missing_ranges) for missing_ranges in ranges]
+            parts = [fetched.find_range(file, *range_) for range_ in ranges]
         missing = [number for number, data in enumerate(parts) if data is None]
         try:
             missing_ranges = [ranges[number] for number in missing]
@@ -187,11 +187,11 @@ class ScannedStore:
         file, main = self._file, self._main
         if file is None or main is None:
             return None
-        head = main.get_cached(0, min(FIRST_PAGES * PAGE, main.size))
+        head = main.get_cached(0, min(FIRST_PAGES * PAGE_SIZE, main.size))
         return None if head is None else (file, head)
 
     def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
-        """Return whether a file is the scanned one."""
+        """Return whether a file is the scanned file."""
         return (url, options) == (self.url, self.options)
 
     # ------------------------------------------------------------------ cached bytes
@@ -208,7 +208,7 @@ class ScannedStore:
                 if len(self._others) > MAX_OTHER_FILES:
                     self._others.popitem(last=False)
         # outside the lock, so that threads that need other files do not wait
-        blocks.begin()
+        blocks.fetch_first_pages()
         return blocks
 
     def describe_other(self, url: str) -> SourceFile:
@@ -218,16 +218,16 @@ class ScannedStore:
         return self._described_files[url]
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """Make this store serve its urls in the current context, until the end of the block."""
-        token = SCANNED.set(self)
+        token = CURRENT_SCAN.set(self)
         try:
             yield
         finally:
-            SCANNED.reset(token)
+            CURRENT_SCAN.reset(token)
 
     def close(self) -> None:
-        """Clear the cache, and serve no url any more."""
+        """Clear the cache, and stop serving urls."""
         with self._lock:
             block_lists = [self._main, *self._others.values()]
         for blocks in block_lists:
@@ -238,9 +238,9 @@ class ScannedStore:
         self._clear()
 
 
-def _find_scan() -> ScannedStore | None:
+def _get_scan() -> ScannedStore | None:
     """Return the scan of the current context, or None."""
-    scan = SCANNED.get()
+    scan = CURRENT_SCAN.get()
     return scan if isinstance(scan, ScannedStore) and scan.url else None
 
 
@@ -248,13 +248,13 @@ def _find_scan() -> ScannedStore | None:
 def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
     """Cache the fetched bytes of a remote file or set within the block, in the current context."""
     url = url.rstrip("/")
-    current = _find_scan()
+    current = _get_scan()
     if current is not None and current.is_scanned(url, options):
         yield
         return
     scan = ScannedStore(url, options)
     try:
-        with scan.hold():
+        with scan.activate():
             yield
     finally:
         scan.close()
@@ -262,7 +262,7 @@ def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
 
 def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
     """Return a file to which the scanned file refers, with its fingerprint."""
-    scan = _find_scan()
+    scan = _get_scan()
     if scan is not None and options == scan.options and url != scan.url:
         return scan.describe_other(url)
     return find_store(url).describe(url, options)
@@ -273,28 +273,28 @@ def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
 
     ``files`` is not iterated if no remote set is being scanned.
     """
-    if (scan := _find_scan()) is not None:
+    if (scan := _get_scan()) is not None:
         for url, data in files:
             scan.fetched.put_file(url, scan.options, data)
 
 
 def are_cached(files: Iterable[SourceFile]) -> bool:
-    """Return whether all files are cached as a whole."""
-    scan = _find_scan()
+    """Return whether all files are cached whole."""
+    scan = _get_scan()
     cached = scan.fetched.files if scan else {}
     return all((file.url, file.options) in cached for file in files)
 
 
-def cache_ranges_of(files: Iterable[SourceFile]) -> None:
-    """Cache, from now on, the fetched bytes of files to which the scanned set refers."""
-    if (scan := _find_scan()) is not None:
+def cache_ranges(files: Iterable[SourceFile]) -> None:
+    """Cache the bytes of files to which the scanned set refers, when they are fetched."""
+    if (scan := _get_scan()) is not None:
         scan.cached_urls |= {f.url for f in files if find_store(f.url) is scan.store}
 
 
-def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
-    """Return a context manager that caches the bytes of a remote file, if there is no scan yet."""
-    is_held = _find_scan() is not None or scheme_of(source.url) == "file"
-    return nullcontext() if is_held else cache_scan(source.url, source.options)
+def ensure_scan(source: SourceFile) -> AbstractContextManager[None]:
+    """Return a context manager that caches the bytes of a remote file, unless a scan is active."""
+    has_cache = _get_scan() is not None or scheme_of(source.url) == "file"
+    return nullcontext() if has_cache else cache_scan(source.url, source.options)
 
 
 def open_blocks(source: SourceFile) -> Blocks:
@@ -302,11 +302,11 @@ def open_blocks(source: SourceFile) -> Blocks:
 
     Raises `UnsupportedError` if the server does not support ranges.
     """
-    scan = _find_scan()
+    scan = _get_scan()
     if scan is not None:
         return scan.get_blocks(source)
     blocks = _make_blocks(find_store(source.url), source)
-    blocks.begin()
+    blocks.fetch_first_pages()
     return blocks
 
 
@@ -315,9 +315,9 @@ def open_remote(source: SourceFile) -> BlockFile:
     return BlockFile(open_blocks(source))
 
 
-def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
+def prefetch_ranges(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
     """Prefetch ranges of the scanned file together."""
-    if (scan := _find_scan()) is None:
+    if (scan := _get_scan()) is None:
         return
     for file, file_ranges in ranges.items():
         if scan.is_scanned(file.url, file.options) and file.size is not None:
@@ -325,7 +325,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
 
 
 def _make_blocks(store: Store, file: SourceFile) -> Blocks:
-    """Create the blocks of a file."""
+    """Create the block cache of a file."""
     if file.size is None:
         raise UnsupportedError(
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
@@ -333,13 +333,13 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
         )
     if not is_in_archive(file):
         return Blocks(store, file)
-    # the first bytes of a member are often cached with the archive
-    return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE)[1])
+    # the start of a member is often cached with the archive
+    return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE_SIZE)[1])
 
 
 # ---------------------------------------------------------------------- binary files
-# Source files, local or remote, as binary file objects. Bytes of a remote file are cached during
-# its scan, so that reading headers in many small pieces costs few requests.
+# Source files as binary file objects. Bytes of a remote file are cached during its scan, so that
+# reading headers in many small ranges takes few requests.
 
 
 def open_source(source: SourceFile) -> BinaryIO:
@@ -370,7 +370,7 @@ def open_source(source: SourceFile) -> BinaryIO:
     """
     if scheme_of(source.url) == "file":
         return open(local_path(source.url), "rb")
-    return cast("BinaryIO", io.BufferedReader(open_remote(source), PAGE))
+    return cast("BinaryIO", io.BufferedReader(open_remote(source), PAGE_SIZE))
 
 
 @contextmanager

@@ -41,11 +41,11 @@ class ListedFile(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """The maximum size of requests to a store, and the maximum number of concurrent ones.
+    """The maximum size of requests to a store, and the maximum number of concurrent requests.
 
-    Ranges with at most ``max_gap`` bytes between them are joined to requests of at most
-    ``max_bytes``. A host gets at most ``max_requests`` concurrent requests. If ``max_requests`` is
-    0, the store is local, and the thread that needs bytes reads them itself.
+    Ranges with at most ``max_gap`` bytes between them are joined into requests of at most
+    ``max_bytes``. A host gets at most ``max_requests`` concurrent requests. If that is 0, the store
+    is local, and the thread that needs bytes reads them itself.
     """
 
     max_gap: int
@@ -76,29 +76,30 @@ class ChangedError(StoreError):
 def hash_version(data: bytes) -> str:
     """Return a hash of bytes as the version of a file, for stores without versions.
 
-    Modification times and inodes do not identify versions: a file that is replaced twice within one
-    clock tick may have the same ones again.
+    Modification times and inodes do not identify versions: a file that is replaced twice within a
+    clock tick may get the same ones again.
     """
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-NAME_PART = 40
-"""Number of characters of a file name with which its temporary name begins."""
+TEMPORARY_NAME_LENGTH = 40
+"""Number of characters of a file name in its temporary name."""
 
 
 def make_temporary_name(path: str) -> str:
     """Return an unused temporary path in the folder of a path."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name[:NAME_PART]}.{secrets.token_hex(8)}")
+    return os.path.join(folder, f".{name[:TEMPORARY_NAME_LENGTH]}.{secrets.token_hex(8)}")
 
 
 class Store(ABC):
     """Reads and writes bytes by url; thread-safe.
 
-    By default a store is read-only; ``refusal`` is the error message for writes, with the remedy.
+    By default a store is read-only; ``read_only_message`` is the error message for writes, with the
+    remedy.
     """
 
-    refusal: ClassVar[str] = "nothing can be written there; write to another url"
+    read_only_message: ClassVar[str] = "nothing can be written there; write to another url"
 
     @property
     def request_limits(self) -> RequestLimits:
@@ -244,7 +245,7 @@ class Store(ABC):
             self._raise_read_only(url)
 
     def _raise_read_only(self, url: str) -> NoReturn:
-        raise UnsupportedError(f"{url}: {self.refusal}")
+        raise UnsupportedError(f"{url}: {self.read_only_message}")
 
 
 # ---------------------------------------------------------------------- errors
@@ -263,7 +264,7 @@ CLIENT_ERRORS = (
 
 
 def list_store_errors() -> tuple[type[BaseException], ...]:
-    """Return the classes of errors that a request may raise, of libraries that are imported."""
+    """Return the error classes that a request may raise, of the libraries that are imported."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
     # older versions of a library may not have the class
     return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
@@ -276,7 +277,7 @@ REMEDIES = {
     errno.ENOENT: "make its folder first",
     errno.ENOTDIR: "a part of its path is a file, not a folder; write elsewhere",
 }
-"""Remedies of errors of writing, by error number."""
+"""Remedies for write errors, by error number."""
 
 
 @contextmanager
@@ -305,7 +306,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
     except RequestError as error:
         url = without_secrets(url)
         message = str(error) if url in str(error) else f"{url}: {error}"
-        # callers find out from the cause whether the error is temporary
+        # callers decide by the cause whether the error is temporary
         raise ReadError(message) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
         url = without_secrets(url)

@@ -44,7 +44,7 @@ from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import check_valid_url, is_valid_url
-from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
+from virtualds.stores.listing import FileColumns, FileState, fetch_state, is_pattern, list_states
 from virtualds.stores.patterns import PathPattern, escape_pattern
 from virtualds.stores.requests import normalise_etag
 from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
@@ -217,7 +217,7 @@ def _is_loadable(
 class KnownFiles:
     """The files of a group: ``used_count`` files that it refers to, then those only in notes."""
 
-    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    files: FileColumns = field(default_factory=lambda: FileColumns.from_states(()))
     used_count: int = 0
     notes: Notes = field(default_factory=Notes)
 
@@ -259,7 +259,7 @@ class SourceListReader:
 
     def __init__(self, dims: Sequence[str], root: str) -> None:
         self.dims, self.root = frozenset(dims), root
-        self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
+        self._last: tuple[Any, FileColumns] = None, FileColumns.from_states(())
         self._known: tuple[Any, KnownFiles] = None, KnownFiles()
 
     def list_known(self, group: ManifestGroup | None) -> KnownFiles:
@@ -319,13 +319,13 @@ class Listing:
     listed, with the url "" if there is none.
     """
 
-    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
-    sidecars: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    files: FileColumns = field(default_factory=lambda: FileColumns.from_states(()))
+    sidecars: FileColumns = field(default_factory=lambda: FileColumns.from_states(()))
 
     @classmethod
     def of(cls, files: FileColumns) -> Listing:
         """Create the listing of files without sidecars."""
-        return cls(files, FileColumns.of([NO_SIDECAR]).take(np.zeros(len(files), np.intp)))
+        return cls(files, FileColumns.from_states([NO_SIDECAR]).take(np.zeros(len(files), np.intp)))
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
@@ -368,7 +368,7 @@ def list_with_sidecars(paths: Any, options: StorageOptions | None, known: FileCo
             pairs.append((described_state, listed_state))
         elif url not in known_urls:
             pairs.append((listed_state, NO_SIDECAR))
-    return Listing(*(FileColumns.of(pair[n] for pair in pairs) for n in range(2)))
+    return Listing(*(FileColumns.from_states(pair[n] for pair in pairs) for n in range(2)))
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
@@ -376,7 +376,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
 
     Files in the list that belong to the set but no longer exist are omitted.
     """
-    if isinstance(paths, str) and names_files(paths):
+    if isinstance(paths, str) and is_pattern(paths):
         return _fetch_missing_details(list_states(paths, options), known, options)
     items = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(items, Iterable) or not all(isinstance(p, str | os.PathLike) for p in items):
@@ -394,7 +394,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     missing = [url for url, state in zip(urls, states, strict=True) if state is None]
     if unknown := sorted(set(missing) - set(known.urls)):
         raise FileNotFoundError(f"{without_secrets(unknown[0])}: there is no such file")
-    existing = FileColumns.of(state for state in states if state is not None)
+    existing = FileColumns.from_states(state for state in states if state is not None)
     if not len(existing):
         raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
     return _fetch_missing_details(
@@ -459,7 +459,7 @@ def _fetch_missing_details(
     if not is_incomplete.any():
         return listed
     states = _fetch_states(listed.urls[is_incomplete].tolist(), options)
-    fetched = FileColumns.of(state for state in states if state is not None)
+    fetched = FileColumns.from_states(state for state in states if state is not None)
     completed = FileColumns.join([listed.take(~is_incomplete), fetched])
     return completed.take(np.argsort(completed.urls, kind="stable"))
 

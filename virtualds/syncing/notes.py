@@ -64,7 +64,7 @@ class Notes:
     option with which the files were chosen.
     """
 
-    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    files: FileColumns = field(default_factory=lambda: FileColumns.from_states(()))
     kinds: tuple[str, ...] = ()
     extents: tuple[CoordinateExtent, ...] = ()
     cutoffs: Mapping[str, float] = field(default_factory=dict)
@@ -88,7 +88,9 @@ class Notes:
             cutoffs = {str(dim): value for dim, value in stored.get("cutoffs", {}).items()}
             keep, overlap = (str(stored.get(name, "")) for name in ("keep", "overlap"))
             dims = tuple(map(str, stored.get("dims", ())))
-            return cls(FileColumns.of(states), kinds, extents, cutoffs, keep, overlap, dims)
+            return cls(
+                FileColumns.from_states(states), kinds, extents, cutoffs, keep, overlap, dims
+            )
         except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError):
             return cls()
 

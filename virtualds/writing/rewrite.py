@@ -342,7 +342,7 @@ def find_original(file: SourceFile) -> Original | None:
         return None
     rewritten_set = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
-        group = ZARR_V3.read(rewritten_set, ReadOptions(allow=AccessPolicy.of(None)))
+        group = ZARR_V3.read(rewritten_set, ReadOptions(allow=AccessPolicy.from_argument(None)))
     except FileNotFoundError:
         return None
     array, attributes = group.variables[VARIABLE].data, group.attributes

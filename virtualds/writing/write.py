@@ -59,7 +59,7 @@ from virtualds.formats.referenced_files import (
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
-from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
+from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted
 from virtualds.stores.store import explain_write_errors
 from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
 from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rewriting
@@ -263,7 +263,7 @@ class WriteOptions:
         check_choice("new_variables", self.new_variables, NEW_VARIABLES)
         check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
         check_choice("conflict", self.conflict, ("raise", "retry"))
-        AccessPolicy.of(self.allow)
+        AccessPolicy.from_argument(self.allow)
         normalise_path(self.group)
         _ = self.rewriting
 
@@ -503,7 +503,7 @@ class Destination:
                 progress.enter_context(self._count_writing(results[0].after))
             return results[0].after
 
-        where, policy = self.location.target, AccessPolicy.of(self.options.allow)
+        where, policy = self.location.target, AccessPolicy.from_argument(self.options.allow)
         try:
             with explain_write_errors(where), explain_missing_set(self.location), progress:
                 chosen = self.options.format_choices | self.rewrite.writer_arguments
@@ -581,13 +581,13 @@ class Destination:
         check_admissible(group, target, keep_query=keep_query, is_known=is_known)
         group = self.rewrite.fit(group)
         # the location of an Icechunk object is unknown
-        if isinstance(self.location.target, str) and not is_own(target):
+        if isinstance(self.location.target, str) and not is_trusted(target):
             new_files = (
                 iterate_new_files(group, is_known)
                 if self.place is None
                 else iterate_first_files(group)
             )
-            warn_of_unreadable(new_files, target, AccessPolicy.of(self.options.allow))
+            warn_of_unreadable(new_files, target, AccessPolicy.from_argument(self.options.allow))
         return group
 
 

@@ -187,12 +187,12 @@ def make_served_data(
     options: Mapping[str, Any],
 ) -> ServedData:
     """Return what to serve: a single set or file, or files to combine."""
-    from virtualds.stores.listing import names_files
+    from virtualds.stores.listing import is_pattern
     from virtualds_server.versions import ServedData
 
     paths = list_paths(urls, files_from, options["storage_options"])
     combine_options = select_options(options, (n for n in options if n not in SERVE_OPTIONS))
-    if isinstance(paths, str) and not (names_files(paths) or combine_options or tree):
+    if isinstance(paths, str) and not (is_pattern(paths) or combine_options or tree):
         return ServedData.of(paths, select_options(options, SERVE_OPTIONS))
     if options["snapshot"] is not None:
         raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")

@@ -96,13 +96,13 @@ def test_the_root_is_listed_once_for_all_links_to_it(way: str, tmp_path: Path) -
             file[f"d{number}"] = [number]
             file[f"to{number}"] = h5py.SoftLink(f"/d{number}")
     roots = []
-    find_root = objects._find_root
+    find_root = objects._make_root
 
     def count(*given: object) -> objects.HDF5Location:
         roots.append(given)
         return find_root(*given)  # type: ignore[arg-type]
 
-    with patch.object(objects, "_find_root", count):
+    with patch.object(objects, "_make_root", count):
         found = scan(tmp_path / "a.h5", way)
     assert len(found.variables) == 40
     assert len(roots) == 1

@@ -26,12 +26,12 @@ from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import ByteNotes
 from virtualds.source_file import SourceFile
-from virtualds.stores.block_cache import FIRST_PAGES, NEAR_PAGES, PAGE
+from virtualds.stores.block_cache import FIRST_PAGES, NEAR_PAGES, PAGE_SIZE
 from virtualds.stores.fsspec import FsspecStore
 
 SERVER = Path(__file__).parents[2] / "benchmarks" / "latency_server.py"
 DELAY_MS = 30
-APART = FIRST_PAGES * PAGE
+APART = FIRST_PAGES * PAGE_SIZE
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 
 
@@ -193,7 +193,7 @@ def test_rounds_are_as_many_as_levels_of_addresses(
         assert counts["rounds"] <= count_levels(path)
         # a piece for each object, and what is fetched behind and between them
         pieces = count * (3 + NEAR_PAGES) * 4
-        assert counts["bytes"] < (counts["rounds"] * 2 * FIRST_PAGES + pieces) * PAGE
+        assert counts["bytes"] < (counts["rounds"] * 2 * FIRST_PAGES + pieces) * PAGE_SIZE
     assert 1 < rounds[1] <= rounds[0] + 1, rounds
 
 

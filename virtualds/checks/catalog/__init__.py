@@ -43,8 +43,8 @@ from virtualds.pictures.blocks import Block, Heading, Report, Table
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.listing import escape_pattern, find_entries, names_files
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.listing import find_entries, is_pattern
+from virtualds.stores.patterns import PathPattern, escape_pattern
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme_of
 
@@ -384,7 +384,7 @@ def catalog(
     options = OpenOptions(
         parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
     )
-    is_one = isinstance(paths, str | os.PathLike) and not names_files(os.fspath(paths))
+    is_one = isinstance(paths, str | os.PathLike) and not is_pattern(os.fspath(paths))
     files = _find_files(paths, storage_options)
     if newest is not None:
         files = files.select_newest(newest)
@@ -449,7 +449,7 @@ def _list_all(
 
 def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
     """Return the sets and files of a pattern, a list or a single path."""
-    if isinstance(paths, str) and names_files(paths):
+    if isinstance(paths, str) and is_pattern(paths):
         access = StorageOptions.of(options)
         return Files(find_entries(paths, access), access, find_pattern(paths))
     return Files.of(paths, options)

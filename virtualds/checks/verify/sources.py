@@ -39,7 +39,7 @@ from virtualds.reading.threads import HostSlot, Prefetcher
 from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import (
-    LOCAL_HEADER,
+    LOCAL_HEADER_SIZE,
     ArchiveMember,
     is_zip,
     parse_data_offset,
@@ -88,7 +88,7 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
     """Return the checksum of the current bytes of a member."""
     offset = member.offset
     if offset is None:
-        header = _fetch_range(store, file, member.header, LOCAL_HEADER)
+        header = _fetch_range(store, file, member.header, LOCAL_HEADER_SIZE)
         offset = parse_data_offset(header, member.header, file.url)
     stop = offset + (member.length if member.deflated_size is None else member.deflated_size)
     parts: Iterable[bytes] = (

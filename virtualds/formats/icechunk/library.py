@@ -46,7 +46,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import resolve_options
 from virtualds.stores.local import get_lock_path, hold_lock
-from virtualds.stores.object_access import name_anonymous, translate_options
+from virtualds.stores.object_access import convert_anon_option, translate_options
 from virtualds.urls import kind_of, local_path, scheme_of
 
 PERCENT_ENCODED = ("http", "https")
@@ -216,7 +216,7 @@ def _locate_s3(url: str, options: dict[str, Any]) -> ObjectLocation:
 
 def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
     """Return the location of a prefix in a bucket of Google Cloud Storage."""
-    options = name_anonymous(options)
+    options = convert_anon_option(options)
     token = options.pop("token", None)
     options.pop("project", None)
     _check_no_options(url, options)

@@ -40,7 +40,7 @@ from virtualds.formats.zarr.write_plan import (
 )
 from virtualds.progress import count_array_chunks
 from virtualds.source_file import StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 
 SPLIT_REFERENCES = 2**15
 """The approximate number of references per manifest, which bounds what an append rewrites."""
@@ -90,7 +90,7 @@ class RepositoryVersion:
 def read_version(
     url: Any,
     options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
+    allow: AccessPolicy = DEFAULT_POLICY,
     **target_options: Any,
 ) -> RepositoryVersion:
     """Read a branch in order to change it; ``url`` and ``target_options`` are as in `write`."""

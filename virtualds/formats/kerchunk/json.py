@@ -48,7 +48,7 @@ from virtualds.importing import pause_garbage_collection
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError
 from virtualds.streams import limit_decoded_size
@@ -434,7 +434,7 @@ class JsonVersion:
 
 
 def read_version(
-    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = DEFAULT_POLICY
 ) -> JsonVersion:
     """Read a set in order to change it."""
     raw, version = find_store(url).read_version(url, options)

@@ -56,7 +56,7 @@ from virtualds.json_values import parse_json
 from virtualds.progress import count_array_chunks
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.fence import (
     WriteLease,
     create_folder,
@@ -240,7 +240,7 @@ class ParquetSet:
 
 
 def read_version(
-    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = DEFAULT_POLICY
 ) -> ParquetSet:
     """Read a set in order to change it."""
     url = url.rstrip("/")

@@ -54,7 +54,7 @@ from virtualds.formats.zarr_manifests.snapshots import (
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.urls import scheme_of
 
 MANIFESTS = ("inline", "json", "parquet")
@@ -144,7 +144,7 @@ def check_writable(
 
 
 def read_version(
-    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = DEFAULT_POLICY
 ) -> FoundSet:
     """Read the newest snapshot of a set in order to change it."""
     root = url.rstrip("/")

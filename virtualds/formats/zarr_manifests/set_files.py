@@ -14,7 +14,7 @@ from virtualds.formats.zarr.document import FOLDER
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 
 CACHED_RECORDS = 24
 """The number of records, of references and of sources, that one set caches."""
@@ -33,7 +33,7 @@ class SetFiles:
         self,
         root: str,
         options: StorageOptions | None,
-        allow: AccessPolicy = ANYWHERE,
+        allow: AccessPolicy = DEFAULT_POLICY,
         ranges: Mapping[str, Any] | None = None,
     ) -> None:
         self.root = root

@@ -49,7 +49,7 @@ from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.scan_cache import cache_files
 from virtualds.stores.store import ChangedError, ListedFile
@@ -434,7 +434,7 @@ class FoundSet:
     options: StorageOptions | None
     document: Document
     version: str
-    allow: AccessPolicy = ANYWHERE
+    allow: AccessPolicy = DEFAULT_POLICY
 
     @cached_property
     def group(self) -> ManifestGroup:

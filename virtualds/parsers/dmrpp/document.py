@@ -1,10 +1,10 @@
-"""Reads the XML of a DMR++ sidecar: its files, and the values and chunks of its variables.
+"""The XML of a DMR++ sidecar: its files, and the values and chunks of its variables.
 
-The author of a sidecar chooses the files to which it refers: the rules for reference sets apply to
-it (`virtualds.stores.access_rules`).
+The author of a sidecar chooses the files to which it refers, so the access rules for reference sets
+apply (`virtualds.stores.access_rules`).
 
 OPeNDAP, "DMR++" (docs.opendap.org/index.php/DMR++): elements ``chunks``, ``compact`` and
-``missingdata``; what the server Hyrax makes of ``chunks``: BES, ``dmrpp_module/DMZ.cc``; ``vlsa``:
+``missingdata``; how the server Hyrax reads ``chunks``: BES, ``dmrpp_module/DMZ.cc``; ``vlsa``:
 BES, ``dmrpp_module/vlsa_util.cc``.
 """
 
@@ -39,15 +39,15 @@ from virtualds.parsers.hdf5.netcdf_rules import NETCDF_FILLS
 from virtualds.parsers.hdf5.storage import skip_filters
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, is_same_host, resolve_url
+from virtualds.stores.access_rules import DEFAULT_POLICY, is_same_host, resolve_url
 from virtualds.streams import decode_stream
 from virtualds.urls import join_url, name_of, scheme_of
 
 NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"
 DMRPP = f"{{{NAMESPACE}}}"
 """Prefix of the elements of DMR++."""
-KINDS = ("chunk", "block")
-"""Elements with the offset and length of bytes."""
+CHUNK_ELEMENTS = ("chunk", "block")
+"""Names of the elements with the offset and length of bytes."""
 
 FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
     "shuffle": (2, lambda itemsize, level: (itemsize,)),
@@ -55,12 +55,12 @@ FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
     "fletcher32": (3, lambda itemsize, level: ()),
 }
 """HDF5 filters by their names in DMR++: the number, and a function that returns the client data."""
-LEVEL = 6
-"""zlib's default compression level, if a sidecar has none; decoding does not need it."""
-ORDERS: dict[str | None, Literal["<", ">"]] = {"LE": "<", "BE": ">", None: "<"}
-"""Byte orders. A sidecar of before 2021 has none, and the server reads it as little-endian."""
-DIGITS = 6
-"""The number of digits to which a sidecar rounds fill values of floats (``std::ostream``)."""
+DEFAULT_LEVEL = 6
+"""Compression level if a sidecar has none: the default of zlib; decoding does not need it."""
+BYTE_ORDERS: dict[str | None, Literal["<", ">"]] = {"LE": "<", "BE": ">", None: "<"}
+"""Byte orders by name; sidecars from before 2021 have none, and are read as little-endian."""
+ROUNDED_DIGITS = 6
+"""Number of significant digits of fill values of floats in a sidecar (``std::ostream``)."""
 
 REMEDY = "open the file itself, or leave the variable out with drop_variables"
 
@@ -69,11 +69,10 @@ FindFile = Callable[[str | None], SourceFile]
 
 
 @dataclass(frozen=True)
-class Storage:
-    """A variable of a sidecar: its element, type, shape, and the attribute ``_FillValue``.
+class StoredVariable:
+    """A variable of a sidecar: its element, dtype, shape, and the attribute ``_FillValue``.
 
-    ``dtype`` has the byte order of the machine; the element ``chunks`` has the byte order of the
-    file.
+    ``dtype`` has native byte order; the byte order of the file is in the element ``chunks``.
     """
 
     element: Element
@@ -88,8 +87,8 @@ class Storage:
         return self.dtype.itemsize * prod(self.shape)
 
 
-def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
-    """Return a variable whose chunks are in files, and its encoding.
+def read_chunks(stored: StoredVariable) -> tuple[ManifestArray, dict[str, Any]]:
+    """Return a variable as references to chunks, and its encoding.
 
     Raises
     ------
@@ -99,25 +98,27 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
         The description is incomplete, or cannot be expressed by references.
     """
     chunks_element = stored.element.find(f"{DMRPP}chunks")
-    # a variable may itself contain its only chunk
+    # the element of a variable may contain its only chunk
     chunks = stored.element if chunks_element is None else chunks_element
     if chunks.find(f"{DMRPP}block") is not None or "LBChunk" in chunks.attrib:
         raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
     order = chunks.get("byteOrder")
-    if order not in ORDERS:
+    if order not in BYTE_ORDERS:
         raise FormatError(f"its byte order is {order!r}, neither LE nor BE; {REMEDY}")
-    dtype = stored.dtype.newbyteorder(ORDERS[order])
-    sizes, is_cut = _read_sizes(chunks, stored.shape)
+    dtype = stored.dtype.newbyteorder(BYTE_ORDERS[order])
+    sizes, is_chunked = _read_sizes(chunks, stored.shape)
     codecs = _read_codecs(chunks, dtype.itemsize)
     axes = make_regular_axes(stored.shape, sizes)
-    table = _ChunkTable.of(chunks.findall(f"{DMRPP}chunk"), sizes, tuple(a.nchunks for a in axes))
-    fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_whole)
+    table = _ChunkTable.from_elements(
+        chunks.findall(f"{DMRPP}chunk"), sizes, tuple(a.nchunks for a in axes)
+    )
+    fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_complete)
     pipeline = CodecPipeline(dtype, codecs, fill, tuple(range(len(sizes))))
     manifest, pipelines = table.build(stored.find_file, pipeline, prod(sizes) * dtype.itemsize)
     array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     encoding: dict[str, Any] = NO_FILTERS | {
-        "contiguous": not is_cut,
-        "chunksizes": sizes if is_cut else None,
+        "contiguous": not is_chunked,
+        "chunksizes": sizes if is_chunked else None,
     }
     for codec in codecs:
         encoding |= codec.encoding
@@ -126,8 +127,8 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
 
 def contains_chunks(element: Element) -> bool:
     """Return whether an element is a chunk or a block, or contains one."""
-    return any(element.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
-        element.tag.removeprefix(DMRPP) in KINDS
+    return any(element.find(f".//{DMRPP}{kind}") is not None for kind in CHUNK_ELEMENTS) or (
+        element.tag.removeprefix(DMRPP) in CHUNK_ELEMENTS
     )
 
 
@@ -135,10 +136,10 @@ def is_byte_order_unknown(variable: Element, dtype: np.dtype[Any]) -> bool:
     """Return whether a sidecar does not state the byte order of the stored numbers."""
     chunks = variable.find(f"{DMRPP}chunks")
     element = variable if chunks is None else chunks
-    is_open = (
+    has_no_order = (
         dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in element.attrib
     )
-    return is_open and contains_chunks(element)
+    return has_no_order and contains_chunks(element)
 
 
 def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
@@ -165,15 +166,15 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
                 f"its chunks have the filter {name!r}, of which a sidecar does not say enough "
                 f"(it knows {', '.join(FILTERS)}); {REMEDY}"
             )
-        number, say_client_data = FILTERS[name]
-        level = levels.pop(0) if name == "deflate" and levels else LEVEL
-        codecs.append(codec_from_hdf5(number, say_client_data(itemsize, level), itemsize))
+        number, make_client_data = FILTERS[name]
+        level = levels.pop(0) if name == "deflate" and levels else DEFAULT_LEVEL
+        codecs.append(codec_from_hdf5(number, make_client_data(itemsize, level), itemsize))
     return tuple(codecs)
 
 
 @dataclass(frozen=True)
 class _ChunkTable:
-    """The columns of the chunk references of a sidecar; ``grid`` is the shape of the chunk grid."""
+    """The chunk references of a sidecar as columns; ``grid`` is the shape of the chunk grid."""
 
     grid: tuple[int, ...]
     chunk_ids: npt.NDArray[np.int64]
@@ -183,8 +184,10 @@ class _ChunkTable:
     hrefs: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]) -> _ChunkTable:
-        """Build the table from the elements of chunks, and check their positions.
+    def from_elements(
+        cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
+    ) -> _ChunkTable:
+        """Create the table from the elements of chunks; check their positions.
 
         Raises
         ------
@@ -204,38 +207,40 @@ class _ChunkTable:
         return cls(grid, chunk_ids, offset, length, _read_column(rows, "fm", "0"), hrefs)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no chunk is missing."""
         return self.chunk_ids.size == prod(self.grid)
 
     def build(
         self, find_file: FindFile, pipeline: CodecPipeline, nbytes: int
     ) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
-        """Return the references; ``nbytes`` is the size of a chunk without filters."""
+        """Return the references, and their pipelines; ``nbytes`` is the size of a decoded chunk."""
         if not self.chunk_ids.size:
             return ChunkManifest.missing(self.grid), (pipeline,)
-        masks, kind = np.unique(self.mask, return_inverse=True)
+        masks, pipeline_index = np.unique(self.mask, return_inverse=True)
         pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
-        plain = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])[kind.ravel()]
-        if (odd := self.length[plain & (self.length != nbytes)]).size:
+        is_unfiltered = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])[
+            pipeline_index.ravel()
+        ]
+        if (wrong := self.length[is_unfiltered & (self.length != nbytes)]).size:
             raise FormatError(
-                f"a chunk without filters has {odd[0]} bytes, and its values take {nbytes}; the "
+                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}; the "
                 f"sidecar is damaged, fetch it again"
             )
-        distinct = {href: number for number, href in enumerate(dict.fromkeys(self.hrefs))}
-        number = np.array([distinct[href] for href in self.hrefs], np.int32)
+        file_numbers = {href: number for number, href in enumerate(dict.fromkeys(self.hrefs))}
+        number = np.array([file_numbers[href] for href in self.hrefs], np.int32)
         manifest = ChunkManifest.build(
             self.grid,
-            files=[find_file(href) for href in distinct],
-            file=self._spread(number, MISSING),
-            offset=self._spread(self.offset, 0),
-            length=self._spread(self.length, 0),
-            pipeline=self._spread(kind.ravel(), 0),
+            files=[find_file(href) for href in file_numbers],
+            file=self._scatter(number, MISSING),
+            offset=self._scatter(self.offset, 0),
+            length=self._scatter(self.length, 0),
+            pipeline=self._scatter(pipeline_index.ravel(), 0),
         )
         return manifest, pipelines
 
-    def _spread(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
-        """Return a column over the grid with ``rest`` for missing chunks."""
+    def _scatter(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
+        """Return a column as an array over the chunk grid, with ``default`` for missing chunks."""
         column = np.full(prod(self.grid), default, values.dtype)
         column[self.chunk_ids] = values
         return column.reshape(self.grid)
@@ -248,15 +253,15 @@ def _read_column(rows: list[Element], name: str, default: str = "") -> npt.NDArr
 def _read_chunk_ids(
     rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return the flat index of every chunk in the grid, in C order."""
+    """Return the flat index in the grid of each chunk, in C order."""
     if not all(grid) and rows:
         raise FormatError("it has chunks, and no elements; the sidecar is damaged, fetch it again")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
     if not rows or (texts == [""] and prod(grid) == 1):
         return np.zeros(len(rows), np.int64)
     try:
-        split = [[int(word) for word in text.strip("[] ").split(",")] for text in texts]
-        begins = np.array(split, np.int64).reshape(len(rows), len(grid))
+        positions = [[int(word) for word in text.strip("[] ").split(",")] for text in texts]
+        begins = np.array(positions, np.int64).reshape(len(rows), len(grid))
     except (OverflowError, ValueError) as error:
         raise _make_position_error(texts) from error
     numbers = begins // np.array(sizes, np.int64)
@@ -272,17 +277,17 @@ def _make_position_error(texts: list[str]) -> FormatError:
     )
 
 
-def parse_number(text: str, what: str) -> int:
-    """Return a number that a sidecar writes in decimal digits.
+def parse_number(text: str, name: str) -> int:
+    """Return a decimal number of a sidecar.
 
     Raises
     ------
     FormatError
-        It is not a number from 0 to 2**63 - 1.
+        ``text`` is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
         raise FormatError(
-            f"{what} is {text[:40]!r}, no number; the sidecar is damaged, fetch it again"
+            f"{name} is {text[:40]!r}, no number; the sidecar is damaged, fetch it again"
         )
     return int(text)
 
@@ -291,16 +296,16 @@ def parse_number(text: str, what: str) -> int:
 
 
 def _read_fill(
-    text: str | None, dtype: np.dtype[Any], attribute: Any, is_whole: bool
+    text: str | None, dtype: np.dtype[Any], attribute: Any, is_complete: bool
 ) -> bytes | None:
-    """Return the storage fill value, or None for zero or if no chunk needs it.
+    """Return the storage fill value, or None if no chunk is missing.
 
     Raises
     ------
     UnsupportedError
         Chunks are missing, and the sidecar does not state their exact fill value.
     """
-    if is_whole:
+    if is_complete:
         return None
     value = None if text is None else _parse_fill(text, dtype, attribute)
     if value is None:
@@ -312,7 +317,7 @@ def _read_fill(
 
 
 def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[Any] | None:
-    """Return a fill value, or None if the text is ambiguous, or not a number."""
+    """Return a fill value, or None if the text is ambiguous or invalid."""
     if dtype.names:
         return None
     if dtype.kind == "S":
@@ -321,15 +326,17 @@ def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[
         if dtype.kind in "iu":
             return np.array(int(text), dtype)
         number = float(text)
-        if not isfinite(number) or _count_digits(text) < DIGITS:
+        if not isfinite(number) or _count_digits(text) < ROUNDED_DIGITS:
             return np.array(number, dtype)
-        # the rounded text does not identify the number
+        # the rounded text does not determine the value
         fill_values = (attribute, NETCDF_FILLS[dtype.str[1:]])
         floats = [np.array(n, dtype) for n in fill_values if isinstance(n, float | np.floating)]
-        exact = [n for n in floats if f"{float(n):.{DIGITS}g}" == f"{number:.{DIGITS}g}"]
+        matches = [
+            n for n in floats if f"{float(n):.{ROUNDED_DIGITS}g}" == f"{number:.{ROUNDED_DIGITS}g}"
+        ]
     except (OverflowError, ValueError):
         return None
-    return exact[0] if exact else None
+    return matches[0] if matches else None
 
 
 def _count_digits(text: str) -> int:
@@ -340,23 +347,23 @@ def _count_digits(text: str) -> int:
 
 DAP = "{http://xml.opendap.org/ns/DAP/4.0#}"
 """Prefix of the elements of DAP4."""
-SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
-"""Prefixes of namespaces: in some sidecars, and in all others."""
+HTTPS_PREFIX, HTTP_PREFIX = "https://xml.opendap.org/", "http://xml.opendap.org/"
+"""Prefixes of namespaces; some sidecars have https."""
 SUFFIX = ".dmrpp"
 MAX_BYTES = 2**28
-"""The size in bytes of the longest sidecar."""
+"""Maximum size in bytes of a sidecar."""
 MAX_NODES = 2**22
-"""The maximum number of elements and attributes of a sidecar: a million chunks take 500 MB."""
+"""Maximum number of elements and attributes of a sidecar: a million chunks take 500 MB."""
 MAX_DEPTH = 64
-"""The maximum nesting of groups, and of containers of attributes."""
+"""Maximum nesting of groups and of attribute containers."""
 PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
-"""The placeholder for the url of the file, which a server replaces."""
+"""Placeholder for the url of the file, which a server replaces."""
 
 
-class _Builder(ET.TreeBuilder):
+class _LimitedTreeBuilder(ET.TreeBuilder):
     """Builds an XML tree of limited size, and rejects documents that could define entities.
 
-    Namespaces with ``https`` become those with ``http``: they are names, not addresses.
+    ``https`` in namespaces is replaced by ``http``, since they are names, not urls.
     """
 
     def __init__(self) -> None:
@@ -370,9 +377,11 @@ class _Builder(ET.TreeBuilder):
                 f"more than {MAX_NODES} elements and attributes, where a sidecar of a million "
                 f"chunks has fewer; open the file that it describes"
             )
-        if SECURE in tag or any(SECURE in name for name in attributes):
-            tag = tag.replace(SECURE, PLAIN)
-            attributes = {name.replace(SECURE, PLAIN): v for name, v in attributes.items()}
+        if HTTPS_PREFIX in tag or any(HTTPS_PREFIX in name for name in attributes):
+            tag = tag.replace(HTTPS_PREFIX, HTTP_PREFIX)
+            attributes = {
+                name.replace(HTTPS_PREFIX, HTTP_PREFIX): v for name, v in attributes.items()
+            }
         return super().start(tag, attributes)
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
@@ -388,10 +397,10 @@ def parse_sidecar(source: SourceFile) -> Element:
     Raises
     ------
     FormatError
-        It is not valid XML, not DAP4, without addresses, or has a document type declaration, which
-        may define entities.
+        The document is not valid XML, not DAP4, or without locations, or has a document type
+        declaration, which may define entities.
     UnsupportedError
-        It is too long.
+        The document is too long.
     """
     data = _read(source)
     root = _parse_xml(data, source.url)
@@ -404,7 +413,7 @@ def parse_sidecar(source: SourceFile) -> Element:
             f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
             f"where; open the file itself, or its sidecar ({SUFFIX})"
         )
-    if any(depth > MAX_DEPTH for depth in _measure_depths(root)):
+    if any(depth > MAX_DEPTH for depth in _iterate_depths(root)):
         raise FormatError(
             f"{source.url}: more than {MAX_DEPTH} elements within each other; the sidecar is "
             f"damaged, fetch it again"
@@ -413,17 +422,19 @@ def parse_sidecar(source: SourceFile) -> Element:
 
 
 def is_described(data: bytes) -> bool:
-    """Return whether the beginning of a sidecar has the namespace of DMR++."""
+    """Return whether the start of a document has the namespace of DMR++."""
     return _has_namespace(data, NAMESPACE)
 
 
 def is_dap(data: bytes) -> bool:
-    """Return whether the beginning of a document has the namespace of DAP4."""
+    """Return whether the start of a document has the namespace of DAP4."""
     return _has_namespace(data, DAP[1:-1])
 
 
 def _has_namespace(data: bytes, namespace: str) -> bool:
-    return any(form.encode() in data for form in (namespace, namespace.replace(PLAIN, SECURE)))
+    return any(
+        form.encode() in data for form in (namespace, namespace.replace(HTTP_PREFIX, HTTPS_PREFIX))
+    )
 
 
 def _read(source: SourceFile) -> bytes:
@@ -441,7 +452,7 @@ def _read(source: SourceFile) -> bytes:
 
 def _parse_xml(data: bytes, url: str) -> Element:
     try:
-        return ET.fromstring(data, ET.XMLParser(target=_Builder()))
+        return ET.fromstring(data, ET.XMLParser(target=_LimitedTreeBuilder()))
     except VirtualdsError as error:
         error.locate_file(url)
         raise
@@ -452,17 +463,17 @@ def _parse_xml(data: bytes, url: str) -> Element:
         ) from error
 
 
-def _measure_depths(root: Element) -> Iterator[int]:
+def _iterate_depths(root: Element) -> Iterator[int]:
     """Yield the depth of every element with children."""
     level, depth = [root], 0
     while level:
         yield depth
-        level = [child for one in level for child in one if len(child)]
+        level = [child for element in level for child in element if len(child)]
         depth += 1
 
 
-def name_of_element(element: Element) -> str:
-    """Return the attribute ``name``, or "" without one."""
+def get_name(element: Element) -> str:
+    """Return the attribute ``name`` of an element, or "" without one."""
     return element.get("name", "")
 
 
@@ -472,7 +483,7 @@ class DescribedFiles:
 
     source: SourceFile
     root: Element
-    _found: dict[str | None, SourceFile] = field(default_factory=dict)
+    _files: dict[str | None, SourceFile] = field(default_factory=dict)
 
     def find(self, href: str | None) -> SourceFile:
         """Return the file to which an ``href`` refers, or the described file for None.
@@ -482,29 +493,29 @@ class DescribedFiles:
         AccessError
             The sidecar may not refer to it.
         FormatError
-            It refers to no file.
+            It does not refer to a file.
         """
-        if href not in self._found:
-            self._found[href] = self._make(href)
-        return self._found[href]
+        if href not in self._files:
+            self._files[href] = self._resolve(href)
+        return self._files[href]
 
-    def _make(self, href: str | None) -> SourceFile:
-        base, named = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
-        # a local path is that of the machine that made the sidecar, not of the server
-        is_foreign = scheme_of(base) != "file" and named.startswith("file:")
-        if named == PLACEHOLDER or is_foreign:
+    def _resolve(self, href: str | None) -> SourceFile:
+        base, target = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
+        # a local path is one of the machine that wrote the sidecar, not of the server
+        is_foreign = scheme_of(base) != "file" and target.startswith("file:")
+        if target == PLACEHOLDER or is_foreign:
             url = join_url(base, self._find_neighbour())
-        elif named.startswith("/") and scheme_of(base) in ("http", "https"):
-            url = "/".join([*base.split("/")[:3], named.lstrip("/")])
+        elif target.startswith("/") and scheme_of(base) in ("http", "https"):
+            url = "/".join([*base.split("/")[:3], target.lstrip("/")])
         else:
-            url = resolve_url(named, base)
-        ANYWHERE.check(url, base)
-        is_near = scheme_of(base) == "file" or is_same_host(url, base)
-        options = self.source.options if is_near else None
-        beside = self._find_beside(named)
-        if beside is not None and not _exists(url, options):
-            # ignore the folders, which are those of the machine that made the sidecar
-            url = beside if _exists(beside, options) else url
+            url = resolve_url(target, base)
+        DEFAULT_POLICY.check(url, base)
+        is_same_origin = scheme_of(base) == "file" or is_same_host(url, base)
+        options = self.source.options if is_same_origin else None
+        neighbour = self._find_beside(target)
+        if neighbour is not None and not _exists(url, options):
+            # ignore the folders, which are those of the machine that wrote the sidecar
+            url = neighbour if _exists(neighbour, options) else url
         if url == base:
             raise FormatError(
                 f"the sidecar does not say which file it describes; give it the name of the file "
@@ -512,14 +523,11 @@ class DescribedFiles:
             )
         return SourceFile(url, options=options)
 
-    def _find_beside(self, named: str) -> str | None:
-        """Return the url of a file that is at the same path relative to the sidecar.
-
-        Returns None for other files.
-        """
-        if "/" not in named or named.startswith("/") or "://" in named:
+    def _find_beside(self, target: str) -> str | None:
+        """Return the url of a file next to the sidecar with the name of ``target``, or None."""
+        if "/" not in target or target.startswith("/") or "://" in target:
             return None
-        base, name, neighbour = self.source.url, name_of(named), self._find_neighbour()
+        base, name, neighbour = self.source.url, name_of(target), self._find_neighbour()
         is_encoded = scheme_of(base) in ("http", "https")
         if name in (neighbour, unquote(neighbour) if is_encoded else neighbour):
             return join_url(base, neighbour)
@@ -527,10 +535,10 @@ class DescribedFiles:
 
     @property
     def _name_in_root(self) -> str:
-        return name_of_element(self.root).rpartition("/")[2]
+        return get_name(self.root).rpartition("/")[2]
 
     def _find_neighbour(self) -> str:
-        """Return the name of the described file beside the sidecar."""
+        """Return the name of the described file next to the sidecar."""
         name = name_of(self.source.url)
         if scheme_of(self.source.url) in ("http", "https"):
             name = name.partition("?")[0]
@@ -554,8 +562,8 @@ def _exists(url: str, options: StorageOptions | None) -> bool:
 # ---------------------------------------------------------------------- values
 
 
-def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
-    """Return the values of a variable, and their encoding for `xarray`.
+def read_values(stored: StoredVariable) -> tuple[Data, dict[str, Any]]:
+    """Return the values of a variable, and its xarray encoding.
 
     Raises
     ------
@@ -565,38 +573,38 @@ def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
         The description is incomplete, or cannot be expressed by references.
     """
     children = [child for child in stored.element if child.tag.startswith(DMRPP)]
-    kinds = {child.tag.removeprefix(DMRPP) for child in children}
-    reader = next((read for kind, read in READERS.items() if kind in kinds), None)
+    names = {child.tag.removeprefix(DMRPP) for child in children}
+    reader = next((read for name, read in READERS.items() if name in names), None)
     if reader not in (read_chunks, None) and any(map(contains_chunks, children)):
         raise FormatError(
             f"the sidecar holds its values, and says that they lie in chunks; {REMEDY}"
         )
-    if stored.dtype.hasobject and reader not in (_read_texts, _read_compact):
+    if stored.dtype.hasobject and reader not in (_read_strings, _read_compact):
         raise UnsupportedError(
             f"its strings are of variable length, and the sidecar does not hold them; {REMEDY}"
         )
     if stored.dtype.names and reader not in (read_chunks, None):
         raise UnsupportedError(f"the sidecar holds its structures, and not their form; {REMEDY}")
     if reader is None:
-        listed = f"only {', '.join(sorted(kinds))}" if kinds else "nothing"
+        elements = f"only {', '.join(sorted(names))}" if names else "nothing"
         raise UnsupportedError(
-            f"the sidecar does not say where its values lie ({listed}); {REMEDY}, or make the "
+            f"the sidecar does not say where its values lie ({elements}); {REMEDY}, or make the "
             f"sidecar again with a newer build_dmrpp"
         )
     data, encoding = reader(stored)
-    return (_truncate_texts(stored, data) if stored.dtype.kind == "S" else data), encoding
+    return (_truncate_strings(stored, data) if stored.dtype.kind == "S" else data), encoding
 
 
 @dataclass(frozen=True)
-class TruncatedTexts:
-    """Strings of fixed length, truncated as HDF5 does when it reads them.
+class TruncatedStrings:
+    """Fixed-length strings, truncated as by HDF5.
 
     Parameters
     ----------
     array : ManifestArray
         The strings as stored.
     pad : str
-        A key of `CUTS`.
+        The padding, a key of `TRUNCATIONS`.
     """
 
     array: ManifestArray
@@ -604,7 +612,7 @@ class TruncatedTexts:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The length of each axis."""
         return self.array.shape
 
     @property
@@ -618,45 +626,50 @@ class TruncatedTexts:
         return self.array.dtype
 
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
+        """Return a selection: per axis an int, a slice, or a 1-D array of positions."""
         stored = np.asarray(self.array.read(tuple(key)))
-        # restore the trailing NULs that NumPy removes, as HDF5 keeps spaces before them
+        # restore the trailing NULs that NumPy removes, since HDF5 keeps spaces before them
         padded = (text.ljust(self.dtype.itemsize, b"\0") for text in stored.ravel().tolist())
-        return np.array([*map(CUTS[self.pad], padded)], self.dtype).reshape(stored.shape)
+        return np.array([*map(TRUNCATIONS[self.pad], padded)], self.dtype).reshape(stored.shape)
 
 
-CUTS: Mapping[str, Callable[[bytes], bytes]] = {
+TRUNCATIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "null_term": lambda text: text.partition(b"\0")[0],
     "space_pad": lambda text: text.rstrip(b" "),
     "space": lambda text: text.rstrip(b" "),
 }
-"""Functions that truncate a string of fixed length like HDF5 (``H5T__conv_s_s``), by its
-padding."""
-PADDED = ("null_pad", "null", "zero")
-"""Paddings of strings that numpy removes like HDF5."""
-UNKNOWN = ("not_set", None)
+"""Functions that truncate a fixed-length string as HDF5 does (``H5T__conv_s_s``), by padding."""
+NUMPY_PADDINGS = ("null_pad", "null", "zero")
+"""Paddings of strings that numpy removes as HDF5 does."""
+UNKNOWN_PADDINGS = ("not_set", None)
 
 
-def _truncate_texts(stored: Storage, data: ManifestArray) -> ManifestArray | TruncatedTexts:
+def _truncate_strings(
+    stored: StoredVariable, data: ManifestArray
+) -> ManifestArray | TruncatedStrings:
     fixed = stored.element.find(f"{DMRPP}FixedLengthStringArray")
     pad = None if fixed is None else fixed.get("pad")
-    if pad in PADDED or (stored.dtype.itemsize == 1 and pad in ("null_term", *UNKNOWN)):
+    if pad in NUMPY_PADDINGS or (
+        stored.dtype.itemsize == 1 and pad in ("null_term", *UNKNOWN_PADDINGS)
+    ):
         return data
-    if pad is None or pad not in CUTS:
+    if pad is None or pad not in TRUNCATIONS:
         raise UnsupportedError(f"the sidecar does not say how its strings end ({pad!r}); {REMEDY}")
-    return TruncatedTexts(data, pad)
+    return TruncatedStrings(data, pad)
 
 
-def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], dict[str, Any]]:
+def _read_compact(
+    stored: StoredVariable,
+) -> tuple[ManifestArray | npt.NDArray[Any], dict[str, Any]]:
     data = _decode_text(stored, "compact")
     if stored.dtype.hasobject:
         if stored.shape:
             raise UnsupportedError(f"its strings are of variable length; {REMEDY}")
-        return _build_texts([data.rstrip(b"\0").decode("utf-8", "replace")], ()), {}
+        return _build_strings([data.rstrip(b"\0").decode("utf-8", "replace")], ()), {}
     return _make_inline_array(stored, data)
 
 
-def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
+def _read_missing(stored: StoredVariable) -> tuple[ManifestArray, dict[str, Any]]:
     """Return values that Hyrax computed and stored in the sidecar, deflated, in base 64."""
     data = _decode_text(stored, "missingdata")
     if prod(stored.shape) > 1:
@@ -665,7 +678,7 @@ def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     return _make_inline_array(stored, data)
 
 
-def _make_inline_array(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
+def _make_inline_array(stored: StoredVariable, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
     """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:
@@ -677,36 +690,36 @@ def _make_inline_array(stored: Storage, data: bytes) -> tuple[ManifestArray, dic
     return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
 
 
-def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    """Return variable-length strings: one element each, or for ``c`` equal ones."""
+def _read_strings(stored: StoredVariable) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    """Return variable-length strings; an element with ``c`` stands for ``c`` equal strings."""
     vlsa_element = stored.element.find(f"{DMRPP}vlsa")
     texts: list[str] = []
-    most = prod(stored.shape)
+    total = prod(stored.shape)
     values = [] if vlsa_element is None else list(vlsa_element)
     sizes = [parse_number(value.get("s", "0"), "s") for value in values]
-    check_values(8 * most + sum(sizes), "its strings")
+    check_values(8 * total + sum(sizes), "its strings")
     for value, size in zip(values, sizes, strict=True):
         text = value.text or ""
         if "s" in value.attrib:
             # invalid UTF-8 is replaced, as in netCDF4 files
             text = _inflate(_from_base64(text), size).decode("utf-8", "replace")
         count = parse_number(value.get("c", "1"), "c")
-        texts += [text] * min(count, most + 1 - len(texts))
-    if len(texts) != most:
+        texts += [text] * min(count, total + 1 - len(texts))
+    if len(texts) != total:
         raise FormatError(
-            f"the sidecar does not hold {most} strings of it, as its shape {stored.shape} says; "
+            f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says; "
             f"the sidecar is damaged, fetch it again"
         )
-    return _build_texts(texts, stored.shape), {}
+    return _build_strings(texts, stored.shape), {}
 
 
-def _build_texts(texts: list[str], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _build_strings(texts: list[str], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     array = np.empty(len(texts), TEXT_DTYPE)
     array[:] = texts
     return array.reshape(shape)
 
 
-def _decode_text(stored: Storage, name: str) -> bytes:
+def _decode_text(stored: StoredVariable, name: str) -> bytes:
     return _from_base64(stored.element.findtext(f"{DMRPP}{name}") or "")
 
 
@@ -728,14 +741,14 @@ def _inflate(data: bytes, nbytes: int) -> bytes:
         ) from error
 
 
-READERS: Mapping[str, Callable[[Storage], tuple[Any, dict[str, Any]]]] = {
+READERS: Mapping[str, Callable[[StoredVariable], tuple[Any, dict[str, Any]]]] = {
     "compact": _read_compact,
     "missingdata": _read_missing,
-    "vlsa": _read_texts,
+    "vlsa": _read_strings,
     "chunks": read_chunks,
     "chunk": read_chunks,
 }
 """Readers of the values of a variable, by the element with their position.
 
-Beside values in the sidecar, ``chunks`` may state a fill value, and lists no chunk.
+If a variable has values in the sidecar, ``chunks`` has no chunks, and possibly a fill value.
 """

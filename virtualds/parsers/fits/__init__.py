@@ -41,37 +41,37 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.header import (
-    NO_NAME,
+    FPACK_NAME,
     AxisNames,
     HeaderDataUnit,
-    check_certain_cards,
+    check_unambiguous,
     damage_error,
-    read_units,
+    read_hdus,
 )
 from virtualds.parsers.fits.tables import (
-    DESCRIPTOR,
-    WORDS,
+    DESCRIPTOR_DTYPES,
+    DESCRIPTOR_FORM,
     find_column_start,
     locate_heap_arrays,
-    read_rows,
     read_table,
+    read_table_rows,
 )
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.urls import path_or_url
 
-OF_TABLE = re.compile(
+TABLE_KEYWORDS = re.compile(
     r"(T(FORM|TYPE|DIM|SCAL|ZERO|NULL|UNIT|DISP)\d+|TFIELDS|THEAP|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*"
     r"|TILE\d+|NAME\d+|VAL\d+|SIMPLE|TENSION|EXTEND|PCOUNT|GCOUNT|HECKSUM|DATASUM|QUANTIZ|DITHER0"
     r"|MASKCMP|BLANK|BLOCKED)|CHECKSUM|DATASUM)"
 )
-"""Keywords that define how the table contains the image."""
-WIDE = 4
-"""The number of bytes to which old writers widen all integers for gzip."""
-SUMS = {"ZHECKSUM": "CHECKSUM"}
-"""Keywords of the uncompressed image that do not begin with a Z."""
+"""Matches keywords that define how a table contains an image."""
+WIDENED_BYTES = 4
+"""Size in bytes to which old writers widen all integers for gzip."""
+CHECKSUM_KEYWORDS = {"ZHECKSUM": "CHECKSUM"}
+"""Keywords of the uncompressed image that are not derived by removing a Z."""
 
-Make = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
+MakeCodecs = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
 """A function that makes codecs from the dtype of pixels and the parameters of the compression."""
 
 
@@ -79,27 +79,27 @@ def _make_rice(dtype: np.dtype[Any], cards: Mapping[str, Any]) -> tuple[Codec, .
     return (RiceTile(dtype.str, int(cards.get("BLOCKSIZE", 32)), int(cards.get("BYTEPIX", 4))),)
 
 
-INTEGERS: dict[str, Make] = {
+INTEGER_COMPRESSIONS: dict[str, MakeCodecs] = {
     "RICE_1": _make_rice,
     "RICE_ONE": _make_rice,
-    "PLIO_1": lambda dtype, how: (PlioTile(dtype.str),),
+    "PLIO_1": lambda dtype, parameters: (PlioTile(dtype.str),),
 }
 """Compressions of integers."""
-LOSSLESS: dict[str, Make] = {
-    "GZIP_1": lambda dtype, how: (Gzip(),),
-    "GZIP_2": lambda dtype, how: (Shuffle(dtype.itemsize), Gzip()),
+LOSSLESS_COMPRESSIONS: dict[str, MakeCodecs] = {
+    "GZIP_1": lambda dtype, parameters: (Gzip(),),
+    "GZIP_2": lambda dtype, parameters: (Shuffle(dtype.itemsize), Gzip()),
 }
 """Compressions of bytes."""
-COMPRESSIONS = INTEGERS | LOSSLESS
+COMPRESSIONS = INTEGER_COMPRESSIONS | LOSSLESS_COMPRESSIONS
 """Compressions of single tiles by ZCMPTYPE (table 36)."""
-OF_WHOLE_IMAGES = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOCOMPRESS")
-"""Compressions that astropy decodes, without crashing for damaged bytes."""
+WHOLE_IMAGE_COMPRESSIONS = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOCOMPRESS")
+"""Compressions that astropy decodes without crashing on damaged bytes."""
 
 
-SCALES = ("ZSCALE", "ZZERO")
-"""Columns, or keywords, that convert integers to floats."""
-ITEMS = {"B": 1, "I": 2, "J": 4}
-"""The size in bytes of the elements in which tiles are counted."""
+SCALE_NAMES = ("ZSCALE", "ZZERO")
+"""Names of columns or keywords that convert integers to floats."""
+ITEM_SIZES = {"B": 1, "I": 2, "J": 4}
+"""Sizes in bytes of the elements of tiles, by letter."""
 
 
 class Tiles(NamedTuple):
@@ -110,26 +110,26 @@ class Tiles(NamedTuple):
     codecs: tuple[Codec, ...]
 
 
-def to_image(part: HeaderDataUnit) -> HeaderDataUnit:
-    """Convert a table with a compressed image to a part with the cards of the image."""
+def to_image(hdu: HeaderDataUnit) -> HeaderDataUnit:
+    """Convert a table with a compressed image to an HDU with the cards of the image."""
     image_cards = {
-        name: value for name, value in part.cards.items() if not OF_TABLE.fullmatch(name)
+        name: value for name, value in hdu.cards.items() if not TABLE_KEYWORDS.fullmatch(name)
     }
     image_cards = {
         name: value for name, value in image_cards.items() if not re.fullmatch(r"NAXIS\d*", name)
     }
     restored = {
-        SUMS.get(name, name[1:]): value
-        for name, value in part.cards.items()
+        CHECKSUM_KEYWORDS.get(name, name[1:]): value
+        for name, value in hdu.cards.items()
         if re.fullmatch(r"Z(BITPIX|NAXIS\d*|HECKSUM|DATASUM)", name)
     }
     return replace(
-        part, cards={**image_cards, **restored, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1}
+        hdu, cards={**image_cards, **restored, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1}
     )
 
 
 def find_tiles(
-    part: HeaderDataUnit,
+    hdu: HeaderDataUnit,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     file: BinaryIO,
@@ -144,89 +144,89 @@ def find_tiles(
     UnsupportedError
         No codec decodes the tiles.
     """
-    check_certain_cards(part)
+    check_unambiguous(hdu)
     numbers = range(len(shape), 0, -1)
-    axes = tuple(
-        _build_tile_axis(part, number, n) for number, n in zip(numbers, shape, strict=True)
-    )
+    axes = tuple(_build_tile_axis(hdu, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
-    offsets, lengths = _locate_tiles(part, file, prod(grid))
-    name = str(part.cards.get("ZCMPTYPE", "")).strip()
-    scales = [find_column_start(part, column) is not None for column in SCALES]
-    is_scaled, has_scale = all(scales), any(scales) or not part.cards.keys().isdisjoint(SCALES)
-    is_lossless = dtype.kind != "f" or (name not in INTEGERS and not has_scale)
-    if name in COMPRESSIONS and is_lossless and not is_scaled and lengths.all():
-        codecs = _find_codecs(part, name, dtype)
-        if name == "GZIP_1" and dtype.itemsize < WIDE and lengths.size:
+    offsets, lengths = _locate_tiles(hdu, file, prod(grid))
+    compression = str(hdu.cards.get("ZCMPTYPE", "")).strip()
+    scales = [find_column_start(hdu, column) is not None for column in SCALE_NAMES]
+    is_scaled, has_scale = all(scales), any(scales) or not hdu.cards.keys().isdisjoint(SCALE_NAMES)
+    is_lossless = dtype.kind != "f" or (compression not in INTEGER_COMPRESSIONS and not has_scale)
+    if compression in COMPRESSIONS and is_lossless and not is_scaled and lengths.all():
+        codecs = _find_codecs(hdu, compression, dtype)
+        if compression == "GZIP_1" and dtype.itemsize < WIDENED_BYTES and lengths.size:
             first = prod(axis.slabs(0, 1).encoded[0] for axis in axes)
-            codecs = (*_widen(part, int(offsets[0] + lengths[0]), first, file), *codecs)
+            codecs = (*_make_widening(hdu, int(offsets[0] + lengths[0]), first, file), *codecs)
         manifest = ChunkManifest.build(
             grid, files=(source,), offset=offsets.reshape(grid), length=lengths.reshape(grid)
         )
         return Tiles(axes, manifest, codecs)
-    if name not in OF_WHOLE_IMAGES or not (is_lossless or is_scaled):
-        raise _make_refusal_error(part, name)
+    if compression not in WHOLE_IMAGE_COMPRESSIONS or not (is_lossless or is_scaled):
+        raise _make_unsupported_error(hdu, compression)
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
     manifest = ChunkManifest.build(
         tuple(axis.nchunks for axis in axes),
         files=(source,),
-        offset=part.start,
-        length=part.offset + part.nbytes - part.start,
+        offset=hdu.start,
+        length=hdu.offset + hdu.nbytes - hdu.start,
     )
     return Tiles(axes, manifest, (FitsImage(dtype.str),))
 
 
-def _find_codecs(part: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple[Codec, ...]:
+def _find_codecs(hdu: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple[Codec, ...]:
     """Return the codecs of single tiles."""
-    given = {
-        str(value).strip().upper(): part.cards.get(key.replace("ZNAME", "ZVAL"))
-        for key, value in part.cards.items()
+    parameters = {
+        str(value).strip().upper(): hdu.cards.get(key.replace("ZNAME", "ZVAL"))
+        for key, value in hdu.cards.items()
         if re.fullmatch(r"ZNAME\d+", key)
     }
     try:
-        return COMPRESSIONS[name](dtype, given)
+        return COMPRESSIONS[name](dtype, parameters)
     except (TypeError, ValueError) as error:
-        raise damage_error(part, f"its parameters {given} make no sense ({error})") from error
+        raise damage_error(hdu, f"its parameters {parameters} make no sense ({error})") from error
 
 
-def _make_refusal_error(part: HeaderDataUnit, name: str) -> UnsupportedError:
+def _make_unsupported_error(hdu: HeaderDataUnit, name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"FITS part {part.number}: it is an image compressed tile by tile ({name}) in a way that "
+        f"FITS part {hdu.number}: it is an image compressed tile by tile ({name}) in a way that "
         f"is not decoded here; decompress it with funpack, read it with astropy, or leave it out "
         f"with drop_variables or on_error='skip'"
     )
 
 
-def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[Codec, ...]:
+def _make_widening(hdu: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[Codec, ...]:
     """Return the codec for widened integers if the first tile, before ``end``, has them."""
     file.seek(end - 4)
     # RFC 1952, section 2.3.1: a stream ends with its decoded length
-    if int.from_bytes(file.read(4), "little") != WIDE * first:
+    if int.from_bytes(file.read(4), "little") != WIDENED_BYTES * first:
         return ()
-    stored = f">i{part.cards['ZBITPIX'] // 8}".replace(">i1", "|u1")
+    stored = f">i{hdu.cards['ZBITPIX'] // 8}".replace(">i1", "|u1")
     return (codec_from_zarr_v2({"id": "astype", "encode_dtype": ">i4", "decode_dtype": stored}),)
 
 
-def _build_tile_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
+def _build_tile_axis(hdu: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
     # section 10.1.1: tiles are rows by default
-    tile = part.cards.get(f"ZTILE{number}", length if number == 1 else 1)
+    tile = hdu.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
-        raise damage_error(part, f"ZTILE{number} is {tile!r}")
+        raise damage_error(hdu, f"ZTILE{number} is {tile!r}")
     tile = max(min(tile, length), 1)
     last = length - (-(-length // tile) - 1) * tile
     return ChunkAxis.regular(length, tile, last=last)
 
 
-def _locate_tiles(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
-    """Return the offsets of tiles in the file, and their lengths in bytes."""
-    column_start = find_column_start(part, "COMPRESSED_DATA")
-    match = DESCRIPTOR.match(column_start.form.upper()) if column_start else None
-    cells = read_rows(part, file)
-    if column_start is None or match is None or match[2] not in ITEMS or len(cells) != count:
-        raise damage_error(part, f"its {len(cells)} rows are not the places of {count} tiles")
-    size = ITEMS[match[2]]
-    located = locate_heap_arrays(part, cells, column_start.start, WORDS[match[1]], size)
-    return located.offsets, located.counts * size
+def _locate_tiles(hdu: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
+    """Return the offsets and lengths in bytes of tiles in the file."""
+    column_start = find_column_start(hdu, "COMPRESSED_DATA")
+    match = DESCRIPTOR_FORM.match(column_start.form.upper()) if column_start else None
+    cells = read_table_rows(hdu, file)
+    if column_start is None or match is None or match[2] not in ITEM_SIZES or len(cells) != count:
+        raise damage_error(hdu, f"its {len(cells)} rows are not the places of {count} tiles")
+    size = ITEM_SIZES[match[2]]
+    locations = locate_heap_arrays(
+        hdu, cells, column_start.start, DESCRIPTOR_DTYPES[match[1]], size
+    )
+    return locations.offsets, locations.counts * size
 
 
 # ---------------------------------------------------------------------- fits
@@ -235,13 +235,22 @@ SIGNATURE = b"SIMPLE  ="
 DTYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 """Stored types by BITPIX (section 4.4.1.1)."""
 UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63): ">u8"}
-"""Types of integers that BZERO shifts, by BITPIX and BZERO (table 11)."""
-TABLES = ("BINTABLE", "A3DTABLE", "TABLE")
+"""Types of integers with an offset of BZERO, by BITPIX and BZERO (table 11)."""
+TABLE_KINDS = ("BINTABLE", "A3DTABLE", "TABLE")
 """Kinds of extensions that are tables; the second is an old name of the first."""
-STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
+STRUCTURE_KEYWORDS = {
+    "SIMPLE",
+    "XTENSION",
+    "BITPIX",
+    "NAXIS",
+    "PCOUNT",
+    "GCOUNT",
+    "EXTEND",
+    "GROUPS",
+}
 """Keywords that only describe how data are stored."""
-PIECE = 4 * 2**20
-"""The size in bytes of a chunk that a codec decodes; readers cut plain values as they need them."""
+CHUNK_BYTES = 4 * 2**20
+"""Size in bytes of a chunk with a codec; uncompressed values need no chunks."""
 
 
 def detect(head: bytes) -> bool:
@@ -271,31 +280,31 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     reader = _FitsReader(source, skipped)
     with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
-        units = list(read_units(file, source))
-        for name, part in _name_units(units).items():
+        units = list(read_hdus(file, source))
+        for name, hdu in _name_hdus(units).items():
             if name not in skipped:
-                reader.add(name, part, file)
+                reader.add(name, hdu, file)
     attributes = _select_attributes(units[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
     return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
 
 
-def _name_units(units: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
-    """Return the parts by unique names of EXTNAME, EXTVER and number, as in astropy."""
+def _name_hdus(units: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
+    """Return the HDUs by unique names of EXTNAME, EXTVER and number, as in astropy."""
     named: dict[str, HeaderDataUnit] = {}
-    for part in units:
-        name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
-        name = name or (NO_NAME if part.is_compressed else "")
-        name = name or (f"HDU{part.number}" if part.number else "PRIMARY")
-        if (version := part.cards.get("EXTVER", 1)) != 1:
+    for hdu in units:
+        name = str(hdu.cards.get("EXTNAME", "")).strip().replace("/", "_")
+        name = name or (FPACK_NAME if hdu.is_compressed else "")
+        name = name or (f"HDU{hdu.number}" if hdu.number else "PRIMARY")
+        if (version := hdu.cards.get("EXTVER", 1)) != 1:
             name = f"{name}_{version}"
-        named[name if name not in named else f"{name}_HDU{part.number}"] = part
+        named[name if name not in named else f"{name}_HDU{hdu.number}"] = hdu
     return named
 
 
 class _FitsReader:
-    """The variables of a file, with the dimensions that they share."""
+    """Collects the variables of a file, with their shared dimensions."""
 
     def __init__(self, source: SourceFile, skipped: frozenset[str]) -> None:
         self.source = source
@@ -305,18 +314,18 @@ class _FitsReader:
         self.problems: dict[str, VirtualdsError] = {}
         self._axes = AxisNames("naxis")
 
-    def add(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> None:
-        """Add a part of the file: a variable, a group or a problem."""
-        if part.kind in TABLES and not part.is_compressed:
-            origin = {"source": self._origin}
-            self.groups[name] = read_table(part, file, self.source, origin, self._skipped)
+    def add(self, name: str, hdu: HeaderDataUnit, file: BinaryIO) -> None:
+        """Add an HDU of the file: a variable, a group or a problem."""
+        if hdu.kind in TABLE_KINDS and not hdu.is_compressed:
+            encoding = {"source": self._origin}
+            self.groups[name] = read_table(hdu, file, self.source, encoding, self._skipped)
             return
         try:
-            _check_image(part)
-            if part.shape:
-                self.variables[name] = self._read_image(name, part, file)
-            elif part.number:
-                self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
+            _check_image(hdu)
+            if hdu.shape:
+                self.variables[name] = self._read_image(name, hdu, file)
+            elif hdu.number:
+                self.groups[name] = ManifestGroup({}, _select_attributes(hdu.cards))
         except UnsupportedError as error:
             error.locate(f"part {name!r}", self.source.url)
             self.problems[name] = error
@@ -328,30 +337,30 @@ class _FitsReader:
     def _origin(self) -> str:
         return path_or_url(self.source.url)
 
-    def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
-        self._check_whole(name, part)
-        image = to_image(part) if part.is_compressed else part
+    def _read_image(self, name: str, hdu: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
+        self._check_whole(name, hdu)
+        image = to_image(hdu) if hdu.is_compressed else hdu
         check_axes(len(image.shape), "it")
         unsigned_dtype = _find_unsigned_dtype(image.cards)
         stored = np.dtype(DTYPES[image.bitpix])
         dtype = stored if unsigned_dtype is None else np.dtype(unsigned_dtype)
         codecs = () if unsigned_dtype is None else (SignFlip(dtype.itemsize),)
-        if part.is_compressed:
-            tiles = find_tiles(part, image.shape, stored, file, self.source)
+        if hdu.is_compressed:
+            tiles = find_tiles(hdu, image.shape, stored, file, self.source)
             fragment = Fragment.whole(tiles.axes, tiles.manifest)
             layout = tuple(range(len(image.shape)))
             pipeline = CodecPipeline(dtype, (*codecs, *tiles.codecs), layout=layout)
             array = ManifestArray.from_fragment(fragment, pipeline)
         else:
-            array = self._refer_plain(part, dtype, codecs)
+            array = self._refer_plain(hdu, dtype, codecs)
         encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}
         attributes = _find_packing(image.cards, dtype, unsigned_dtype) | _select_attributes(
             image.cards
         )
         return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
 
-    def _check_whole(self, name: str, part: HeaderDataUnit) -> None:
-        end = part.offset + part.nbytes
+    def _check_whole(self, name: str, hdu: HeaderDataUnit) -> None:
+        end = hdu.offset + hdu.nbytes
         if self.source.size is not None and end > self.source.size:
             raise FormatError(
                 f"{self.source.url}: the data of {name!r} would end at byte {end} of "
@@ -359,30 +368,30 @@ class _FitsReader:
             )
 
     def _refer_plain(
-        self, part: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]
+        self, hdu: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]
     ) -> ManifestArray:
-        chunks = _choose_chunks(part.shape, dtype.itemsize) if codecs else part.shape
-        grid = tuple(n // c if c else 0 for n, c in zip(part.shape, chunks, strict=True))
+        chunks = _choose_chunks(hdu.shape, dtype.itemsize) if codecs else hdu.shape
+        grid = tuple(n // c if c else 0 for n, c in zip(hdu.shape, chunks, strict=True))
         size = prod(chunks) * dtype.itemsize
         return ManifestArray.from_arrays(
-            shape=part.shape,
+            shape=hdu.shape,
             chunks=tuple(max(c, 1) for c in chunks),
             dtype=dtype,
             path=self.source,
-            offsets=part.offset + size * np.arange(prod(grid), dtype=np.int64).reshape(grid),
+            offsets=hdu.offset + size * np.arange(prod(grid), dtype=np.int64).reshape(grid),
             lengths=size if prod(grid) else 0,
             codecs=codecs,
         )
 
 
-def _check_image(part: HeaderDataUnit) -> None:
-    if part.is_compressed:
+def _check_image(hdu: HeaderDataUnit) -> None:
+    if hdu.is_compressed:
         return
-    if part.kind == "IMAGE" and part.cards.get("GROUPS") is not True:
+    if hdu.kind == "IMAGE" and hdu.cards.get("GROUPS") is not True:
         return
-    what = "random groups" if part.kind == "IMAGE" else f"a {part.kind} extension"
+    what = "random groups" if hdu.kind == "IMAGE" else f"a {hdu.kind} extension"
     raise UnsupportedError(
-        f"FITS part {part.number}: it is {what}, and only images and tables can be referenced; "
+        f"FITS part {hdu.number}: it is {what}, and only images and tables can be referenced; "
         f"read it with astropy, or leave it out with drop_variables or on_error='skip'"
     )
 
@@ -398,7 +407,7 @@ def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return chunks of whole rows that divide an image evenly."""
     chunks = list(shape)
     for axis in range(len(shape)):
-        while prod(chunks) * itemsize > PIECE and chunks[axis] > 1:
+        while prod(chunks) * itemsize > CHUNK_BYTES and chunks[axis] > 1:
             chunks[axis] = next(
                 (n for n in range(chunks[axis] // 2, 1, -1) if chunks[axis] % n == 0), 1
             )
@@ -413,12 +422,12 @@ def _find_packing(
         # the standard does not say what BLANK means for shifted integers
         return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
     packing: dict[str, Any] = {}
-    # section 5.3: single precision suffices for 8 and 16 bits
-    precise = np.float64 if dtype.kind == "f" and dtype.itemsize == 8 else np.float32
-    precise = np.float64 if dtype.kind == "i" and dtype.itemsize > 2 else precise
+    # as in section 5.3, single precision is enough for 8 and 16 bits
+    is_wide = dtype.itemsize == 8 if dtype.kind == "f" else dtype.kind == "i" and dtype.itemsize > 2
+    scale_type = np.float64 if is_wide else np.float32
     scale, zero = cards.get("BSCALE", 1), cards.get("BZERO", 0)
     if (scale, zero) != (1, 0):
-        packing = {"scale_factor": precise(scale), "add_offset": precise(zero)}
+        packing = {"scale_factor": scale_type(scale), "add_offset": scale_type(zero)}
     blank = cards.get("BLANK")
     if type(blank) is int and dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -428,12 +437,13 @@ def _find_packing(
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards that do not describe how the data are stored."""
+    """Return the cards that do not describe how the data are stored, as attributes."""
     packing = {"BSCALE", "BZERO", "BLANK"}
     return {
         name: int(value) if isinstance(value, bool) else value
         for name, value in cards.items()
-        if name not in STRUCTURE | packing and not (name[:5] == "NAXIS" and name[5:].isdigit())
+        if name not in STRUCTURE_KEYWORDS | packing
+        and not (name[:5] == "NAXIS" and name[5:].isdigit())
     }
 
 
@@ -482,11 +492,11 @@ def _read_column(unit: Any, request: NativeRegion) -> Any:
 
 
 def _truncate_at_nul(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Truncate strings at their first NUL, after which characters are undefined (7.3.3.1)."""
-    letters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
-    truncated = letters * np.logical_and.accumulate(letters != 0, axis=-1)
-    ended: np.ndarray[Any, Any] = truncated.astype(np.uint32).view(texts.dtype)[..., 0]
-    return ended
+    """Truncate strings at the first NUL, after which characters are undefined (7.3.3.1)."""
+    characters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
+    truncated = characters * np.logical_and.accumulate(characters != 0, axis=-1)
+    result: np.ndarray[Any, Any] = truncated.astype(np.uint32).view(texts.dtype)[..., 0]
+    return result
 
 
 PARSER = Parser(

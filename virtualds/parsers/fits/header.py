@@ -1,6 +1,6 @@
-"""Headers of FITS files: cards as attributes, offsets of the data of each part, names of axes.
+"""Headers of FITS files: cards as attributes, the offset of the data of each HDU, names of axes.
 
-FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
+FITS Standard 4.0: section 3 (HDUs of a file), 4 (cards), 4.2.1.2 (CONTINUE).
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import Any, BinaryIO, NamedTuple
 from virtualds.errors import FormatError
 from virtualds.source_file import SourceFile
 
-BLOCK = 2880
+BLOCK_BYTES = 2880
 """Headers and data are padded to a multiple of this many bytes."""
-CARD = 80
+CARD_BYTES = 80
 MAX_BLOCKS = 10_000
-"""The maximum number of blocks of a header; a longer header is damaged."""
-BEHIND = 1000
-"""The number of blocks after the last part that are searched for a lost header."""
+"""Maximum number of blocks of a header; a longer header is damaged."""
+MAX_SEARCHED_BLOCKS = 1000
+"""Number of blocks after the last HDU to search for a header that is out of place."""
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
-"""A string; an unpaired quote in it is half of a pair that continues on the next card."""
+"""Matches a string; an unpaired quote is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 UNIQUE_KEYWORDS = re.compile(r"BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK")
-"""Keywords that define how data are read, and must not be repeated."""
-NAMES = ("EXTNAME", "EXTVER")
-TELLING_KEYWORDS = re.compile("|".join((UNIQUE_KEYWORDS.pattern, "GROUPS", *NAMES)))
-"""Keywords whose values determine how data are read or named."""
+"""Matches keywords that define how data are read, which must not be repeated."""
+NAME_KEYWORDS = ("EXTNAME", "EXTVER")
+DECISIVE_KEYWORDS = re.compile("|".join((UNIQUE_KEYWORDS.pattern, "GROUPS", *NAME_KEYWORDS)))
+"""Matches keywords that determine how data are read or named."""
 UNIQUE_IN_TABLES = re.compile(
     r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
     r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
 )
-"""The same for tables."""
+"""Matches keywords that define how tables are read, which must not be repeated."""
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
-"""Keywords with which headers begin."""
-COMMENTARY = ("COMMENT", "HISTORY", "")
-NO_NAME = "COMPRESSED_IMAGE"
-"""The EXTNAME that fpack gives a table before the cards of its image, which may have a name."""
+"""First keywords of headers."""
+COMMENT_KEYWORDS = ("COMMENT", "HISTORY", "")
+FPACK_NAME = "COMPRESSED_IMAGE"
+"""EXTNAME that fpack writes before the cards of the image, which may have another EXTNAME."""
 MAX_AXES = 999
-"""The largest value of NAXIS."""
-TWICE = "stands twice, and readers disagree which one counts"
-WITHOUT_VALUE = "stands on a card without a value"
-"""Reasons for ambiguous values of keywords."""
+"""Largest value of NAXIS."""
+DUPLICATE = "stands twice, and readers disagree which one counts"
+NO_VALUE = "stands on a card without a value"
+"""Reasons why the value of a keyword is ambiguous."""
 
 
 @dataclass(frozen=True)
@@ -53,34 +53,34 @@ class HeaderDataUnit:
     Parameters
     ----------
     number : int
-        The index of the part in the file.
+        The index of the HDU in the file.
     cards : dict
         Values by keyword.
     start, offset : int
-        The offsets of its header and of its data, in bytes.
-    doubts : dict
-        The reasons why keywords have no certain value.
+        The offsets of its header and its data, in bytes.
+    ambiguities : dict
+        The reasons why keywords are ambiguous, by keyword.
     """
 
     number: int
     cards: dict[str, Any]
     start: int
     offset: int
-    doubts: Mapping[str, str] = field(default_factory=dict)
+    ambiguities: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """``IMAGE`` for images, including the primary one; otherwise the value of XTENSION."""
+        """The value of XTENSION; ``IMAGE`` for the primary HDU."""
         return str(self.cards.get("XTENSION", "IMAGE")).strip()
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is a table with an image, compressed tile by tile (section 10.1)."""
+        """Whether it is a table with a tile-compressed image (section 10.1)."""
         return self.kind == "BINTABLE" and self.cards.get("ZIMAGE") is True
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes, the fastest one last."""
+        """The lengths of the axes, the fastest axis last."""
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= MAX_AXES:
             raise damage_error(self, f"NAXIS is {count!r}")
@@ -92,7 +92,7 @@ class HeaderDataUnit:
 
     @property
     def bitpix(self) -> int:
-        """Bits of a number, negative for floats."""
+        """The number of bits of a value, negative for floats."""
         bits = self.cards.get("BITPIX")
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
             raise damage_error(self, f"BITPIX is {bits!r}")
@@ -102,36 +102,30 @@ class HeaderDataUnit:
     def nbytes(self) -> int:
         """The size in bytes of its data, without padding (section 7.1.2, equation 3)."""
         bits, shape = self.bitpix, self.shape
-        more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
-        if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
+        parameters, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
+        if type(parameters) is not int or type(groups) is not int or parameters < 0 or groups < 0:
             raise damage_error(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
-        size = abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+        size = abs(bits) // 8 * groups * (parameters + (prod(shape) if shape else 0))
         if size >= 2**62:
             raise damage_error(self, f"its data have {size} bytes")
         return size
 
 
-def damage_error(part: HeaderDataUnit, what: str) -> FormatError:
-    """Return the error for a part whose cards or data are invalid."""
-    return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
+def damage_error(hdu: HeaderDataUnit, problem: str) -> FormatError:
+    """Return the error for an HDU whose cards or data are invalid."""
+    return FormatError(f"FITS part {hdu.number}: {problem}; the file is damaged, fetch it again")
 
 
-def check_certain_cards(part: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
-    """Raise an error if cards that reading depends on have ambiguous values.
-
-    Raises
-    ------
-    FormatError
-        The value of such a card is uncertain.
-    """
-    for name in sorted(filter(pattern.fullmatch, part.doubts)):
-        raise damage_error(part, f"{name} {part.doubts[name]}")
+def check_unambiguous(hdu: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
+    """Raise `FormatError` if a keyword that matches ``pattern`` is ambiguous."""
+    for name in sorted(filter(pattern.fullmatch, hdu.ambiguities)):
+        raise damage_error(hdu, f"{name} {hdu.ambiguities[name]}")
 
 
-def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
-    """Yield the parts of a file; only their headers are read.
+def read_hdus(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
+    """Yield the HDUs of a file; only their headers are read.
 
     Raises
     ------
@@ -140,33 +134,33 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """
     offset = number = 0
     while (header := _read_header(file, offset, source, first=not number)) is not None:
-        cards, doubts = _parse_cards(header.cards)
-        part = HeaderDataUnit(number, cards, offset, offset + header.nbytes, doubts)
-        check_certain_cards(part, TELLING_KEYWORDS)
-        yield part
-        offset = part.offset + -(-part.nbytes // BLOCK) * BLOCK
+        cards, ambiguities = _parse_cards(header.cards)
+        hdu = HeaderDataUnit(number, cards, offset, offset + header.nbytes, ambiguities)
+        check_unambiguous(hdu, DECISIVE_KEYWORDS)
+        yield hdu
+        offset = hdu.offset + -(-hdu.nbytes // BLOCK_BYTES) * BLOCK_BYTES
         if source.size is not None and offset >= source.size:
-            # this is the last part; avoid reading past the end of the file
+            # this is the last HDU; avoid reading past the end of the file
             return
         number += 1
     _check_last(file, offset, source)
 
 
 def _check_last(file: BinaryIO, offset: int, source: SourceFile) -> None:
-    """Raise an error for a file with a header after bytes that belong to no part.
+    """Raise `FormatError` if there is a header after bytes that belong to no HDU.
 
-    Bytes after the last part never begin like a header (section 3.5).
+    Bytes after the last HDU must not begin like a header (section 3.5).
     """
-    cards = range(offset + CARD, offset + BLOCK, CARD)
-    blocks = range(offset + BLOCK, offset + BEHIND * BLOCK, BLOCK)
-    for following in (*cards, *blocks):
-        file.seek(following)
-        if not (begin := file.read(8)):
+    cards = range(offset + CARD_BYTES, offset + BLOCK_BYTES, CARD_BYTES)
+    blocks = range(offset + BLOCK_BYTES, offset + MAX_SEARCHED_BLOCKS * BLOCK_BYTES, BLOCK_BYTES)
+    for position in (*cards, *blocks):
+        file.seek(position)
+        if not (keyword := file.read(8)):
             return
-        if begin == b"XTENSION":
+        if keyword == b"XTENSION":
             raise FormatError(
                 f"{source.url}: a part ends at byte {offset}, where no other begins, and one "
-                f"begins at byte {following}; the file is damaged, fetch it again"
+                f"begins at byte {position}; the file is damaged, fetch it again"
             )
 
 
@@ -182,17 +176,17 @@ def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -
     header = ""
     for _ in range(MAX_BLOCKS):
         file.seek(offset + len(header))
-        block = file.read(BLOCK)
-        begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
-        if not header and not begins and not first:
-            # special records and other bytes may follow the last part (section 3.5)
+        block = file.read(BLOCK_BYTES)
+        is_header = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
+        if not header and not is_header and not first:
+            # special records and other bytes may follow the last HDU (section 3.5)
             return None
-        if len(block) < BLOCK or not (header or begins):
+        if len(block) < BLOCK_BYTES or not (header or is_header):
             break
         header += block.decode("ascii", "replace")
-        for start in range(len(header) - BLOCK, len(header), CARD):
+        for start in range(len(header) - BLOCK_BYTES, len(header), CARD_BYTES):
             if header[start : start + 8] == "END     ":
-                if header[start : start + CARD].rstrip(" ") != "END":
+                if header[start : start + CARD_BYTES].rstrip(" ") != "END":
                     raise FormatError(
                         f"{source.url}: the END card of the FITS header at byte {offset} holds "
                         f"more than END, and readers disagree whether it ends there; the file is "
@@ -207,50 +201,50 @@ def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -
 
 
 def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values by keyword, and the reasons for ambiguous keywords.
+    """Return values by keyword, and the reasons why keywords are ambiguous.
 
-    Comments are joined as lines. Of other repeated keywords the first one counts, as in astropy,
-    but not an EXTNAME invented by fpack.
+    Comments are joined as lines. Of other repeated keywords, the first one is used, as in astropy,
+    unless it is the EXTNAME of fpack.
     """
     cards: dict[str, Any] = {}
-    doubts = dict[str, str]()
+    ambiguities = dict[str, str]()
     last, text = "", None
-    for start in range(0, len(header), CARD):
-        card = header[start : start + CARD].ljust(CARD)
+    for start in range(0, len(header), CARD_BYTES):
+        card = header[start : start + CARD_BYTES].ljust(CARD_BYTES)
         name, value = card[:8].strip().upper(), card[10:]
         if start and name in FIRST_KEYWORDS:
-            # sections 4.4.1.1 and 4.4.1.2: they only occur at the beginning of a header
+            # sections 4.4.1.1 and 4.4.1.2: they occur only at the start of a header
             raise FormatError(
-                f"FITS header: {name} stands in card {start // CARD + 1}, so END is missing "
+                f"FITS header: {name} stands in card {start // CARD_BYTES + 1}, so END is missing "
                 f"before it; the file is damaged, fetch it again"
             )
         if name == "CONTINUE" and text is not None and text[-1:] == "&":
             text = text[:-1]
             # a card may end within a pair of quotes, so replace pairs in the joined text
-            half = (len(text) - len(text.rstrip("'"))) % 2
-            if (more := _parse_string(value.strip()[half:])) is not None:
-                text += "'" * half + more
+            split_quote = (len(text) - len(text.rstrip("'"))) % 2
+            if (continued := _parse_string(value.strip()[split_quote:])) is not None:
+                text += "'" * split_quote + continued
                 cards[last] = _unquote(text)
-        elif name in COMMENTARY:
+        elif name in COMMENT_KEYWORDS:
             line = card[8:].rstrip()
             if name and line:
                 cards[name] = f"{cards[name]}\n{line}" if name in cards else line
         elif (pair := _split_card(card)) is None:
-            doubts[name] = WITHOUT_VALUE
-        elif _is_free(pair[0], cards):
+            ambiguities[name] = NO_VALUE
+        elif _is_unset(pair[0], cards):
             last, value = pair
             text = _parse_string(value)
             cards[last] = _parse_value(value)
         else:
             text = None
-            if pair[0] not in NAMES:
-                doubts[pair[0]] = TWICE
-    return {n: value for n, value in cards.items() if value is not None}, doubts
+            if pair[0] not in NAME_KEYWORDS:
+                ambiguities[pair[0]] = DUPLICATE
+    return {n: value for n, value in cards.items() if value is not None}, ambiguities
 
 
-def _is_free(name: str, cards: Mapping[str, Any]) -> bool:
+def _is_unset(name: str, cards: Mapping[str, Any]) -> bool:
     """Return whether a keyword has not been set by a previous card."""
-    return name not in cards or (name == "EXTNAME" and cards[name] == NO_NAME)
+    return name not in cards or (name == "EXTNAME" and cards[name] == FPACK_NAME)
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
@@ -295,12 +289,12 @@ def _parse_value(text: str) -> Any:
 
 
 class AxisNames:
-    """Makes names of axes; axes of different lengths get different names.
+    """Names axes; axes of different lengths get different names.
 
     Parameters
     ----------
     prefix : str
-        The beginning of the names; the number of the axis follows, 1 for the last one.
+        The start of the names, before the number of the axis, which is 1 for the last axis.
 
     Examples
     --------

@@ -30,17 +30,17 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
-    check_certain_cards,
+    check_unambiguous,
     damage_error,
 )
 from virtualds.source_file import SourceFile
 
-DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
-"""TFORM of a column of variable-length arrays: the letters of its descriptors and its elements."""
-WORDS: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
-"""The dtypes of the two numbers of a descriptor: elements, and offset in the heap."""
-MAX_ROWS = 2**28
-"""The maximum size in bytes of the rows that are read for their descriptors."""
+DESCRIPTOR_FORM = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
+"""Matches TFORM of variable-length arrays: the letters of the descriptors and the elements."""
+DESCRIPTOR_DTYPES: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
+"""Dtypes of the two numbers of a descriptor: element count, and offset in the heap."""
+MAX_ROW_BYTES = 2**28
+"""Maximum bytes of rows to read for their descriptors."""
 
 
 class ArrayLocations(NamedTuple):
@@ -50,7 +50,7 @@ class ArrayLocations(NamedTuple):
     counts: Any
 
 
-def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
+def read_table_rows(hdu: HeaderDataUnit, file: BinaryIO) -> Any:
     """Return the bytes of a table, of shape (rows, bytes per row).
 
     Raises
@@ -60,22 +60,22 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
     UnsupportedError
         There are too many to be read while a file is scanned.
     """
-    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
-    if rows * row > MAX_ROWS:
+    rows, row = hdu.shape if len(hdu.shape) == 2 else (0, 0)
+    if rows * row > MAX_ROW_BYTES:
         raise UnsupportedError(
-            f"FITS part {part.number}: {rows * row} bytes of rows say where its arrays lie, more "
-            f"than the {MAX_ROWS} that are read for that; read it with astropy, or leave it out "
-            f"with drop_variables or on_error='skip'"
+            f"FITS part {hdu.number}: {rows * row} bytes of rows say where its arrays lie, more "
+            f"than the {MAX_ROW_BYTES} that are read for that; read it with astropy, or leave it "
+            "out with drop_variables or on_error='skip'"
         )
-    file.seek(part.offset)
+    file.seek(hdu.offset)
     data = file.read(rows * row)
     if len(data) < rows * row:
-        raise damage_error(part, "the file ends within its rows")
+        raise damage_error(hdu, "the file ends within its rows")
     return np.frombuffer(data, np.uint8).reshape(rows, row)
 
 
 def locate_heap_arrays(
-    part: HeaderDataUnit, cells: Any, start: int, descriptor_dtype: np.dtype[Any], itemsize: int
+    hdu: HeaderDataUnit, cells: Any, start: int, descriptor_dtype: np.dtype[Any], itemsize: int
 ) -> ArrayLocations:
     """Return the locations of arrays whose descriptors begin at byte ``start`` of each row.
 
@@ -88,38 +88,38 @@ def locate_heap_arrays(
         descriptor_dtype
     )
     counts, offsets = pairs.astype(np.int64).T
-    heap = part.cards.get("THEAP", cells.size)
+    heap = hdu.cards.get("THEAP", cells.size)
     if type(heap) is not int or heap < 0:
-        raise damage_error(part, f"THEAP is {heap!r}")
-    # limit the counts, so that the multiplication does not overflow
-    room = part.nbytes - heap
-    is_there = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
-    if not (is_there & (offsets + counts * itemsize * is_there <= room) | (counts == 0)).all():
-        raise damage_error(part, f"an array lies outside the {room} bytes of its heap")
-    return ArrayLocations(part.offset + heap + offsets, counts)
+        raise damage_error(hdu, f"THEAP is {heap!r}")
+    # check the counts first, so that the multiplication does not overflow
+    room = hdu.nbytes - heap
+    is_inside = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
+    if not (is_inside & (offsets + counts * itemsize * is_inside <= room) | (counts == 0)).all():
+        raise damage_error(hdu, f"an array lies outside the {room} bytes of its heap")
+    return ArrayLocations(hdu.offset + heap + offsets, counts)
 
 
 # ---------------------------------------------------------------------- columns
 
 BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
-"""TFORM of a binary table (section 7.3.1): repeat count, type, and additional text."""
+"""Matches TFORM of a binary table (section 7.3.1): repeat count, type, and additional text."""
 TEXT_FORM = re.compile(r"([AIJFED])(\d+)(\.\d+)?", re.IGNORECASE)
-"""TFORM of an ASCII table (section 7.2.1): type, and number of characters."""
-LENGTHS = re.compile(r"\(\s*(\d+\s*(?:,\s*\d+\s*)*)\)")
-"""TDIM: the lengths of axes, the fastest one first, and, as in astropy, any text after them."""
+"""Matches TFORM of an ASCII table (section 7.2.1): type, and number of characters."""
+TDIM_VALUE = re.compile(r"\(\s*(\d+\s*(?:,\s*\d+\s*)*)\)")
+"""Matches TDIM, the lengths of axes, the fastest first; as in astropy, any text may follow."""
 DTYPES = {
     **{"L": "?", "X": "?", "B": ">u1", "I": ">i2", "J": ">i4", "K": ">i8"},
     **{"A": "S1", "E": ">f4", "D": ">f8", "C": ">c8", "M": ">c16", "P": ">i8", "Q": ">c16"},
 }
-"""Stored types by letter (table 18); only the sizes of descriptors of arrays in the heap."""
+"""Stored types by letter (table 18); for descriptors (P and Q), only the size is right."""
 UNSIGNED = {("I", 2**15): ">u2", ("J", 2**31): ">u4", ("K", 2**63): ">u8"}
-"""Types of integers that TZERO shifts, by letter and TZERO (table 19)."""
-PER_COLUMN = re.compile(r"(T[A-Z]+?)(\d+)")
-"""Keywords about one column: a name and the number of the column."""
-OF_STORAGE = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
-"""Keywords about columns that are not attributes, or attributes with another name."""
+"""Types of integers with an offset of TZERO, by letter and TZERO (table 19)."""
+COLUMN_KEYWORD = re.compile(r"(T[A-Z]+?)(\d+)")
+"""Matches keywords of one column: a name, and the number of the column."""
+STORAGE_KEYWORDS = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
+"""Keywords of columns that do not become attributes of the same name."""
 MAX_COLUMNS = 999
-"""The largest value of TFIELDS."""
+"""Largest value of TFIELDS."""
 
 
 @dataclass(frozen=True)
@@ -154,24 +154,24 @@ class VariableLengthColumn:
     ----------
     start : int
         The offset of its descriptors in a row, in bytes.
-    words : numpy dtype
+    descriptor_dtype : numpy dtype
         The dtype of the two numbers of a descriptor.
     values : Column
         The description of one element.
     """
 
     start: int
-    words: np.dtype[Any]
+    descriptor_dtype: np.dtype[Any]
     values: Column
 
 
-LETTERS = {"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<u4"}
-"""The configuration of the codec that converts ASCII to numpy strings, including blanks."""
-OF_ONE_BYTE = {
+ASCII_TO_UNICODE = {"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<u4"}
+"""Configuration of the codec that converts ASCII characters to numpy strings."""
+DECODED_ELEMENTS = {
     "L": Column(0, 1, (), np.dtype("?"), (Logicals(has_ones=True),)),
-    "A": Column(0, 1, (), np.dtype("<U1"), (codec_from_zarr_v2(LETTERS),)),
+    "A": Column(0, 1, (), np.dtype("<U1"), (codec_from_zarr_v2(ASCII_TO_UNICODE),)),
 }
-"""Elements of arrays in the heap that a codec decodes, by letter."""
+"""Columns of elements of variable-length arrays that need a codec, by letter."""
 
 
 class ColumnStart(NamedTuple):
@@ -181,21 +181,21 @@ class ColumnStart(NamedTuple):
     form: str
 
 
-def find_column_start(part: HeaderDataUnit, column_name: str) -> ColumnStart | None:
+def find_column_start(hdu: HeaderDataUnit, column_name: str) -> ColumnStart | None:
     """Return the position of a column, or None if a binary table has no such column."""
-    start, count = 0, part.cards.get("TFIELDS")
+    start, count = 0, hdu.cards.get("TFIELDS")
     for number in range(1, (count if type(count) is int else 0) + 1):
-        form = str(part.cards.get(f"TFORM{number}", "")).strip()
-        if str(part.cards.get(f"TTYPE{number}", "")).strip() == column_name:
+        form = str(hdu.cards.get(f"TFORM{number}", "")).strip()
+        if str(hdu.cards.get(f"TTYPE{number}", "")).strip() == column_name:
             return ColumnStart(start, form)
         if (match := BINARY_FORM.match(form)) is None:
-            raise damage_error(part, f"TFORM{number} is {form!r}")
+            raise damage_error(hdu, f"TFORM{number} is {form!r}")
         start += _count_bytes(match)
     return None
 
 
 def find_columns(
-    part: HeaderDataUnit, source: SourceFile
+    hdu: HeaderDataUnit, source: SourceFile
 ) -> Iterator[tuple[str, Column | VariableLengthColumn | VirtualdsError]]:
     """Yield the name of each column, and the column or the error of reading it.
 
@@ -204,74 +204,74 @@ def find_columns(
     FormatError
         The header lacks the positions of columns, or the file is truncated.
     """
-    check_certain_cards(part)
-    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
-    count = part.cards.get("TFIELDS")
-    if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MAX_COLUMNS:
-        raise damage_error(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
-    if source.size is not None and part.offset + rows * row > source.size:
-        raise damage_error(part, f"its rows reach past the {source.size} bytes of the file")
+    check_unambiguous(hdu)
+    rows, row = hdu.shape if len(hdu.shape) == 2 else (0, 0)
+    count = hdu.cards.get("TFIELDS")
+    if len(hdu.shape) != 2 or type(count) is not int or not 0 <= count <= MAX_COLUMNS:
+        raise damage_error(hdu, f"NAXIS is {len(hdu.shape)} and TFIELDS is {count!r}")
+    if source.size is not None and hdu.offset + rows * row > source.size:
+        raise damage_error(hdu, f"its rows reach past the {source.size} bytes of the file")
     start, used_names = 0, set[str]()
     for number in range(1, count + 1):
-        name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
+        name = str(hdu.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
         name = name or f"col{number}"
         name = name if name not in used_names else f"{name}_col{number}"
         used_names.add(name)
-        start, column = _find_column(part, number, start, row)
+        start, column = _make_column(hdu, number, start, row)
         yield name, column
-    if count and part.kind != "TABLE" and start != row:
-        # CFITSIO also reports an error; astropy assumes that rows end with the columns
-        raise damage_error(part, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
+    if count and hdu.kind != "TABLE" and start != row:
+        # CFITSIO reports an error as well; astropy assumes that rows end with the columns
+        raise damage_error(hdu, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
 
 
-def _find_column(
-    part: HeaderDataUnit, number: int, start: int, row: int
+def _make_column(
+    hdu: HeaderDataUnit, number: int, start: int, row: int
 ) -> tuple[int, Column | VariableLengthColumn | VirtualdsError]:
     """Return the start of the next column, and this column or the error of reading it."""
-    form = str(part.cards.get(f"TFORM{number}", "")).strip()
-    is_text = part.kind == "TABLE"
+    form = str(hdu.cards.get(f"TFORM{number}", "")).strip()
+    is_text = hdu.kind == "TABLE"
     match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
     if match is None:
-        raise damage_error(part, f"TFORM{number} is {form!r}")
+        raise damage_error(hdu, f"TFORM{number} is {form!r}")
     if is_text:
-        start = part.cards.get(f"TBCOL{number}", 0)
+        start = hdu.cards.get(f"TBCOL{number}", 0)
         if type(start) is not int or start < 1 or not int(match[2]):
-            raise damage_error(part, f"TBCOL{number} is {start!r}, TFORM{number} is {form!r}")
-        column = _find_text(match, start - 1, part.cards.get(f"TNULL{number}"))
-        following = 0
+            raise damage_error(hdu, f"TBCOL{number} is {start!r}, TFORM{number} is {form!r}")
+        column = _make_text_column(match, start - 1, hdu.cards.get(f"TNULL{number}"))
+        next_start = 0
     else:
-        column = _find_binary(match, start, part.cards.get(f"TDIM{number}"))
-        following = start + _count_bytes(match)
-    if column.start + column.width > row or following > row:
-        raise damage_error(part, f"column {number} reaches past the {row} bytes of a row")
+        column = _make_binary_column(match, start, hdu.cards.get(f"TDIM{number}"))
+        next_start = start + _count_bytes(match)
+    if column.start + column.width > row or next_start > row:
+        raise damage_error(hdu, f"column {number} reaches past the {row} bytes of a row")
     letter = match[1 if is_text else 2].upper()
     try:
         if letter in "PQ" and not is_text:
-            return following, _find_variable_length(part, number, column.start, form)
-        return following, _scale_column(column, letter, number, part.cards)
+            return next_start, _make_variable_length_column(hdu, number, column.start, form)
+        return next_start, _scale_column(column, letter, number, hdu.cards)
     except VirtualdsError as error:
-        return following, error
+        return next_start, error
 
 
-def _find_variable_length(
-    part: HeaderDataUnit, number: int, start: int, form: str
+def _make_variable_length_column(
+    hdu: HeaderDataUnit, number: int, start: int, form: str
 ) -> VariableLengthColumn:
-    """Return a column of arrays in the heap."""
-    match = DESCRIPTOR.match(form.upper())
+    """Return a column of variable-length arrays."""
+    match = DESCRIPTOR_FORM.match(form.upper())
     if match is None or match[2] == "X" or form[:1] == "0":
         raise UnsupportedError(
-            f"FITS part {part.number}: it has variable-length arrays ({form}) that are not read "
+            f"FITS part {hdu.number}: it has variable-length arrays ({form}) that are not read "
             f"here; read it with astropy, or leave it out with drop_variables or on_error='skip'"
         )
     stored = np.dtype(DTYPES[match[2]])
-    element = OF_ONE_BYTE.get(match[2], Column(0, stored.itemsize, (), stored))
-    values = _scale_column(element, match[2], number, part.cards)
-    if (lengths := part.cards.get(f"TDIM{number}")) is not None:
+    element = DECODED_ELEMENTS.get(match[2], Column(0, stored.itemsize, (), stored))
+    values = _scale_column(element, match[2], number, hdu.cards)
+    if (lengths := hdu.cards.get(f"TDIM{number}")) is not None:
         values = replace(values, attributes={**(values.attributes or {}), "TDIM": lengths})
-    return VariableLengthColumn(start, WORDS[match[1]], values)
+    return VariableLengthColumn(start, DESCRIPTOR_DTYPES[match[1]], values)
 
 
-def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
+def _make_text_column(match: re.Match[str], start: int, null: Any) -> Column:
     """Return a column of an ASCII table, in the dtype that astropy returns."""
     letter, width = match[1].upper(), int(match[2])
     if letter == "A":
@@ -285,20 +285,20 @@ def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
 
 
 def _count_bytes(match: re.Match[str]) -> int:
-    """Return the number of bytes that a binary column takes in a row."""
-    repeat, letter = _count_repeats(match), match[2].upper()
+    """Return the number of bytes per row of a binary column."""
+    repeat, letter = _parse_repeat(match), match[2].upper()
     return -(-repeat // 8) if letter == "X" else repeat * np.dtype(DTYPES[letter]).itemsize
 
 
-def _count_repeats(match: re.Match[str]) -> int:
+def _parse_repeat(match: re.Match[str]) -> int:
     # many writers put the length of a string after the letter, as in ASCII tables
     is_swapped = match[2].upper() == "A" and not match[1] and match[3]
     return int(match[3]) if is_swapped else int(match[1] or 1)
 
 
-def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
+def _make_binary_column(match: re.Match[str], start: int, lengths: Any) -> Column:
     """Return a column of a binary table, without its scaling."""
-    repeat, letter, width = _count_repeats(match), match[2].upper(), _count_bytes(match)
+    repeat, letter, width = _parse_repeat(match), match[2].upper(), _count_bytes(match)
     dtype = np.dtype(DTYPES[letter])
     shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
     axes = _parse_lengths(lengths) if letter != "X" else ()
@@ -317,7 +317,7 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
 
 def _parse_lengths(text: Any) -> tuple[int, ...]:
     """Return the lengths of TDIM, the fastest axis last, or none if it is invalid."""
-    match = LENGTHS.match(text) if isinstance(text, str) else None
+    match = TDIM_VALUE.match(text) if isinstance(text, str) else None
     return () if match is None else tuple(map(int, match[1].split(",")))[::-1]
 
 
@@ -345,50 +345,53 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
         attributes |= {"scale_factor": np.float64(scale)} if scale != 1 else {}
         attributes |= {"add_offset": np.float64(zero)} if zero != 0 else {}
     if type(null) is int and not codecs:
-        native = dtype.newbyteorder("=")
+        native_dtype = dtype.newbyteorder("=")
         # floats cannot represent all 64-bit integers
-        fits = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
-        is_fill = fits and (dtype.itemsize < 8 or bool(attributes))
-        attributes |= {"_FillValue": native.type(null)} if is_fill else {"TNULL": null}
+        is_representable = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
+        is_fill = is_representable and (dtype.itemsize < 8 or bool(attributes))
+        attributes |= {"_FillValue": native_dtype.type(null)} if is_fill else {"TNULL": null}
     elif type(null) is int and unsigned_dtype is not None:
         attributes["TNULL"] = null
     if (unit := cards.get(f"TUNIT{number}")) is not None:
         attributes["units"] = unit
     return replace(
-        column, dtype=dtype, codecs=codecs, attributes=attributes | _select_more(number, cards)
+        column,
+        dtype=dtype,
+        codecs=codecs,
+        attributes=attributes | _select_column_attributes(number, cards),
     )
 
 
-def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the other cards of a column as attributes, without its number in the keyword."""
+def _select_column_attributes(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the other cards of a column as attributes, whose names omit the column number."""
     selected = {}
     for name, value in cards.items():
-        match = PER_COLUMN.fullmatch(name)
-        if match and int(match[2]) == number and match[1] not in OF_STORAGE:
+        match = COLUMN_KEYWORD.fullmatch(name)
+        if match and int(match[2]) == number and match[1] not in STORAGE_KEYWORDS:
             selected[match[1]] = int(value) if isinstance(value, bool) else value
     return selected
 
 
 # ---------------------------------------------------------------------- tables
 
-PIECE = 2**20
-"""The size in bytes of the rows of a chunk."""
-WIDE = 2**12
-"""Minimum number of bytes per row of a column that gets its own chunk per row."""
+CHUNK_BYTES = 2**20
+"""Size in bytes of the rows in a chunk."""
+MIN_WIDE_COLUMN = 2**12
+"""Minimum bytes per row of a column that gets a chunk per row."""
 
 
 def read_table(
-    part: HeaderDataUnit,
+    hdu: HeaderDataUnit,
     file: BinaryIO,
     source: SourceFile,
     encoding: Mapping[str, Any],
     skipped: frozenset[str],
 ) -> ManifestGroup:
-    """Return the columns of a table as variables; unreadable columns are added to its problems."""
-    table = _TableReader(part, file, source, encoding)
+    """Return the columns of a table as variables; unreadable columns are in `problems`."""
+    table = _TableReader(hdu, file, source, encoding)
     problems = dict[str, VirtualdsError]()
     try:
-        columns = dict(find_columns(part, source))
+        columns = dict(find_columns(hdu, source))
     except VirtualdsError as error:
         # the positions of the columns are unknown
         columns = {"rows": error}
@@ -400,12 +403,12 @@ def read_table(
         except VirtualdsError as error:
             error.locate(f"column {name!r}", source.url)
             problems[name] = error
-            hidden = ManifestArray.unreadable((), "V1", f"{error}")
-            table.variables[name] = ManifestVariable((), hidden, {})
+            placeholder = ManifestArray.unreadable((), "V1", f"{error}")
+            table.variables[name] = ManifestVariable((), placeholder, {})
     variables = {
         name: variable for name, variable in table.variables.items() if name not in skipped
     }
-    return ManifestGroup(variables, _select_attributes(part.cards), problems=problems)
+    return ManifestGroup(variables, _select_attributes(hdu.cards), problems=problems)
 
 
 class _TableReader:
@@ -413,15 +416,15 @@ class _TableReader:
 
     def __init__(
         self,
-        part: HeaderDataUnit,
+        hdu: HeaderDataUnit,
         file: BinaryIO,
         source: SourceFile,
         encoding: Mapping[str, Any],
     ) -> None:
         self.variables: dict[str, ManifestVariable] = {}
-        self._part, self._source, self._encoding = part, source, encoding
+        self._part, self._source, self._encoding = hdu, source, encoding
         self._axes = AxisNames("axis")
-        self._read_rows = cache(partial(read_rows, part, file))
+        self._read_rows = cache(partial(read_table_rows, hdu, file))
 
     def add(
         self,
@@ -447,20 +450,20 @@ class _TableReader:
     def _add_variable_length(
         self, name: str, column: VariableLengthColumn, other_names: frozenset[str]
     ) -> None:
-        """Add a contiguous ragged array: all elements, and the count of each row (CF 9.3.3)."""
+        """Add a contiguous ragged array: all elements, and the count per row (CF 9.3.3)."""
         width = column.values.width
         locations = locate_heap_arrays(
-            self._part, self._read_rows(), column.start, column.words, width
+            self._part, self._read_rows(), column.start, column.descriptor_dtype, width
         )
-        array = _build_samples(locations, column.values, self._source)
-        counts = Column(column.start, column.words.itemsize, (), column.words)
-        of_rows = f"{name}_count"
-        while of_rows in other_names:
-            of_rows += "_"
+        array = _build_elements(locations, column.values, self._source)
+        counts = Column(column.start, column.descriptor_dtype.itemsize, (), column.descriptor_dtype)
+        count_name = f"{name}_count"
+        while count_name in other_names:
+            count_name += "_"
         dim = f"{name}_sample"
         self._add(name, (dim,), array, column.values.attributes)
-        about = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
-        self._add(of_rows, ("row",), _build_array(self._part, counts, self._source), about)
+        attributes = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
+        self._add(count_name, ("row",), _build_array(self._part, counts, self._source), attributes)
 
     def _add(
         self,
@@ -474,41 +477,41 @@ class _TableReader:
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards about the table as a whole."""
+    """Return the cards of the whole table as attributes."""
     structure = {"XTENSION", "BITPIX", "NAXIS", "NAXIS1", "NAXIS2", "PCOUNT", "GCOUNT", "TFIELDS"}
     return {
         name: int(value) if isinstance(value, bool) else value
         for name, value in cards.items()
-        if name not in structure | {"THEAP"} and not PER_COLUMN.fullmatch(name)
+        if name not in structure | {"THEAP"} and not COLUMN_KEYWORD.fullmatch(name)
     }
 
 
-def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> ManifestArray:
+def _build_array(hdu: HeaderDataUnit, column: Column, source: SourceFile) -> ManifestArray:
     """Return the values of a column as references."""
-    rows, row = part.shape
-    begin = part.offset + column.start
+    rows, row = hdu.shape
+    begin = hdu.offset + column.start
     if not rows or not column.width:
-        return _make_array(part, column, "", rows, 0, 0)
+        return _make_array(hdu, column, "", rows, 0, 0)
     if column.width == row and not column.codecs:
-        return _make_array(part, column, source, rows, begin, rows * row)
-    if column.width >= WIDE or rows == 1:
+        return _make_array(hdu, column, source, rows, begin, rows * row)
+    if column.width >= MIN_WIDE_COLUMN or rows == 1:
         offsets = begin + row * np.arange(rows, dtype=np.int64)
-        return _make_array(part, column, source, 1, offsets, column.width)
-    step = min(max(PIECE // row, 1), rows)
+        return _make_array(hdu, column, source, 1, offsets, column.width)
+    step = min(max(CHUNK_BYTES // row, 1), rows)
     first = np.arange(0, rows, step, dtype=np.int64)
     lengths = row * (np.minimum(step, rows - first) - 1) + column.width
     codecs = (*column.codecs, RowBytes(row, column.width))
     column = replace(column, codecs=codecs)
-    return _make_array(part, column, source, step, begin + row * first, lengths)
+    return _make_array(hdu, column, source, step, begin + row * first, lengths)
 
 
-def _build_samples(locations: ArrayLocations, column: Column, source: SourceFile) -> ManifestArray:
-    """Return all elements of arrays in the heap, in the order of rows.
+def _build_elements(locations: ArrayLocations, column: Column, source: SourceFile) -> ManifestArray:
+    """Return all elements of variable-length arrays, in the order of rows.
 
     Consecutive arrays are one chunk.
     """
-    is_there = locations.counts > 0
-    offsets, counts = locations.offsets[is_there], locations.counts[is_there]
+    is_inside = locations.counts > 0
+    offsets, counts = locations.offsets[is_inside], locations.counts[is_inside]
     follows = offsets[1:] == (offsets + counts * column.width)[:-1]
     begins = np.flatnonzero(np.concatenate([[True], ~follows])[: offsets.size])
     samples = np.add.reduceat(counts, begins) if begins.size else counts
@@ -524,22 +527,22 @@ def _build_samples(locations: ArrayLocations, column: Column, source: SourceFile
 
 
 def _make_array(
-    part: HeaderDataUnit,
+    hdu: HeaderDataUnit,
     column: Column,
     source: SourceFile | str,
     step: int,
     offsets: Any,
     lengths: Any,
 ) -> ManifestArray:
-    """Return an array with chunks of ``step`` rows, at one or many offsets."""
-    shape = (part.shape[0], *column.shape)
-    in_rows = (slice(None), *(None for _ in column.shape))
+    """Return an array with chunks of ``step`` rows, at one offset or at several."""
+    shape = (hdu.shape[0], *column.shape)
+    per_row = (slice(None), *(None for _ in column.shape))
     return ManifestArray.from_arrays(
         shape=shape,
         chunks=(max(step, 1), *(max(n, 1) for n in column.shape)),
         dtype=column.dtype,
         path=source,
-        offsets=offsets[in_rows] if np.ndim(offsets) else offsets,
-        lengths=lengths[in_rows] if np.ndim(lengths) else lengths,
+        offsets=offsets[per_row] if np.ndim(offsets) else offsets,
+        lengths=lengths[per_row] if np.ndim(lengths) else lengths,
         codecs=column.codecs,
     )

@@ -1,7 +1,7 @@
-"""GRIB files: messages as chunks, decoded by ecCodes.
+"""Parser of GRIB files: messages are chunks, which ecCodes decodes.
 
 Messages of one parameter with the same attributes form one variable, with the coordinates of
-cfgrib: number, time, step and level, if there are several. Variables of one type of level form a
+cfgrib: number, time, step and level, if these differ. Variables of one type of level form a
 dataset if they have the same grid, times, steps, levels and members, like those joined by cfgrib's
 ``open_datasets``. Messages that differ in type of level, grid or kind of interval are in different
 groups; ``filter_by_keys`` is the same as in cfgrib.
@@ -33,19 +33,19 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.importing import import_eccodes
 from virtualds.parsers.grib.messages import (
+    COORDINATE_ATTRIBUTES,
+    CURVILINEAR_GRIDS,
+    DATASET_KEYS,
     LISTED_KEYS,
-    OF_COORDINATES,
-    OF_DATASETS,
-    OF_PARAMETERS,
+    PARAMETER_KEYS,
     PARAMETER_NUMBERS,
-    PLANES,
     GribField,
     describe_coordinate,
     describe_dataset,
     describe_variable,
     find_message,
-    name_level,
-    name_variable,
+    get_level_name,
+    get_variable_name,
     read_coordinates,
     read_key,
     scan_messages,
@@ -53,11 +53,11 @@ from virtualds.parsers.grib.messages import (
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
-from virtualds.stores.block_cache import PAGE
-from virtualds.stores.scan_cache import describe_damage, fetch_ahead, open_source
+from virtualds.stores.block_cache import PAGE_SIZE
+from virtualds.stores.scan_cache import describe_damage, open_source, prefetch_ranges
 from virtualds.urls import path_or_url, scheme_of
 
-AXES: dict[str, Callable[[GribField], Any]] = {
+AXIS_GETTERS: dict[str, Callable[[GribField], Any]] = {
     "number": lambda m: m.keys.get("number"),
     "time": lambda m: m.time,
     "step": lambda m: m.step,
@@ -65,10 +65,9 @@ AXES: dict[str, Callable[[GribField], Any]] = {
     "directionNumber": lambda m: m.keys.get("directionNumber"),
     "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
 }
-"""Axes before the axes of the grid, with functions that return the coordinate of a field, or
-None."""
-FROM_GROUND_UP = ("isobaricInhPa", "isobaricInPa")
-"""Types of level whose values decrease along their axis."""
+"""Functions that return the coordinate of a field or None, by axis, before the axes of the grid."""
+DECREASING_LEVELS = ("isobaricInhPa", "isobaricInPa")
+"""Types of level whose values are sorted in decreasing order."""
 
 
 @dataclass(frozen=True)
@@ -80,125 +79,128 @@ class Parameter:
     name : str
     fields : list of GribField
     axes : dict
-        The values on each axis that the fields have.
-    lacking : list of str
-        The axes on which some of the fields have no coordinate.
+        The coordinates of each axis.
+    incomplete_axes : list of str
+        The axes on which some fields have no coordinate.
     """
 
     name: str
     fields: list[GribField]
     axes: dict[str, list[Any]]
-    lacking: list[str]
+    incomplete_axes: list[str]
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """The properties that all parameters of a dataset share, besides their axes."""
+    def dataset_key(self) -> tuple[Any, ...]:
+        """The properties that all parameters of a dataset share, apart from their axes."""
         keys = self.fields[0].keys
-        return tuple(str(keys.get(n)) for n in ("typeOfLevel", "md5GridSection", *OF_DATASETS))
+        return tuple(str(keys.get(n)) for n in ("typeOfLevel", "md5GridSection", *DATASET_KEYS))
 
 
-Kind = list[Parameter]
+ParameterGroup = list[Parameter]
 """Parameters that form one dataset."""
 
 
-def group_kinds(fields: Sequence[GribField]) -> dict[str, Kind]:
+def group_parameters(fields: Sequence[GribField]) -> dict[str, ParameterGroup]:
     """Return the parameters of each dataset, by the name of its group."""
-    kinds: dict[tuple[Any, ...], list[Kind]] = {}
+    groups_by_key: dict[tuple[Any, ...], list[ParameterGroup]] = {}
     for parameter in _find_parameters(fields):
-        rivals = kinds.setdefault(parameter.kind, [])
-        for kind in rivals:
-            if all(_can_join(other, parameter) for other in kind):
-                kind.append(parameter)
+        candidates = groups_by_key.setdefault(parameter.dataset_key, [])
+        for group in candidates:
+            if all(_are_compatible(other, parameter) for other in group):
+                group.append(parameter)
                 break
         else:
-            rivals.append([parameter])
-    every = [kind for rivals in kinds.values() for kind in rivals]
-    return dict(zip(_name_kinds(every), every, strict=True))
+            candidates.append([parameter])
+    groups = [group for candidates in groups_by_key.values() for group in candidates]
+    return dict(zip(_name_groups(groups), groups, strict=True))
 
 
 def _find_parameters(all_fields: Sequence[GribField]) -> Iterator[Parameter]:
-    """Group fields by the numbers of the measured quantity, and yield the parameters."""
-    names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
+    """Yield the parameters of fields, which are grouped by their keys."""
+    names = (*PARAMETER_KEYS, *DATASET_KEYS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in all_fields:
         shared = tuple(field.keys.get(n) for n in names)
-        fields.setdefault((*shared, _number_unknown(field)), []).append(field)
-    several = len({numbers for *_, numbers in fields if numbers}) > 1
-    for (*_, numbers), same in sorted(fields.items(), key=_rank):
-        name = name_variable(same[0].keys)
-        name = f"{name}_{numbers}" if numbers and several else name
-        yield Parameter(name, same, *_find_axes(same))
+        fields.setdefault((*shared, _format_parameter_numbers(field)), []).append(field)
+    has_several = len({numbers for *_, numbers in fields if numbers}) > 1
+    for (*_, numbers), members in sorted(fields.items(), key=_get_parameter_id):
+        name = get_variable_name(members[0].keys)
+        name = f"{name}_{numbers}" if numbers and has_several else name
+        yield Parameter(name, members, *_find_axes(members))
 
 
-def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
+def _get_parameter_id(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
     return int(item[1][0].keys.get("paramId", 0))
 
 
-def _number_unknown(field: GribField) -> str:
-    """Return the numbers of a parameter without a name in ecCodes, or "" for others."""
+def _format_parameter_numbers(field: GribField) -> str:
+    """Return the numbers of a parameter that ecCodes does not know, or "" for other parameters."""
     if field.keys.get("paramId", 0):
         return ""
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
 def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of fields on their axes, and the axes that some fields lack."""
-    axis_values = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
+    """Return the coordinates of fields by axis, and the axes on which some fields have none."""
+    axis_values = {name: {describe(m) for m in fields} for name, describe in AXIS_GETTERS.items()}
     axes = {
         name: sorted(values - {None}) for name, values in axis_values.items() if values != {None}
     }
-    if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
+    if get_level_name(fields[0].keys) in DECREASING_LEVELS and "level" in axes:
         axes["level"].reverse()
     return axes, [name for name in axes if None in axis_values[name]]
 
 
-def _can_join(other: Parameter, parameter: Parameter) -> bool:
+def _are_compatible(other: Parameter, parameter: Parameter) -> bool:
     """Return whether two parameters may be in one dataset."""
     shared = other.axes.keys() & parameter.axes.keys()
-    alike = all(other.axes[axis] == parameter.axes[axis] for axis in shared)
-    return alike and other.name != parameter.name
+    have_same_axes = all(other.axes[axis] == parameter.axes[axis] for axis in shared)
+    return have_same_axes and other.name != parameter.name
 
 
 # ---------------------------------------------------------------------- names of groups
 
 
-def _describe_levels(kind: Kind) -> str:
-    levels = next((p.axes["level"] for p in kind if "level" in p.axes), [])
+def _describe_levels(parameters: ParameterGroup) -> str:
+    levels = next((p.axes["level"] for p in parameters if "level" in p.axes), [])
     return f"{levels[0]:g}" if len(levels) == 1 else f"{len(levels)}_levels"
 
 
-def _describe_key(name: str) -> Callable[[Kind], str]:
-    """Return a function that returns the value of a key if all fields of a kind share it."""
+def _describe_key(name: str) -> Callable[[ParameterGroup], str]:
+    """Return a function that returns the value of a key if all parameters share it."""
 
-    def describe(kind: Kind) -> str:
-        values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
+    def describe(parameters: ParameterGroup) -> str:
+        values = {str(parameter.fields[0].keys.get(name, "")) for parameter in parameters}
         return values.pop() if len(values) == 1 else ""
 
     return describe
 
 
-def _describe_steps(kind: Kind) -> str:
-    steps = next((p.axes["step"] for p in kind if "step" in p.axes), [])
+def _describe_steps(parameters: ParameterGroup) -> str:
+    steps = next((p.axes["step"] for p in parameters if "step" in p.axes), [])
     return f"step_{steps[0]:g}" if len(steps) == 1 else f"{len(steps)}_steps"
 
 
-def _describe_parameters(kind: Kind) -> str:
-    return kind[0].name if len(kind) == 1 else ""
+def _describe_parameters(parameters: ParameterGroup) -> str:
+    return parameters[0].name if len(parameters) == 1 else ""
 
 
-DISTINCTIONS: tuple[Callable[[Kind], str], ...] = (
+GROUP_DESCRIPTIONS: tuple[Callable[[ParameterGroup], str], ...] = (
     *(_describe_levels, _describe_key("stepType"), _describe_key("dataType"), _describe_steps),
     _describe_parameters,
 )
-"""Functions that describe kinds of one type of level, in the order of their use in group names."""
+"""Functions that describe groups of one type of level, in the order of their use in names."""
 
 
-def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
-    """Name kinds by type of level, and by further differences if necessary."""
-    named = [str(kind[0].fields[0].keys.get("typeOfLevel", "unknown")) for kind in kinds]
-    for describe in DISTINCTIONS:
+def _name_groups(parameter_groups: Sequence[ParameterGroup]) -> list[str]:
+    """Return names of groups: the type of level, and further differences if necessary."""
+    named = [
+        str(parameters[0].fields[0].keys.get("typeOfLevel", "unknown"))
+        for parameters in parameter_groups
+    ]
+    for describe in GROUP_DESCRIPTIONS:
         counts = Counter(named)
-        texts = [describe(kind) for kind in kinds]
+        texts = [describe(parameters) for parameters in parameter_groups]
         differ = {
             n for n in counts if len({t for m, t in zip(named, texts, strict=True) if m == n}) > 1
         }
@@ -212,8 +214,8 @@ def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
 
 # ---------------------------------------------------------------------- variables
 
-REGULAR = ("regular_ll", "regular_gg")
-"""Grids whose rows are parallels."""
+RECTILINEAR_GRIDS = ("regular_ll", "regular_gg")
+"""Types of grids with one-dimensional coordinates."""
 DISTINGUISHING_KEYS = (
     *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
     *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
@@ -223,16 +225,16 @@ DISTINGUISHING_KEYS = (
 """Keys that may distinguish messages with the same coordinates."""
 
 
-class MessageGroup:
-    """Parameters that form one dataset: of one type of level, one grid, the same axes."""
+class GroupReader:
+    """Reads the parameters of one dataset, which have the same type of level, grid and axes."""
 
-    def __init__(self, source: SourceFile, kind: Kind, eccodes: Any) -> None:
-        self.source, self.kind, self.first = source, kind, kind[0].fields[0]
-        self.level = name_level(self.first.keys)
+    def __init__(self, source: SourceFile, parameters: ParameterGroup, eccodes: Any) -> None:
+        self.source, self.parameters, self.first = source, parameters, parameters[0].fields[0]
+        self.level = get_level_name(self.first.keys)
         axis_values = {
-            axis: values for parameter in kind for axis, values in parameter.axes.items()
+            axis: values for parameter in parameters for axis, values in parameter.axes.items()
         }
-        self.values = {axis: axis_values[axis] for axis in AXES if axis in axis_values}
+        self.values = {axis: axis_values[axis] for axis in AXIS_GETTERS if axis in axis_values}
         self.problems: dict[str, VirtualdsError] = {}
         self.dims, self.shape, self.coordinates = _build_grid(
             self.first, read_coordinates(self.first, eccodes)
@@ -242,7 +244,7 @@ class MessageGroup:
         """Return the variables of all parameters, and their coordinates."""
         variables = {
             p.name: self._read_parameter(p)
-            for p in sorted(self.kind, key=lambda p: p.name)
+            for p in sorted(self.parameters, key=lambda p: p.name)
             if p.name not in skip
         }
         variables |= {n: v for n, v in self._build_coordinates().items() if n not in skip}
@@ -260,13 +262,16 @@ class MessageGroup:
             error.locate(f"variable {parameter.name!r}", self.source.url)
             self.problems[parameter.name] = error
             array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
-        origin = path_or_url(self.source.url)
-        encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
+        encoding = {
+            "source": path_or_url(self.source.url),
+            "original_shape": array.shape,
+            "dtype": array.dtype,
+        }
         names = [*map(self._name_axis, parameter.axes), *self.coordinates]
         names += ["valid_time"] if {"time", "step"} <= parameter.axes.keys() else []
-        # missing messages read as NaN, like missing values
-        more = {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
-        attributes = describe_variable(parameter.fields[0].keys) | more
+        # missing messages are read as NaN, like missing values
+        extra_attributes = {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
+        attributes = describe_variable(parameter.fields[0].keys) | extra_attributes
         dims = (*map(self._name_axis, axes), *self.dims)
         return ManifestVariable(dims, array, attributes, encoding)
 
@@ -295,7 +300,7 @@ class MessageGroup:
         chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
         fragment = Fragment.whole(chunks, manifest)
-        pipelines = tuple(_decode_with(GribMessage(n), len(chunks)) for n in numbers)
+        pipelines = tuple(_make_pipeline(GribMessage(n), len(chunks)) for n in numbers)
         array = ManifestArray.from_fragment(fragment, pipelines[0])
         return replace(array, pipelines=pipelines)
 
@@ -305,8 +310,8 @@ class MessageGroup:
 
     def _build_coordinates(self) -> dict[str, ManifestVariable]:
         coordinates = dict(self.coordinates)
-        for axis, several in self.values.items():
-            name, values = self._name_axis(axis), np.array(several)
+        for axis, axis_values in self.values.items():
+            name, values = self._name_axis(axis), np.array(axis_values)
             attributes = describe_coordinate(name, axis)
             if len(values) > 1:
                 coordinates[name] = ManifestVariable((name,), values, attributes)
@@ -321,20 +326,20 @@ class MessageGroup:
         valid = time[:, None] + np.round(step[None, :] * 3600).astype(np.int64)
         time_axes = tuple(axis for axis in ("time", "step") if len(self.values[axis]) > 1)
         valid = valid.reshape([len(self.values[axis]) for axis in time_axes])
-        return ManifestVariable(time_axes, valid, OF_COORDINATES["valid_time"])
+        return ManifestVariable(time_axes, valid, COORDINATE_ATTRIBUTES["valid_time"])
 
 
-def _decode_with(codec: GribMessage, ndim: int) -> CodecPipeline:
-    nothing = np.float32(np.nan).tobytes()
-    return CodecPipeline(np.dtype("<f4"), (codec,), nothing, tuple(range(ndim)))
+def _make_pipeline(codec: GribMessage, ndim: int) -> CodecPipeline:
+    fill_value = np.float32(np.nan).tobytes()
+    return CodecPipeline(np.dtype("<f4"), (codec,), fill_value, tuple(range(ndim)))
 
 
 def _find_rows(
     parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
     """Return the index of the field at each position of the axes, or -1 if there is none."""
-    for axis in parameter.lacking:
-        field = next(field for field in parameter.fields if AXES[axis](field) is None)
+    for axis in parameter.incomplete_axes:
+        field = next(field for field in parameter.fields if AXIS_GETTERS[axis](field) is None)
         raise UnsupportedError(
             f"GRIB message at byte {field.offset} has no {axis}, and other messages of "
             f"{parameter.name!r} have; choose messages by a key with "
@@ -344,10 +349,10 @@ def _find_rows(
     indexes = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
     for row, field in enumerate(parameter.fields):
         pairs = zip(axes, indexes, strict=True)
-        at = tuple(index[AXES[axis](field)] for axis, index in pairs)
-        if rows[at] >= 0:
-            raise _make_ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
-        rows[at] = row
+        position = tuple(index[AXIS_GETTERS[axis](field)] for axis, index in pairs)
+        if rows[position] >= 0:
+            raise _make_ambiguous_error(parameter.name, parameter.fields[rows[position]], field)
+        rows[position] = row
     return rows
 
 
@@ -366,9 +371,9 @@ def _make_ambiguous_error(name: str, first: GribField, second: GribField) -> Uns
 
 
 def _build_grid(
-    message: GribField, where: Mapping[str, Any]
+    message: GribField, point_coordinates: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, ManifestVariable]]:
-    """Return the names and lengths of a grid's axes, and the coordinates of its points."""
+    """Return the names and lengths of the axes of a grid, and its coordinates."""
     keys = message.keys
     count, columns, rows = (int(keys.get(n, 0)) for n in ("numberOfDataPoints", "Nx", "Ny"))
     if count < 1:
@@ -377,26 +382,34 @@ def _build_grid(
             f"damaged"
         )
     grid = str(keys.get("gridType"))
-    if columns * rows != count or grid not in (*REGULAR, *PLANES):
+    if columns * rows != count or grid not in (*RECTILINEAR_GRIDS, *CURVILINEAR_GRIDS):
         dims: tuple[str, ...] = ("values",)
-        return dims, (count,), {n: _build_point_coordinate(dims, n, v) for n, v in where.items()}
-    by_columns = bool(keys.get("jPointsAreConsecutive"))
-    shape = (columns, rows) if by_columns else (rows, columns)
-    full = {n: values.reshape(shape) for n, values in where.items()}
-    if grid in REGULAR and full:
-        dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
-        # copy, so that the array of all points can be freed
-        lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
-        return dims, shape, {n: _build_point_coordinate((n,), n, v) for n, v in lines.items()}
-    dims = ("x", "y") if by_columns else ("y", "x")
-    return dims, shape, {n: _build_point_coordinate(dims, n, v) for n, v in full.items()}
+        return (
+            dims,
+            (count,),
+            {n: _build_point_coordinate(dims, n, v) for n, v in point_coordinates.items()},
+        )
+    is_column_major = bool(keys.get("jPointsAreConsecutive"))
+    shape = (columns, rows) if is_column_major else (rows, columns)
+    grids = {n: values.reshape(shape) for n, values in point_coordinates.items()}
+    if grid in RECTILINEAR_GRIDS and grids:
+        dims = ("longitude", "latitude") if is_column_major else ("latitude", "longitude")
+        # copies, so that the arrays of all points can be freed
+        axis_coordinates = {dims[0]: grids[dims[0]][:, 0].copy(), dims[1]: grids[dims[1]][0].copy()}
+        return (
+            dims,
+            shape,
+            {n: _build_point_coordinate((n,), n, v) for n, v in axis_coordinates.items()},
+        )
+    dims = ("x", "y") if is_column_major else ("y", "x")
+    return dims, shape, {n: _build_point_coordinate(dims, n, v) for n, v in grids.items()}
 
 
 def _build_point_coordinate(
     dims: tuple[str, ...], name: str, values: npt.NDArray[np.float64]
 ) -> ManifestVariable:
-    """Build a coordinate of the points of a grid."""
-    attributes = OF_COORDINATES[name]
+    """Return a coordinate of the points of a grid."""
+    attributes = COORDINATE_ATTRIBUTES[name]
     if dims == ("latitude",) and values[0] > values[-1]:
         attributes = {**attributes, "stored_direction": "decreasing"}
     return ManifestVariable(dims, values, attributes)
@@ -404,10 +417,13 @@ def _build_point_coordinate(
 
 # ---------------------------------------------------------------------- groups
 
-SHOWN = 12
+MAX_SHOWN = 12
 """Maximum number of fields that an error lists."""
-OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
-"""Keys with the values of coordinates: ``time`` in seconds, ``step`` in hours."""
+COMPUTED_KEYS: dict[str, Callable[[GribField], Any]] = {
+    **AXIS_GETTERS,
+    "offset": lambda field: field.offset,
+}
+"""Functions for keys that are not keys of ecCodes: ``time`` in seconds, ``step`` in hours."""
 
 
 @dataclass(frozen=True)
@@ -419,10 +435,10 @@ class FieldTable:
     source : SourceFile
         The file with the messages.
     fields : sequence of GribField
-        At least one.
+        The fields, at least one.
     eccodes : module
     damaged : dict
-        What is wrong with the messages without a field here, by their position.
+        The errors of damaged messages, by their position.
     """
 
     source: SourceFile
@@ -431,14 +447,14 @@ class FieldTable:
     damaged: Mapping[str, VirtualdsError]
 
     def select(self, filter_by_keys: Mapping[str, Any] | None) -> FieldTable:
-        """Return the fields whose keys have one of the given values.
+        """Return a table of the fields whose keys have one of the given values.
 
         Raises
         ------
         ValueError
             There is no such field.
         TypeError
-            ``wanted`` is not a dict.
+            ``filter_by_keys`` is not a dict.
         """
         if not isinstance(filter_by_keys, Mapping | None):
             raise TypeError(
@@ -446,18 +462,18 @@ class FieldTable:
             )
         selected_fields = self.fields
         for name, values in (filter_by_keys or {}).items():
-            several = isinstance(values, list | tuple | set | frozenset)
-            texts = {str(v) for v in values} if several else {str(values)}
+            is_list = isinstance(values, list | tuple | set | frozenset)
+            texts = {str(v) for v in values} if is_list else {str(values)}
             selected = [m for m in selected_fields if self._find_texts(m, name) & texts]
             if not selected:
-                raise self._make_nothing_error(name, values, selected_fields)
+                raise self._make_no_match_error(name, values, selected_fields)
             selected_fields = selected
         return replace(self, fields=selected_fields)
 
     def _find_texts(self, field: GribField, name: str) -> set[str]:
-        """Return the strings that a user may pass for the value of a key; none without a value."""
-        if name in OWN_KEYS:
-            value = OWN_KEYS[name](field)
+        """Return the strings that match the value of a key; none if the field does not have it."""
+        if name in COMPUTED_KEYS:
+            value = COMPUTED_KEYS[name](field)
         elif name in LISTED_KEYS:
             value = field.keys.get(name)
         else:
@@ -466,20 +482,20 @@ class FieldTable:
             return {str(value), str(int(value))}
         return set() if value is None else {str(value)}
 
-    def _make_nothing_error(
+    def _make_no_match_error(
         self, name: str, values: Any, fields: Sequence[GribField]
     ) -> ValueError:
         existing = sorted(
             {min(self._find_texts(field, name), default="") for field in fields} - {""}
         )
-        listing = ", ".join(existing[:SHOWN]) + (", ..." if len(existing) > SHOWN else "")
+        listing = ", ".join(existing[:MAX_SHOWN]) + (", ..." if len(existing) > MAX_SHOWN else "")
         return ValueError(
             f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "
             f"{f'those that are left have {listing}' if existing else 'no message has this key'}"
         )
 
     def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return one group of the fields, or all fields if they are of one kind.
+        """Return one group of the fields, or all fields if there is only one group.
 
         Raises
         ------
@@ -488,52 +504,58 @@ class FieldTable:
         FileNotFoundError
             There is no such group.
         """
-        kinds = group_kinds(self.fields)
+        parameter_groups = group_parameters(self.fields)
         group_name = group.strip("/") if isinstance(group, str) else group
-        if len(kinds) > 1 and not group_name:
+        if len(parameter_groups) > 1 and not group_name:
             raise UnsupportedError(
-                f"{self.source.url}: messages are of {len(kinds)} kinds, by type of level, grid, "
-                f"times, steps and levels; open one with group=, one of {sorted(kinds)}"
+                f"{self.source.url}: messages are of {len(parameter_groups)} kinds, by type of "
+                "level, grid, times, steps and levels; open one with group=, one of "
+                f"{sorted(parameter_groups)}"
             )
         if not group_name:
-            (kind,) = kinds.values()
-            return self._note(self._make(kind, skip))
+            (parameters,) = parameter_groups.values()
+            return self._add_damaged(self._read_group(parameters, skip))
         groups = {
-            name: self._note(self._make(kind, skip)) if name == group_name else ManifestGroup()
-            for name, kind in kinds.items()
+            name: self._add_damaged(self._read_group(parameters, skip))
+            if name == group_name
+            else ManifestGroup()
+            for name, parameters in parameter_groups.items()
         }
         return ManifestGroup(groups=groups).group(group)
 
     def read_tree(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return the fields of each kind as a group, unless there is only one kind."""
+        """Return all groups of fields, or the only one."""
         if group is not None and (not isinstance(group, str) or group.strip("/")):
             return self.read(group, skip)
-        kinds = group_kinds(self.fields)
-        groups = {name: self._make(kind, skip) for name, kind in kinds.items()}
-        return self._note(
+        parameter_groups = group_parameters(self.fields)
+        groups = {
+            name: self._read_group(parameters, skip)
+            for name, parameters in parameter_groups.items()
+        }
+        return self._add_damaged(
             ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
         )
 
-    def _make(self, kind: Kind, skip: Iterable[str]) -> ManifestGroup:
-        return MessageGroup(self.source, kind, self.eccodes).read(frozenset(skip))
+    def _read_group(self, parameters: ParameterGroup, skip: Iterable[str]) -> ManifestGroup:
+        return GroupReader(self.source, parameters, self.eccodes).read(frozenset(skip))
 
-    def _note(self, group: ManifestGroup) -> ManifestGroup:
-        """Add the damaged messages of the file to a group."""
+    def _add_damaged(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group with the damaged messages of the file."""
         return replace(group, damaged=self.damaged)
 
 
 # ---------------------------------------------------------------------- grib
 
-HEADER = PAGE
-"""The number of bytes that are fetched from the beginning of each message: one page."""
-HEADERS_AT_ONCE = 256
-"""The number of headers that are fetched together."""
+HEADER_BYTES = PAGE_SIZE
+"""Number of bytes to prefetch from the start of each message: one page."""
+HEADER_BATCH = 256
+"""Number of headers that are prefetched together."""
 
 
 def detect(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is GRIB, edition 1 or 2.
 
-    Headings of bulletins, and other bytes from archives, may precede the first message.
+    Headings of bulletins and other bytes may precede the first message.
     """
     if head[:4] == b"GRIB":
         return head[7:8] in (b"\1", b"\2")
@@ -555,13 +577,13 @@ def read(
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        The group to read, if messages are of several kinds.
+        The group to read, if there are several.
     skip : iterable of str
         Names of variables to leave out.
     below : bool
-        Whether messages of all kinds are read, each kind as a group, unless there is only one.
+        Whether to read all groups.
     filter_by_keys : dict, optional
-        Values of ecCodes' keys that messages must have, as in cfgrib; or lists of values.
+        The values that messages must have, or lists of values, by key of ecCodes, as in cfgrib.
 
     Raises
     ------
@@ -574,8 +596,8 @@ def read(
     ValueError
         No message has these keys.
     """
-    found = scan(source).select(filter_by_keys)
-    return (found.read_tree if below else found.read)(group, skip)
+    table = scan(source).select(filter_by_keys)
+    return (table.read_tree if below else table.read)(group, skip)
 
 
 def scan(source: SourceFile) -> FieldTable:
@@ -610,10 +632,10 @@ def _make_empty_error(url: str) -> FormatError:
 
 
 def _fetch_headers(source: SourceFile) -> None:
-    """Fetch the headers of a remote file together, if an inventory has their offsets.
+    """Prefetch the headers of a remote file together, if there is an inventory with their offsets.
 
-    An inventory of wgrib2 is beside the file: a line for each message, with its offset after the
-    first colon. A wrong inventory costs bytes, nothing else.
+    wgrib2 writes an inventory next to the file, with a line per message, and the offset after the
+    first colon. A wrong inventory is harmless.
     """
     if scheme_of(source.url) == "file":
         return
@@ -623,9 +645,9 @@ def _fetch_headers(source: SourceFile) -> None:
     fields = (line.split(":", 2) for line in text.splitlines())
     offsets = sorted({int(f[1]) for f in fields if len(f) == 3 and f[1].isdigit()})
     size = source.size or 0
-    ranges = [(offset, min(HEADER, size - offset)) for offset in offsets if offset < size]
-    for first in range(0, len(ranges), HEADERS_AT_ONCE):
-        fetch_ahead({source: ranges[first : first + HEADERS_AT_ONCE]})
+    ranges = [(offset, min(HEADER_BYTES, size - offset)) for offset in offsets if offset < size]
+    for first in range(0, len(ranges), HEADER_BATCH):
+        prefetch_ranges({source: ranges[first : first + HEADER_BATCH]})
 
 
 def _fetch_inventory(url: str, options: StorageOptions | None) -> str:
@@ -640,19 +662,19 @@ def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     datasets = [closing.enter_context(dataset) for dataset in opened]
 
     def read_variable(request: NativeRegion) -> Any:
-        # the codec undoes a message's packing, so stored values are decoded values
-        named = (dataset.variables.get(request.variable) for dataset in datasets)
+        # the codec unpacks the values, so stored values are decoded values
+        variables = (dataset.variables.get(request.variable) for dataset in datasets)
         # open_datasets, unlike cfgrib's engine for xarray, drops axes of length 1
-        short = [axis for axis, length in enumerate(request.shape) if length == 1]
+        dropped_axes = [axis for axis, length in enumerate(request.shape) if length == 1]
         shape = tuple(length for length in request.shape if length != 1)
-        candidates = [v for v in named if v is not None and v.shape == shape]
+        candidates = [v for v in variables if v is not None and v.shape == shape]
         if len(candidates) != 1:
             raise NativeReadError(
                 f"it makes {len(candidates)} variables {request.variable!r} "
                 f"of shape {request.shape} of the file"
             )
-        region = (part for axis, part in enumerate(request.region) if axis not in short)
-        return np.expand_dims(candidates[0][tuple(region)].values, short)
+        region = (part for axis, part in enumerate(request.region) if axis not in dropped_axes)
+        return np.expand_dims(candidates[0][tuple(region)].values, dropped_axes)
 
     return read_variable
 

@@ -1,7 +1,7 @@
-"""Reads references of a GRIB file from its index, without the file itself.
+"""Parser of the index of a GRIB file, which reads references without the file itself.
 
-An index has the position and a short description of each message. Everything else about a message
-comes from a template: one file of the same product, which is read with its own index.
+An index has the location and a short description of each message. All other information comes from
+a template: a file of the same product, which is read together with its index.
 
 Two kinds of indexes are supported: those of wgrib2, and those of ECMWF.
 
@@ -29,21 +29,21 @@ from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.importing import import_eccodes
 from virtualds.parsers import grib
-from virtualds.parsers.grib import OWN_KEYS, FieldTable
-from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
+from virtualds.parsers.grib import COMPUTED_KEYS, FieldTable
+from virtualds.parsers.grib.messages import LISTED_KEYS, UNIT_SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import cache_scan
 from virtualds.urls import SIDECARS, find_sidecar_target, normalise_url
 
-UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
-"""The units of steps in seconds; in other units, only an equal step is recognised."""
-DATES = {12: "d=%Y%m%d%H", 16: "d=%Y%m%d%H%M", 18: "d=%Y%m%d%H%M%S"}
-"""wgrib2's formats of dates, by their length."""
-STEP, MEMBER = re.compile(r"(?:(\d+)-)?(\d+) (\w+) (.+)"), re.compile(r"ENS=([+-])(\d+)")
-HOURS = re.compile(r"(?:(\d+)-)?(\d+)")
-BEGINNING = re.compile(rb"\d+(?:\.\d+)?:\d+:[dD]=\d{10}")
-"""The beginning of an index of wgrib2."""
+UNIT_SECONDS_BY_NAME = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
+"""Seconds per unit of steps; steps in other units are compared as text."""
+DATE_FORMATS = {12: "d=%Y%m%d%H", 16: "d=%Y%m%d%H%M", 18: "d=%Y%m%d%H%M%S"}
+"""Date formats of wgrib2, by length of the date."""
+STEP_TEXT, MEMBER_TEXT = re.compile(r"(?:(\d+)-)?(\d+) (\w+) (.+)"), re.compile(r"ENS=([+-])(\d+)")
+HOURS_TEXT = re.compile(r"(?:(\d+)-)?(\d+)")
+FIRST_LINE = re.compile(rb"\d+(?:\.\d+)?:\d+:[dD]=\d{10}")
+"""Matches the start of an index of wgrib2."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class IndexLine:
     ----------
     offset : int
     length : int or None
-        The length of the message in bytes, or None if the index lacks it.
+        The length of the message in bytes, or None if the index does not have it.
     number : int
         The index of the field in its message.
     labels : tuple of str
-        The description that is equal in other files: parameter, level, kind of step.
+        The description that is the same in other files: parameter, level, kind of step.
     date : datetime
     start, end : int or None
-        Start and end of the step, in seconds; a point in time only has the end.
+        Start and end of the step, in seconds; a point in time has only an end.
     member : int or None
     """
 
@@ -79,16 +79,16 @@ def is_index(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is an index."""
     line = head.partition(b"\n")[0]
     is_json = line[:1] == b"{" and b'"_offset"' in line and b'"param"' in line
-    return is_json or BEGINNING.match(line) is not None
+    return is_json or FIRST_LINE.match(line) is not None
 
 
-def read_lines(text: str, url: str) -> list[IndexLine]:
+def parse_index(text: str, url: str) -> list[IndexLine]:
     """Return the lines of an index.
 
     Raises
     ------
     FormatError
-        A line is not a line of an index.
+        A line is invalid.
     """
     lines = []
     for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
@@ -104,15 +104,19 @@ def read_lines(text: str, url: str) -> list[IndexLine]:
 
 
 def _parse_wgrib2(line: str) -> IndexLine:
-    number, offset, when, *labels = line.rstrip(":").split(":")
-    date = datetime.strptime(when.lower(), DATES[len(when)])
+    number, offset, date_text, *labels = line.rstrip(":").split(":")
+    date = datetime.strptime(date_text.lower(), DATE_FORMATS[len(date_text)])
     start, end, member = None, None, None
     for position, text in enumerate(labels):
-        if position == 2 and (step := STEP.fullmatch(text)) and step[3] in UNITS:
-            start, end = _read_step(step, UNITS[step[3]])
+        if (
+            position == 2
+            and (step := STEP_TEXT.fullmatch(text))
+            and step[3] in UNIT_SECONDS_BY_NAME
+        ):
+            start, end = _parse_step(step, UNIT_SECONDS_BY_NAME[step[3]])
             labels[position] = f"{'from-to' if step[1] else 'at'} {step[4]}"
-        elif of_member := MEMBER.fullmatch(text):
-            member, labels[position] = int(of_member[2]), f"ENS={of_member[1]}"
+        elif member_match := MEMBER_TEXT.fullmatch(text):
+            member, labels[position] = int(member_match[2]), f"ENS={member_match[1]}"
     field = int(number.partition(".")[2] or 1) - 1
     return IndexLine(int(offset), None, field, tuple(labels), date, start, end, member)
 
@@ -122,8 +126,8 @@ def _parse_json(line: str) -> IndexLine:
     offset, length = int(keys.pop("_offset")), int(keys.pop("_length"))
     date = datetime.strptime(f"{keys.pop('date')}{keys.pop('time'):0>4}", "%Y%m%d%H%M")
     start, end, member = None, None, None
-    if step := HOURS.fullmatch(str(keys.get("step"))):
-        start, end = _read_step(step, UNITS["hour"])
+    if step := HOURS_TEXT.fullmatch(str(keys.get("step"))):
+        start, end = _parse_step(step, UNIT_SECONDS_BY_NAME["hour"])
         keys["step"] = "from-to" if step[1] else "at"
     if str(keys.get("number", "")).isdigit():
         member = int(keys["number"])
@@ -132,7 +136,7 @@ def _parse_json(line: str) -> IndexLine:
     return IndexLine(offset, length, 0, labels, date, start, end, member)
 
 
-def _read_step(step: re.Match[str], unit: int) -> tuple[int | None, int]:
+def _parse_step(step: re.Match[str], unit: int) -> tuple[int | None, int]:
     """Return the start and the end of a step in seconds."""
     return None if step[1] is None else int(step[1]) * unit, int(step[2]) * unit
 
@@ -140,7 +144,7 @@ def _read_step(step: re.Match[str], unit: int) -> tuple[int | None, int]:
 def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int]:
     """Yield the length of the message of each line, in a file of ``size`` bytes.
 
-    Without a length in the index, a message ends where the next one begins.
+    If the index has no lengths, a message ends at the start of the next one.
 
     Raises
     ------
@@ -163,19 +167,19 @@ def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int
 # ---------------------------------------------------------------------- index
 
 SUFFIXES = (".idx", ".index")
-"""Suffixes of indexes: wgrib2's, ECMWF's."""
-TEMPLATES = 8
-"""The number of cached templates, which take some thousand bytes per message."""
-SHOWN = 5
+"""Suffixes of indexes of wgrib2 and of ECMWF."""
+CACHED_TEMPLATES = 8
+"""Number of cached templates, which take a few kilobytes per message."""
+MAX_SHOWN = 5
 """Maximum number of messages that an error lists."""
 
-LOOKED_AT = 60
-"""The number of seconds for which a remote template is assumed to be unchanged."""
+TEMPLATE_CHECK_SECONDS = 60
+"""Number of seconds for which a remote template is assumed to be unchanged."""
 
-_READING = Lock()
+_TEMPLATE_LOCK = Lock()
 
 Labels = tuple[tuple[str, ...], int]
-"""The description of a field in an index, and the number of equal descriptions before it."""
+"""Description of a field in an index, and the number of equal descriptions before it."""
 
 
 def read(
@@ -196,8 +200,8 @@ def read(
     group, skip, below, filter_by_keys
         As for GRIB files.
     template : path or url, or list of them
-        Files of the same product, each with an index beside it; the one with the same messages is
-        used.
+        Files of the same product, each with an index next to it. The first one with the same
+        messages is used.
 
     Raises
     ------
@@ -216,8 +220,8 @@ def _scan(
     source: SourceFile, template_option: Any, filter_by_keys: Mapping[str, Any] | None
 ) -> FieldTable:
     """Return the selected fields of the file that an index describes."""
-    suffix = _check_suffix(source.url)
-    if unknown := sorted((filter_by_keys or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
+    suffix = _get_suffix(source.url)
+    if unknown := sorted((filter_by_keys or {}).keys() - LISTED_KEYS - COMPUTED_KEYS.keys()):
         raise UnsupportedError(
             f"{source.url}: filter_by_keys: an index does not say {unknown[0]!r}; open the file "
             f"itself, or choose by other keys, such as shortName, typeOfLevel, level, stepRange"
@@ -239,7 +243,7 @@ def _scan(
     )
 
 
-def _check_suffix(url: str) -> str:
+def _get_suffix(url: str) -> str:
     for suffix in SUFFIXES:
         if url.endswith(suffix):
             return suffix
@@ -251,7 +255,7 @@ def _check_suffix(url: str) -> str:
 
 def _read_index(url: str, options: StorageOptions | None) -> list[IndexLine]:
     text = find_store(url).read_all(url, options).decode("utf-8", "replace")
-    if lines := read_lines(text, url):
+    if lines := parse_index(text, url):
         return lines
     raise FormatError(f"{url}: the index is empty; its file may still be written")
 
@@ -291,11 +295,11 @@ class Template:
 
 def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
     """Return the descriptions in lines, numbered if several are equal."""
-    seen = Counter[tuple[str, ...]]()
+    counts = Counter[tuple[str, ...]]()
     numbered = []
     for line in lines:
-        numbered.append((line.labels, seen[line.labels]))
-        seen[line.labels] += 1
+        numbered.append((line.labels, counts[line.labels]))
+        counts[line.labels] += 1
     return numbered
 
 
@@ -309,37 +313,37 @@ def _choose_template(
             return template
         others.append(template)
     nearest = min(others, key=lambda t: len(t.fields.keys() ^ labels))
-    more, fewer = labels - nearest.fields.keys(), nearest.fields.keys() - labels
+    extra, missing = labels - nearest.fields.keys(), nearest.fields.keys() - labels
     raise UnsupportedError(
         f"{source.url}: its {len(labels)} messages are not the {len(nearest.fields)} of the "
         f"template {nearest.url}; name a file with the same messages among the templates (first "
-        f"steps often have fewer)\n  only here: {_format_labels(more)}\n"
-        f"  only in the template: {_format_labels(fewer)}"
+        f"steps often have fewer)\n  only here: {_format_labels(extra)}\n"
+        f"  only in the template: {_format_labels(missing)}"
     )
 
 
 def _format_labels(labels: set[Labels]) -> str:
-    texts_shown = [":".join(texts) for texts, _ in sorted(labels)[:SHOWN]]
-    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    texts_shown = [":".join(texts) for texts, _ in sorted(labels)[:MAX_SHOWN]]
+    more = f" and {len(labels) - MAX_SHOWN} more" if len(labels) > MAX_SHOWN else ""
     return ", ".join(texts_shown) + more or "-"
 
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
-    """Return a template, read once in this process while it is unchanged."""
-    # the lock prevents every thread from requesting the same template
-    with _READING:
+    """Return a template, from a cache if it has not changed."""
+    # so that only one thread reads the template
+    with _TEMPLATE_LOCK:
         return _read_template(
-            _find_template(url, index), url.removesuffix(SIDECARS[suffix]) + suffix
+            _describe_template(url, index), url.removesuffix(SIDECARS[suffix]) + suffix
         )
 
 
-def _find_template(url: str, index: SourceFile) -> SourceFile:
-    """Return the current state of a template."""
+def _describe_template(url: str, index: SourceFile) -> SourceFile:
+    """Return the file of a template with its current fingerprint."""
     store = find_store(url)
     try:
         if not store.request_limits.max_requests:
             return store.describe(url, index.options)
-        return _describe_remote(url, index.options, int(time.monotonic() // LOOKED_AT))
+        return _describe_remote(url, index.options, int(time.monotonic() // TEMPLATE_CHECK_SECONDS))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{index.url}: its template {url} is not there; name a GRIB file of the same product "
@@ -347,13 +351,13 @@ def _find_template(url: str, index: SourceFile) -> SourceFile:
         ) from error
 
 
-@lru_cache(TEMPLATES)
-def _describe_remote(url: str, options: StorageOptions | None, now: int) -> SourceFile:
-    """Return the state of a remote template, cached across indexes."""
+@lru_cache(CACHED_TEMPLATES)
+def _describe_remote(url: str, options: StorageOptions | None, interval: int) -> SourceFile:
+    """Return the file of a remote template; ``interval`` limits how long it is cached."""
     return find_store(url).describe(url, options)
 
 
-@lru_cache(TEMPLATES)
+@lru_cache(CACHED_TEMPLATES)
 def _read_template(source: SourceFile, index: str) -> Template:
     with cache_scan(source.url, source.options):
         template_fields = grib.scan(source)
@@ -369,14 +373,14 @@ def _read_template(source: SourceFile, index: str) -> Template:
         )
     fields = dict(zip(_number_lines(lines), (by_location[at] for at in locations), strict=True))
     for line in lines:
-        _check_agreement(by_location[line.offset, line.number], line, index)
+        _check_consistent(by_location[line.offset, line.number], line, index)
     return Template(source.url, fields)
 
 
-def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
-    """Raise an error for a template that contradicts its own index."""
-    read = replace(field, keys=_replace_keys(field, line, url))
-    labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
+def _check_consistent(field: GribField, line: IndexLine, url: str) -> None:
+    """Raise an error if a field of a template contradicts the index of the template."""
+    indexed_field = replace(field, keys=_replace_keys(field, line, url))
+    labels = [(f.time, f.step, f.keys.get("number")) for f in (indexed_field, field)]
     if labels[0] != labels[1]:
         raise UnsupportedError(
             f"{url}: of the message at byte {line.offset} the index says time, step and number "
@@ -388,14 +392,14 @@ def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
 
 
 def _replace_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
-    """Return the keys of a field of the template, replaced by the keys in the line of an index."""
+    """Return the keys of a field of the template, updated by a line of an index."""
     date: datetime = line.date
     clock = {"hour": date.hour, "minute": date.minute, "second": date.second}
     keys = field.keys | {n: v for n, v in clock.items() if n in field.keys}
     keys["dataDate"] = int(f"{date:%Y%m%d}")
     keys["dataTime"] = 100 * date.hour + date.minute
     if line.end is not None and "endStep" in keys:
-        unit = SECONDS[int(keys.get("stepUnits", 1))]
+        unit = UNIT_SECONDS[int(keys.get("stepUnits", 1))]
         if line.end % unit or (line.start or 0) % unit:
             raise UnsupportedError(
                 f"{url}: the step of the message at byte {line.offset} is no multiple of the unit "
@@ -408,9 +412,9 @@ def _replace_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]
     return keys
 
 
-def _format_steps(line: IndexLine, unit: int, like: str) -> str:
-    """Format the range of steps as ecCodes does, with or without the unit as in ``like``."""
-    letters = like.lstrip("0123456789").partition("-")[0]
+def _format_steps(line: IndexLine, unit: int, template_range: str) -> str:
+    """Format the range of steps as ecCodes does, with the unit if ``template_range`` has it."""
+    letters = template_range.lstrip("0123456789").partition("-")[0]
     steps = [line.end] if line.start in (None, line.end) else [line.start, line.end]
     return "-".join(f"{(step or 0) // unit}{letters}" for step in steps)
 

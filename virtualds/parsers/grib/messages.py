@@ -1,6 +1,7 @@
-"""Finds the messages of GRIB files, and reads the keys of their fields with ecCodes.
+"""Messages of GRIB files, and the keys of their fields, which are read with ecCodes.
 
-WMO Manual on Codes, volume I.2, FM 92 GRIB, editions 1 and 2. Octets are counted from 1, as there.
+The format is defined by the WMO Manual on Codes, volume I.2, FM 92 GRIB, editions 1 and 2. Octets
+are counted from 1, as there.
 """
 
 from __future__ import annotations
@@ -21,37 +22,38 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 
 # ---------------------------------------------------------------------- positions of messages
 # Section 0 (indicator) and the lengths of sections. In edition 2, sections 2 to 7, 3 to 7 or 4 to 7
-# may be repeated, and each section 7 ends a field (92.6); only those before the values are read.
+# may be repeated, and each section 7 ends a field (92.6). Only the sections before the values are
+# read.
 
 
-BEGIN, END = b"GRIB", b"7777"
-INDICATED = 24
-"""The number of bytes that identify a message: section 0, and the beginning of section 1."""
+BEGIN_MARKER, END_MARKER = b"GRIB", b"7777"
+INDICATOR_BYTES = 24
+"""Number of bytes that identify a message: section 0, and the start of section 1."""
 SEARCH_BYTES = 64 * 1024
-"""The number of bytes that are searched for the next message at a time."""
+"""Number of bytes to search at a time for the next message."""
 HEADING_BYTES = 64 * 1024
-"""The number of bytes other than padding that may precede a message: headings of bulletins."""
+"""Maximum number of bytes other than padding before a message: headings of bulletins."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Characters that may be repeated between and after messages: padding, and ends of bulletins."""
-LARGE_MESSAGE = 0x800000
-"""Minimum length that edition 1 encodes differently (ECMWF)."""
-EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
+MAX_EDITION_1_BYTES = 0x800000
+"""Length from which on edition 1 encodes lengths differently (ECMWF)."""
+EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END_MARKER
 """Section 6 without a bitmap, section 7 without values, section 8."""
 HEADER_SECTIONS = range(1, 6)
-"""Sections of edition 2 that form a header."""
+"""Numbers of the sections of edition 2 that form a header."""
 
 
-class FoundField(NamedTuple):
-    """A field of a file.
+class FieldHeader(NamedTuple):
+    """The location and header of a field.
 
     Parameters
     ----------
     offset, length : int
-        Offset and length of its message, in bytes.
+        The location of its message, in bytes.
     field : int
         The index of the field in the message.
     header : bytes
-        A message that ecCodes accepts, with little more than the header of the field.
+        A message without values that ecCodes accepts, with the header of the field.
     """
 
     offset: int
@@ -60,13 +62,13 @@ class FoundField(NamedTuple):
     header: bytes
 
 
-Note = Callable[[str, VirtualdsError], None]
-"""A function that takes the name of a position in a file, and the error there."""
+ReportDamage = Callable[[str, VirtualdsError], None]
+"""A function that takes the name of a damaged position in a file, and its error."""
 
 
 def is_message(data: bytes) -> bool:
     """Return whether bytes begin with the indicator of a message and the length of section 1."""
-    if data[:4] != BEGIN or len(data) < INDICATED:
+    if data[:4] != BEGIN_MARKER or len(data) < INDICATOR_BYTES:
         return False
     if data[7] == 1:
         return 28 <= int.from_bytes(data[8:11], "big") < 4096
@@ -75,13 +77,13 @@ def is_message(data: bytes) -> bool:
 
 def find_message(data: bytes, stop: int | None = None) -> int:
     """Return the offset of a message before ``stop``, or -1 if there is none."""
-    at = data.find(BEGIN, 0, stop)
-    while at >= 0 and not is_message(data[at : at + INDICATED]):
-        at = data.find(BEGIN, at + 1, stop)
+    at = data.find(BEGIN_MARKER, 0, stop)
+    while at >= 0 and not is_message(data[at : at + INDICATOR_BYTES]):
+        at = data.find(BEGIN_MARKER, at + 1, stop)
     return at
 
 
-def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
+def find_fields(file: BinaryIO, size: int, report_damage: ReportDamage) -> Iterator[FieldHeader]:
     """Yield the fields of a file in order, and report damage.
 
     Parameters
@@ -89,24 +91,24 @@ def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
     file : binary file
     size : int
         The size of the file in bytes.
-    note : callable
+    report_damage : callable
         Takes the name of a damaged position and its error; the search continues after it.
     """
-    offset, is_lost = 0, False
+    offset, is_searching = 0, False
     while True:
-        begin, others = _find_next(file, offset, size)
-        if not is_lost and others > (0 if begin == size else HEADING_BYTES):
-            note(f"bytes from {offset}", _make_no_message_error(offset, begin))
+        begin, other_bytes = _find_next_message(file, offset, size)
+        if not is_searching and other_bytes > (0 if begin == size else HEADING_BYTES):
+            report_damage(f"bytes from {offset}", _make_no_message_error(offset, begin))
         if begin == size:
             return
         try:
             length, headers = _read_message(file, begin, size)
         except VirtualdsError as error:
-            note(f"message at byte {begin}", error)
-            offset, is_lost = begin + len(BEGIN), True
+            report_damage(f"message at byte {begin}", error)
+            offset, is_searching = begin + len(BEGIN_MARKER), True
             continue
-        yield from (FoundField(begin, length, n, header) for n, header in enumerate(headers))
-        offset, is_lost = begin + length, False
+        yield from (FieldHeader(begin, length, n, header) for n, header in enumerate(headers))
+        offset, is_searching = begin + length, False
 
 
 def _make_no_message_error(offset: int, begin: int) -> FormatError:
@@ -116,23 +118,23 @@ def _make_no_message_error(offset: int, begin: int) -> FormatError:
     )
 
 
-def _find_next(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
+def _find_next_message(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
     """Return the offset of the next message, and the number of non-padding bytes before it.
 
     The offset is the size of the file if there is no further message.
     """
     file.seek(offset)
-    if file.read(min(len(BEGIN), size - offset)) == BEGIN:
+    if file.read(min(len(BEGIN_MARKER), size - offset)) == BEGIN_MARKER:
         return offset, 0
-    others = 0
+    other_bytes = 0
     for begin in range(offset, size, SEARCH_BYTES):
         file.seek(begin)
-        block = file.read(min(SEARCH_BYTES + INDICATED, size - begin))
-        at = find_message(block, SEARCH_BYTES + len(BEGIN) - 1)
-        others += len(block[: at if at >= 0 else SEARCH_BYTES].strip(PADDING))
+        block = file.read(min(SEARCH_BYTES + INDICATOR_BYTES, size - begin))
+        at = find_message(block, SEARCH_BYTES + len(BEGIN_MARKER) - 1)
+        other_bytes += len(block[: at if at >= 0 else SEARCH_BYTES].strip(PADDING))
         if at >= 0:
-            return begin + at, others
-    return size, others
+            return begin + at, other_bytes
+    return size, other_bytes
 
 
 def _read_message(file: BinaryIO, offset: int, size: int) -> tuple[int, list[bytes]]:
@@ -143,33 +145,33 @@ def _read_message(file: BinaryIO, offset: int, size: int) -> tuple[int, list[byt
     FormatError
         The message is damaged or truncated.
     UnsupportedError
-        It is too long for edition 1.
+        The message is too long for edition 1.
     """
     file.seek(offset)
     start = file.read(16)
     edition, length = _parse_indicator(start, offset, size)
     if edition == 1:
-        return length, [_read_first_edition(file, offset, length)]
-    headers = _read_second_edition(file, offset, start, length)
+        return length, [_read_edition_1(file, offset, length)]
+    headers = _read_edition_2(file, offset, start, length)
     _check_end(file, offset, length)
     return length, headers
 
 
 def _check_end(file: BinaryIO, offset: int, length: int) -> None:
-    """Raise an error for a message that is truncated before the next one begins.
+    """Raise an error for a message that is truncated before the start of the next message.
 
-    Its end is only checked if neither a message nor the end of the file follows: the end of a
-    remote message may cost a request.
+    The end is checked only if it is followed by neither a message nor the end of the file, since
+    reading the end of a remote message may take a request.
     """
     file.seek(offset + length)
-    if file.read(len(BEGIN)) in (BEGIN, b""):
+    if file.read(len(BEGIN_MARKER)) in (BEGIN_MARKER, b""):
         return
-    file.seek(offset + length - len(END))
-    if file.read(len(END)) != END:
-        raise _make_broken_error(offset)
+    file.seek(offset + length - len(END_MARKER))
+    if file.read(len(END_MARKER)) != END_MARKER:
+        raise _make_no_end_error(offset)
 
 
-def _make_broken_error(offset: int) -> FormatError:
+def _make_no_end_error(offset: int) -> FormatError:
     return FormatError(
         f"GRIB message at byte {offset}: it does not end where it says; the file is damaged or "
         f"truncated"
@@ -185,10 +187,10 @@ def _parse_indicator(start: bytes, offset: int, size: int) -> tuple[int, int]:
             "the file is damaged, fetch it again"
         )
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
-    if edition == 1 and length >= LARGE_MESSAGE:
+    if edition == 1 and length >= MAX_EDITION_1_BYTES:
         raise UnsupportedError(
-            f"GRIB message at byte {offset}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
-            f"length is encoded differently; convert it with grib_set -s edition=2"
+            f"GRIB message at byte {offset}: edition 1 with more than {MAX_EDITION_1_BYTES} bytes, "
+            "whose length is encoded differently; convert it with grib_set -s edition=2"
         )
     if offset + length > size:
         raise FormatError(
@@ -198,21 +200,21 @@ def _parse_indicator(start: bytes, offset: int, size: int) -> tuple[int, int]:
     return edition, length
 
 
-def _read_second_edition(file: BinaryIO, offset: int, start: bytes, total: int) -> list[bytes]:
+def _read_edition_2(file: BinaryIO, offset: int, start: bytes, total: int) -> list[bytes]:
     """Return the header of each field as a message without values."""
-    headers, sections, inside = list[bytes](), dict[int, bytes](), 16
-    while inside + 5 <= total:
-        file.seek(offset + inside)
-        lead = file.read(5).ljust(5, b"\0")
-        length, number = int.from_bytes(lead[:4], "big"), lead[4]
-        if length < 5 or not 1 <= number <= 7 or inside + length > total:
+    headers, sections, position = list[bytes](), dict[int, bytes](), 16
+    while position + 5 <= total:
+        file.seek(offset + position)
+        section_header = file.read(5).ljust(5, b"\0")
+        length, number = int.from_bytes(section_header[:4], "big"), section_header[4]
+        if length < 5 or not 1 <= number <= 7 or position + length > total:
             break
-        inside += length
+        position += length
         if number in HEADER_SECTIONS:
-            sections[number] = lead + file.read(length - 5)
+            sections[number] = section_header + file.read(length - 5)
         elif number == 7:
             headers.append(_join_header(start, sections))
-            if inside + len(END) >= total:
+            if position + len(END_MARKER) >= total:
                 return headers
     raise FormatError(
         f"GRIB message at byte {offset}: its sections do not add up; "
@@ -225,12 +227,12 @@ def _join_header(start: bytes, sections: Mapping[int, bytes]) -> bytes:
     return start[:8] + (len(start) + len(body)).to_bytes(8, "big") + body
 
 
-def _read_first_edition(file: BinaryIO, offset: int, length: int) -> bytes:
-    """Return a whole message, since messages of edition 1 are small."""
+def _read_edition_1(file: BinaryIO, offset: int, length: int) -> bytes:
+    """Return a whole message; messages of edition 1 are small."""
     file.seek(offset)
     message = file.read(length)
-    if len(message) < length or length < 16 or message[-4:] != END:
-        raise _make_broken_error(offset)
+    if len(message) < length or length < 16 or message[-4:] != END_MARKER:
+        raise _make_no_end_error(offset)
     try:
         check_edition_1(message)
     except ContradictionError as error:
@@ -241,49 +243,49 @@ def _read_first_edition(file: BinaryIO, offset: int, length: int) -> bytes:
 
 
 # ---------------------------------------------------------------------- headers of other days
-# Headers without what differs from day to day, so that similar messages are parsed once: edition 2,
-# sections 1 and 3 to 5, product definition templates 4.0 to 4.12, data representation templates 5.0
-# to 5.42; edition 1, sections 1, 2 and 4.
+# Headers without the parts that differ from day to day, so that similar messages are parsed only
+# once: edition 2, sections 1 and 3 to 5, product definition templates 4.0 to 4.12, data
+# representation templates 5.0 to 5.42; edition 1, sections 1, 2 and 4.
 #
-# ecCodes takes milliseconds for the keys of a message. Messages of other days differ in slots: the
-# date, the date on which an interval ends, and how values are packed. Except for the date itself,
-# no key that is read depends on a slot. Slots get constant values and every other byte stays, so a
-# message that is not understood here is only parsed again. The time of day is not a slot: ecCodes'
-# definitions of ERA6 need it.
+# ecCodes takes milliseconds to parse the keys of a message. Messages of other days differ in the
+# date, the date on which an interval ends, and the packing of values. Except for the date, no key
+# that is read depends on these bytes, so they are replaced by constants. All other bytes are
+# unchanged, so an unknown kind of message is only parsed again. The time of day is not replaced,
+# since ecCodes' definitions of ERA6 need it.
 
 
 MAX_HEADER = 16 * 1024
-"""The maximum size in bytes of a header that is cached."""
-PLAIN = 21
-"""The length of section 1 without a calendar; its octets 13 to 16 are year, month and day."""
-INSTANTS = frozenset({0, 1, 2, 5, 6})
-"""Product definition templates of points in time."""
-ENDS = {8: 35, 9: 48, 10: 36, 11: 38, 12: 37}
-"""The octet of the year in which an interval ends, by product definition template."""
-PACKINGS = frozenset({0, 2, 3, 4, 40, 41, 42})
+"""Maximum size in bytes of a header that is cached."""
+SECTION_1_BYTES = 21
+"""Size in bytes of section 1 without a calendar; octets 13 to 16 are year, month and day."""
+INSTANT_TEMPLATES = frozenset({0, 1, 2, 5, 6})
+"""Product definition templates without an interval."""
+END_YEAR_OCTETS = {8: 35, 9: 48, 10: 36, 11: 38, 12: 37}
+"""Octet of the year in which an interval ends, by product definition template."""
+KNOWN_PACKINGS = frozenset({0, 2, 3, 4, 40, 41, 42})
 """Data representation templates that only affect values."""
-PACKED_LIKE = 11
-"""The size in bytes of section 5 before its template: length, number of values, template number."""
-PLAIN_GRIDS = frozenset({0, 1, 3, 5, 10})
-"""Edition 1: grids whose number of points follows from section 2 (table 6), if Ni is given."""
-LOCAL_FROM, ECMWF, MARS = 40, 98, 1
-"""Edition 1: octets before a local part; the centre and number of a local part that is known."""
+PACKING_HEADER_BYTES = 11
+"""Size in bytes of section 5 before its template."""
+REGULAR_GRID_TYPES = frozenset({0, 1, 3, 5, 10})
+"""Edition 1: types of grids whose number of points is in section 2 (table 6), if Ni is given."""
+STANDARD_PRODUCT_BYTES, ECMWF, MARS_LABELLING = 40, 98, 1
+"""Edition 1: size of section 1 without a local part; centre and number of a known local part."""
 NO_VALUES = b"\0\0\x0c\x08" + bytes(8) + b"7777"
-"""Edition 1: section 4 with numbers of no bits, section 5."""
-ALIKE_DAY = 20000101
-ALIKE_DATE = (2000).to_bytes(2, "big") + b"\1\1"
-"""The date that replaces the dates of messages."""
-ANY_PRODUCT = (34).to_bytes(4, "big") + b"\4" + bytes(29)
+"""Edition 1: section 4 with values of zero bits, section 5."""
+SHARED_DAY = 20000101
+SHARED_DATE = (2000).to_bytes(2, "big") + b"\1\1"
+"""Date in shared headers, which replaces the dates of messages."""
+DEFAULT_PRODUCT = (34).to_bytes(4, "big") + b"\4" + bytes(29)
 """Section 4 with template 4.0."""
 
 
 class SharedHeader(NamedTuple):
-    """The part of a header that messages of other days share.
+    """The header that messages of other days share.
 
     Parameters
     ----------
     message : bytes
-        A message with the same keys except for its date, which is `ALIKE_DAY`.
+        A message with the same keys except for the date, which is `SHARED_DAY`.
     grid : bytes
         A message with the same grid.
     day : int
@@ -296,32 +298,32 @@ class SharedHeader(NamedTuple):
 
 
 def find_shared_header(header: bytes) -> SharedHeader | None:
-    """Return the shared part of a header, or None if its slots are unknown."""
-    shared = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
+    """Return the shared header of a message, or None if it is unknown which bytes may differ."""
+    shared = _share_edition_1(header) if header[7:8] == b"\1" else _share_edition_2(header)
     return shared if shared and len(shared.message) <= MAX_HEADER else None
 
 
 # ---------------------------------------------------------------------- edition 2
 
 
-def _find_second_edition(header: bytes) -> SharedHeader | None:
+def _share_edition_2(header: bytes) -> SharedHeader | None:
     sections = _split_sections(header) if len(header) <= MAX_HEADER else None
     if sections is None:
         return None
     (start, reference, local, grid, product, packing), other_sections = sections[:6], sections[6]
-    day, alike_product = _read_day(reference), _fill_product(product)
-    if day is None or alike_product is None:
+    day, shared_product = _read_day(reference), _normalise_product(product)
+    if day is None or shared_product is None:
         return None
-    reference = reference[:12] + ALIKE_DATE + reference[16:]
-    packing = _fill_packing(packing)
-    message = b"".join([start, reference, local, grid, alike_product, packing, other_sections])
-    shared = b"".join([reference, grid, ANY_PRODUCT, packing, other_sections])
+    reference = reference[:12] + SHARED_DATE + reference[16:]
+    packing = _normalise_packing(packing)
+    message = b"".join([start, reference, local, grid, shared_product, packing, other_sections])
+    shared = b"".join([reference, grid, DEFAULT_PRODUCT, packing, other_sections])
     length = (len(start) + len(shared)).to_bytes(8, "big")
     return SharedHeader(message, start[:8] + length + shared, day)
 
 
 def _split_sections(header: bytes) -> list[bytes] | None:
-    """Return sections 0 to 5 and the rest, or None if they are not in order; 2 is optional."""
+    """Return sections 0 to 5 and the rest, or None if they are out of order."""
     if header[7:8] != b"\2":
         return None
     sections, offset = [header[:16]], 16
@@ -342,41 +344,41 @@ def _split_sections(header: bytes) -> list[bytes] | None:
 
 def _read_day(reference: bytes) -> int | None:
     """Return the date in section 1, or None for an invalid date or another calendar."""
-    if len(reference) != PLAIN:
+    if len(reference) != SECTION_1_BYTES:
         return None
     return _encode_date(_read_number(reference, 13, 2), reference[14], reference[15])
 
 
-def _fill_product(product: bytes) -> bytes | None:
-    """Return section 4 with a fixed end of its interval, or None for an unknown template."""
+def _normalise_product(product: bytes) -> bytes | None:
+    """Return section 4 with a constant end of the interval, or None for an unknown template."""
     template = _read_number(product, 8, 2)
-    if template in INSTANTS:
+    if template in INSTANT_TEMPLATES:
         return product
-    if template not in ENDS:
+    if template not in END_YEAR_OCTETS:
         return None
-    at = ENDS[template] - 1
-    return product[:at] + ALIKE_DATE + product[at + 4 :] if len(product) >= at + 4 else None
+    at = END_YEAR_OCTETS[template] - 1
+    return product[:at] + SHARED_DATE + product[at + 4 :] if len(product) >= at + 4 else None
 
 
-def _fill_packing(packing: bytes) -> bytes:
-    """Return section 5 without the packing of values, if its template is known."""
-    if _read_number(packing, 10, 2) not in PACKINGS:
+def _normalise_packing(packing: bytes) -> bytes:
+    """Return section 5 without the parameters of the packing, if its template is known."""
+    if _read_number(packing, 10, 2) not in KNOWN_PACKINGS:
         return packing
-    return packing[:PACKED_LIKE].ljust(len(packing), b"\0")
+    return packing[:PACKING_HEADER_BYTES].ljust(len(packing), b"\0")
 
 
 # ---------------------------------------------------------------------- edition 1
 
 
-def _find_first_edition(message: bytes) -> SharedHeader | None:
-    """Return the shared part of a message with a plain grid, without bitmap and values."""
+def _share_edition_1(message: bytes) -> SharedHeader | None:
+    """Return the shared header of a message, or None if it is unknown which bytes may differ."""
     product = message[8 : 8 + _read_number(message, 9, 3)]
     offset = 8 + len(product)
     grid = message[offset : offset + _read_number(message, offset + 1, 3)]
     if (
         len(product) < 28
         or len(grid) < 32
-        or not (_has_standard_sections(product) and _is_plain(grid))
+        or not (_has_standard_sections(product) and _has_regular_grid(grid))
     ):
         return None
     offset += len(grid)
@@ -386,22 +388,25 @@ def _find_first_edition(message: bytes) -> SharedHeader | None:
     day = _encode_date((century - 1) * 100 + year, product[13], product[14])
     if day is None or not 1 <= year <= 100 or not flags or flags[0] & 0xF0:
         return None
-    of_grid = b"\0\0\x1c" + product[3:7] + bytes(21)
-    return SharedHeader(_join_first(product, grid), _join_first(of_grid, grid), day)
+    grid_product = b"\0\0\x1c" + product[3:7] + bytes(21)
+    return SharedHeader(_join_edition_1(product, grid), _join_edition_1(grid_product, grid), day)
 
 
 def _has_standard_sections(product: bytes) -> bool:
     """Return whether a message has section 2, and no local definitions that may redefine keys."""
-    plain = len(product) <= LOCAL_FROM or (product[4], product[40]) == (ECMWF, MARS)
-    return plain and bool(product[7] & 0x80)
+    is_standard = len(product) <= STANDARD_PRODUCT_BYTES or (product[4], product[40]) == (
+        ECMWF,
+        MARS_LABELLING,
+    )
+    return is_standard and bool(product[7] & 0x80)
 
 
-def _is_plain(grid: bytes) -> bool:
-    return grid[5] in PLAIN_GRIDS and grid[6:8] != b"\xff\xff"
+def _has_regular_grid(grid: bytes) -> bool:
+    return grid[5] in REGULAR_GRID_TYPES and grid[6:8] != b"\xff\xff"
 
 
-def _join_first(product: bytes, grid: bytes) -> bytes:
-    """Return a message without bitmap and values, with a fixed date."""
+def _join_edition_1(product: bytes, grid: bytes) -> bytes:
+    """Return a message of edition 1 without bitmap and values, with a constant date."""
     parts = [product[:7], b"\x80", product[8:12], bytes([100, 1, 1])]
     parts += [product[15:24], bytes([20]), product[25:]]
     product = b"".join(parts)
@@ -428,18 +433,18 @@ def _read_number(data: bytes, octet: int, width: int) -> int:
 
 # ---------------------------------------------------------------------- names, as in cfgrib
 
-OF_PARAMETERS = (
+PARAMETER_KEYS = (
     *("paramId", "dataType", "numberOfPoints", "typeOfLevel", "stepType", "gridType"),
     "uvRelativeToGrid",
 )
-"""Keys that are attributes of variables, unless they are unknown."""
-DESCRIBING = (
+"""Keys that become attributes of variables, unless they are unknown."""
+DESCRIPTIVE_KEYS = (
     *("shortName", "name", "units", "cfName", "cfVarName", "totalNumber", "numberOfDirections"),
     *("numberOfFrequencies", "NV", "gridDefinitionDescription"),
 )
-"""Keys that are always attributes of variables."""
-OF_DATASETS = ("edition", "centre", "centreDescription", "subCentre")
-UNKNOWN = ("undef", "unknown")
+"""Keys that always become attributes of variables."""
+DATASET_KEYS = ("edition", "centre", "centreDescription", "subCentre")
+UNKNOWN_VALUES = ("undef", "unknown")
 
 _SCANS = ("iScansNegatively", "jScansPositively", "jPointsAreConsecutive")
 _FIRST = ("latitudeOfFirstGridPointInDegrees", "longitudeOfFirstGridPointInDegrees")
@@ -447,7 +452,7 @@ _LAST = ("latitudeOfLastGridPointInDegrees", "longitudeOfLastGridPointInDegrees"
 _STEPS = ("iDirectionIncrementInDegrees", "jDirectionIncrementInDegrees")
 _POLE = ("latitudeOfSouthernPoleInDegrees", "longitudeOfSouthernPoleInDegrees")
 _TURN = "angleOfRotationInDegrees"
-OF_GRIDS: dict[str, tuple[str, ...]] = {
+GRID_KEYS: dict[str, tuple[str, ...]] = {
     "regular_ll": ("Nx", "Ny", *_SCANS, *_FIRST, *_LAST, *_STEPS),
     "rotated_ll": ("Nx", "Ny", *_SCANS, *_FIRST, *_LAST, *_STEPS, *_POLE, _TURN),
     "reduced_ll": ("Ny", *_SCANS[1:], _FIRST[0], _LAST[0], _STEPS[1]),
@@ -460,17 +465,17 @@ OF_GRIDS: dict[str, tuple[str, ...]] = {
     "reduced_gg": ("N", "pl"),
     "sh": ("J", "K", "M"),
 }
-"""Keys that are attributes of variables, by the type of their grid."""
-PLANES = (
+"""Keys that become attributes of variables, by type of grid."""
+CURVILINEAR_GRIDS = (
     *("rotated_ll", "rotated_gg", "lambert", "lambert_azimuthal_equal_area", "albers"),
     "polar_stereographic",
 )
-"""Grids with rows and columns, whose points have two coordinates each."""
+"""Types of grids with rows and columns and two-dimensional coordinates."""
 
 SINCE_1970 = {"units": "seconds since 1970-01-01T00:00:00", "calendar": "proleptic_gregorian"}
 _PRESSURE = {"positive": "down", "standard_name": "air_pressure", "long_name": "pressure"}
 _DEPTH = {"units": "m", "positive": "down", "standard_name": "depth", "long_name": "soil depth"}
-OF_COORDINATES: dict[str, dict[str, Any]] = {
+COORDINATE_ATTRIBUTES: dict[str, dict[str, Any]] = {
     "latitude": {"units": "degrees_north", "standard_name": "latitude", "long_name": "latitude"},
     "longitude": {"units": "degrees_east", "standard_name": "longitude", "long_name": "longitude"},
     "number": {
@@ -510,32 +515,34 @@ OF_COORDINATES: dict[str, dict[str, Any]] = {
 }
 
 
-def name_variable(keys: Mapping[str, Any]) -> str:
-    """Return the name of a field's variable.
+def get_variable_name(keys: Mapping[str, Any]) -> str:
+    """Return the name of the variable of a field.
 
     Examples
     --------
-    >>> name_variable({"cfVarName": "t2m", "shortName": "2t"})
+    >>> get_variable_name({"cfVarName": "t2m", "shortName": "2t"})
     't2m'
-    >>> name_variable({"cfVarName": "unknown", "paramId": 7})
+    >>> get_variable_name({"cfVarName": "unknown", "paramId": 7})
     'paramId_7'
     """
-    if (name := keys.get("cfVarName", "unknown")) not in UNKNOWN:
+    if (name := keys.get("cfVarName", "unknown")) not in UNKNOWN_VALUES:
         return str(name)
     return str(keys.get("shortName", f"paramId_{keys.get('paramId', 0)}"))
 
 
-def name_level(keys: Mapping[str, Any]) -> str:
-    """Return the name of a field's axis of levels."""
+def get_level_name(keys: Mapping[str, Any]) -> str:
+    """Return the name of the level axis of a field."""
     name = str(keys.get("typeOfLevel", "undef"))
-    return "level" if name in UNKNOWN else name
+    return "level" if name in UNKNOWN_VALUES else name
 
 
 def describe_variable(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a field's variable."""
-    parameter_keys = {n: keys[n] for n in OF_PARAMETERS if keys.get(n, "undef") not in UNKNOWN}
-    of_grid = OF_GRIDS.get(str(keys.get("gridType")), ())
-    parameter_keys |= {n: keys[n] for n in (*DESCRIBING, *of_grid) if n in keys}
+    """Return the attributes of the variable of a field."""
+    parameter_keys = {
+        n: keys[n] for n in PARAMETER_KEYS if keys.get(n, "undef") not in UNKNOWN_VALUES
+    }
+    grid_keys = GRID_KEYS.get(str(keys.get("gridType")), ())
+    parameter_keys |= {n: keys[n] for n in (*DESCRIPTIVE_KEYS, *grid_keys) if n in keys}
     # cfgrib counts all steps in hours
     parameter_keys |= {"stepUnits": 1, "missingValue": ECCODES_MISSING}
     attributes = {
@@ -547,7 +554,7 @@ def describe_variable(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_coordinate(name: str, key: str) -> dict[str, Any]:
-    """Return the attributes of a coordinate made from a key.
+    """Return the attributes of a coordinate with the values of a key.
 
     Examples
     --------
@@ -555,12 +562,14 @@ def describe_coordinate(name: str, key: str) -> dict[str, Any]:
     'original GRIB coordinate for key: level(surface)'
     """
     unnamed = {"long_name": f"original GRIB coordinate for key: {key}({name})", "units": "1"}
-    return unnamed | OF_COORDINATES.get(name, {})
+    return unnamed | COORDINATE_ATTRIBUTES.get(name, {})
 
 
 def describe_dataset(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset from the keys of one of its fields."""
-    attributes = {f"GRIB_{n}": keys[n] for n in OF_DATASETS if keys.get(n, "undef") not in UNKNOWN}
+    attributes = {
+        f"GRIB_{n}": keys[n] for n in DATASET_KEYS if keys.get(n, "undef") not in UNKNOWN_VALUES
+    }
     attributes["Conventions"] = "CF-1.7"
     if "GRIB_centreDescription" in attributes:
         attributes["institution"] = attributes["GRIB_centreDescription"]
@@ -569,33 +578,33 @@ def describe_dataset(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- fields
 
-ALIKE_MESSAGES = 4096
-"""The number of messages whose keys are cached for similar messages, about 5 KB each."""
-ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
-"""The number of grids whose coordinates are cached, and their maximum number of points: 128 MiB."""
+CACHED_MESSAGES = 4096
+"""Number of shared headers whose keys are cached, about 5 KB each."""
+CACHED_GRIDS, MAX_CACHED_POINTS = 4, 2**21
+"""Number of grids whose coordinates are cached, and their maximum number of points: 128 MiB."""
 LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
-"""The key with the offset of the last section of a header, and the bytes from there, by edition."""
+"""By edition: the key of the offset of the last section of a header, and the bytes after it."""
 FIRST_DAY = 10101
-"""The first day with a year, as an integer of ecCodes."""
-NOT_GIVEN = -1e100
-"""An increment that a grid does not have."""
+"""First date with a valid year, as the integer YYYYMMDD."""
+MISSING_INCREMENT = -1e100
+"""Value of an increment that a grid does not have."""
 MAX_HOURS = 2**63 // (3600 * 10**9)
-"""Maximum number of hours of a step that nanoseconds can represent."""
-SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
-"""The units of time in seconds (code table 4.4, and ecCodes' own codes for edition 1)."""
-UNIT, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255
-"""The key of the unit of steps of a message, and its value if there is none."""
+"""Maximum step in hours that nanoseconds can represent."""
+UNIT_SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
+"""Units of time in seconds (code table 4.4, and ecCodes' own codes for edition 1)."""
+STEP_UNIT_KEY, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255
+"""Key of the unit of steps, and its value if there is none."""
 PARAMETER_NUMBERS = (
     *("discipline", "parameterCategory", "parameterNumber", "table2Version"),
     "indicatorOfParameter",
 )
-"""Keys that number a parameter in the tables of its edition."""
-TEXTS = (
+"""Keys that identify a parameter in the tables of its edition."""
+TEXT_KEYS = (
     *("cfName", "cfVarName", "shortName", "name", "units", "typeOfLevel", "stepType", "gridType"),
     *("stepRange", "md5GridSection", "dataType", "centre", "centreDescription"),
     *("gridDefinitionDescription",),
 )
-NUMBERS = (
+INTEGER_KEYS = (
     *("edition", "paramId", "numberOfDataPoints", "Nx", "Ny", "number", "dataDate", "dataTime"),
     *("hour", "minute", "second", "endStep", "stepUnits", "jPointsAreConsecutive"),
     *("iScansNegatively", "jScansPositively", "alternativeRowScanning", "uvRelativeToGrid"),
@@ -603,24 +612,24 @@ NUMBERS = (
     *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
     *("numberOfPoints", "numberOfDirections", "numberOfFrequencies", "NV", "constituentType"),
     *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
-    *("statisticalProcess", "scaledValueOfSecondFixedSurface", UNIT, *PARAMETER_NUMBERS),
+    *("statisticalProcess", "scaledValueOfSecondFixedSurface", STEP_UNIT_KEY, *PARAMETER_NUMBERS),
 )
-LISTED_KEYS = frozenset({*TEXTS, *NUMBERS, "level"})
+LISTED_KEYS = frozenset({*TEXT_KEYS, *INTEGER_KEYS, "level"})
 """Keys that are read from every field."""
 
 
 @dataclass(frozen=True)
 class GribField:
-    """One field: the position of its message, and its keys.
+    """A field: the location of its message, and its keys.
 
     Parameters
     ----------
     offset, length : int
-        In bytes.
+        The location of its message, in bytes.
     header : bytes
-        A message that ecCodes accepts, with little more than its header.
+        A message without values that ecCodes accepts, with the header of the field.
     keys : dict
-        Values by ecCodes' names, without missing keys.
+        Values by the names of ecCodes, without missing keys.
     number : int
         The index of the field in its message.
     """
@@ -632,17 +641,12 @@ class GribField:
     number: int = 0
 
     def check_time(self) -> None:
-        """Raise an error for a field whose time or step is invalid.
-
-        Raises
-        ------
-        FormatError, UnsupportedError
-        """
+        """Raise `FormatError` or `UnsupportedError` if the time or step is invalid."""
         _ = self.time, self.step
 
     @property
     def time(self) -> int | None:
-        """The beginning of the forecast in seconds since 1970; None for a date without a year."""
+        """The start of the forecast in seconds since 1970, or None for a date without a year."""
         if int(self.keys["dataDate"]) < FIRST_DAY:
             return None
         day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])
@@ -657,20 +661,20 @@ class GribField:
 
     @property
     def step(self) -> float | None:
-        """Hours from the beginning of the forecast to the field, or to the end of its interval.
+        """The hours from the start of the forecast to the field, or to the end of its interval.
 
-        Observations have none.
+        None for observations.
         """
         if "endStep" not in self.keys:
             self._check_known_unit()
             return None
         unit = int(self.keys.get("stepUnits", 1))
-        if unit not in SECONDS:
+        if unit not in UNIT_SECONDS:
             raise UnsupportedError(
                 f"GRIB message at byte {self.offset}: steps are counted in unit {unit}, which has "
                 f"no fixed length; extract it with grib_copy"
             )
-        hours = int(self.keys["endStep"]) * SECONDS[unit] / 3600
+        hours = int(self.keys["endStep"]) * UNIT_SECONDS[unit] / 3600
         if abs(hours) > MAX_HOURS:
             raise FormatError(
                 f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is "
@@ -679,9 +683,9 @@ class GribField:
         return hours
 
     def _check_known_unit(self) -> None:
-        """Raise an error for an invalid unit of time, for which ecCodes has no step."""
-        unit = int(self.keys.get(UNIT, MISSING_UNIT))
-        if unit not in SECONDS and unit != MISSING_UNIT:
+        """Raise an error for an invalid unit of the step, for which ecCodes has no step."""
+        unit = int(self.keys.get(STEP_UNIT_KEY, MISSING_UNIT))
+        if unit not in UNIT_SECONDS and unit != MISSING_UNIT:
             raise FormatError(
                 f"GRIB message at byte {self.offset}: its step is counted in unit {unit}, which "
                 f"ecCodes does not know; the file is damaged, fetch it again"
@@ -704,15 +708,15 @@ def scan_messages(
 
 def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
     """Return the keys of a message that ecCodes supports."""
-    alike = find_shared_header(header)
+    shared_header = find_shared_header(header)
     try:
         values = (
-            _parse_shared_header(alike.message, eccodes, _find_definitions(eccodes))
-            if alike
+            _parse_shared_header(shared_header.message, eccodes, _get_definitions_path(eccodes))
+            if shared_header
             else {}
         )
-        if alike and values.get("dataDate") == ALIKE_DAY:
-            values = {**values, "dataDate": alike.day}
+        if shared_header and values.get("dataDate") == SHARED_DAY:
+            values = {**values, "dataDate": shared_header.day}
         else:
             values = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
@@ -720,77 +724,82 @@ def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
             f"GRIB message at byte {offset}: ecCodes cannot read it ({error}); "
             "the file is damaged, fetch it again"
         ) from error
-    if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in values]:
+    if missing_keys := [
+        n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in values
+    ]:
         raise FormatError(
-            f"GRIB message at byte {offset}: ecCodes finds no {lacking} in it; it is damaged, or "
-            "of a grid or parameter that ecCodes does not know: leave it out with on_error='skip'"
+            f"GRIB message at byte {offset}: ecCodes finds no {missing_keys} in it; it is damaged, "
+            "or of a grid or parameter that ecCodes does not know: leave it out with "
+            "on_error='skip'"
         )
     return values
 
 
 def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
-    """Parse the keys of a message with ecCodes, which takes milliseconds."""
+    """Return the keys of a message, which takes ecCodes milliseconds."""
     values: dict[str, Any] = {}
     with _open_message(message, eccodes) as handle:
-        # steps keep the unit of the message
-        for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
-            values |= _get_keys(handle, names, kind, eccodes)
-        of_grid = OF_GRIDS.get(values.get("gridType", ""), ())
-        values |= _get_keys(handle, [n for n in of_grid if n not in values], None, eccodes)
+        # reading the steps first keeps the unit of the message
+        for key_type, names in ((str, TEXT_KEYS), (int, INTEGER_KEYS), (float, ("level",))):
+            values |= _get_keys(handle, names, key_type, eccodes)
+        grid_keys = GRID_KEYS.get(values.get("gridType", ""), ())
+        values |= _get_keys(handle, [n for n in grid_keys if n not in values], None, eccodes)
     return values
 
 
-def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dict[str, Any]:
-    """Return the keys that a message has, in their native type if ``kind`` is None."""
+def _get_keys(handle: Any, names: Iterable[str], key_type: Any, eccodes: Any) -> dict[str, Any]:
+    """Return the keys that a message has, in their native type if ``key_type`` is None."""
     values: dict[str, Any] = {}
     for name in names:
         try:
             if name == "pl":
                 values[name] = tuple(eccodes.codes_get_array(handle, name).tolist())
             else:
-                values[name] = eccodes.codes_get(handle, name, kind)
+                values[name] = eccodes.codes_get(handle, name, key_type)
         except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
             continue
         except eccodes.CodesInternalError:
-            # the key needs another key that the message lacks
+            # the key is computed from a key that is missing
             continue
     return values
 
 
 def read_key(field: GribField, name: str, eccodes: Any) -> Any:
-    """Return the value of any key in its native type, or None if the field lacks it."""
+    """Return the value of a key in its native type, or None if the field does not have it."""
     with _open_message(field.header, eccodes) as handle:
         return _get_keys(handle, [name], None, eccodes).get(name)
 
 
-@lru_cache(ALIKE_MESSAGES)
+@lru_cache(CACHED_MESSAGES)
 def _parse_shared_header(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
-    """Return the keys of the shared part of messages; the result must not be changed.
+    """Return the keys of a shared header, as a dict that must not be changed.
 
-    It is empty if a section has more content than space.
+    It is empty if the content of a section exceeds its length.
     """
-    return _parse_keys(message, eccodes) if _is_filled(message, eccodes) else {}
+    return _parse_keys(message, eccodes) if _has_valid_lengths(message, eccodes) else {}
 
 
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the latitudes and longitudes of all points in order, or nothing without coordinates.
+    """Return the latitudes and longitudes of all points in order; empty if there are none.
 
-    They are shared by all files with the same grid, so they are read-only.
+    They are read-only, since all files with the same grid share them.
 
     Raises
     ------
     UnsupportedError
-        There are too many to load.
+        There are too many points to load.
     FormatError
         The rows of a reduced grid do not add up to the grid.
     """
     count = int(message.keys.get("numberOfDataPoints") or 0)
     check_values(16 * count, "latitude and longitude")
     _check_rows(message, count, eccodes)
-    alike = find_shared_header(message.header) if count <= ALIKE_POINTS else None
+    shared_header = find_shared_header(message.header) if count <= MAX_CACHED_POINTS else None
     coordinates = {}
-    if alike is not None:
-        coordinates = _parse_shared_coordinates(alike.grid, eccodes, _find_definitions(eccodes))
+    if shared_header is not None:
+        coordinates = _parse_shared_coordinates(
+            shared_header.grid, eccodes, _get_definitions_path(eccodes)
+        )
     coordinates = coordinates or _parse_coordinates(message.header, eccodes)
     return {name: values for name, values in coordinates.items() if len(values) == count}
 
@@ -798,8 +807,8 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
 def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
     """Raise an error for a reduced grid whose rows do not add up to the grid.
 
-    For them ecCodes writes past its memory, or returns latitudes that do not exist. A part of a
-    Gaussian grid has fewer points than its rows around the globe.
+    ecCodes would write out of bounds, or return wrong latitudes. A regional Gaussian grid has fewer
+    points than its rows around the globe.
     """
     grid = str(message.keys.get("gridType"))
     if not grid.startswith("reduced_"):
@@ -807,10 +816,10 @@ def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
     row_lengths, rows, half = (read_key(message, name, eccodes) for name in ("pl", "Nj", "N"))
     points = row_lengths or ()
     if grid.endswith("_gg"):
-        is_sound = len(points) <= 2 * int(half or 0) and sum(points) >= count
+        is_valid = len(points) <= 2 * int(half or 0) and sum(points) >= count
     else:
-        is_sound = sum(points) == count
-    if len(points) != rows or not is_sound:
+        is_valid = sum(points) == count
+    if len(points) != rows or not is_valid:
         raise FormatError(
             f"GRIB message at byte {message.offset}: its grid has {count} points in {rows} rows, "
             f"and {len(points)} rows have {sum(points)} points; the file is damaged, fetch it again"
@@ -830,30 +839,32 @@ def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np
 
 
 def _set_increment(handle: Any, eccodes: Any) -> None:
-    """Set the row increment of a grid of one row, as ecCodes crashes without it."""
+    """Set the row increment of a grid of one row, without which ecCodes crashes."""
     name = "jDirectionIncrementInDegrees"
     rows = _get_keys(handle, ["Nj", name], float, eccodes)
-    if rows.get("Nj", 2) < 2 and rows.get(name) == NOT_GIVEN:
+    if rows.get("Nj", 2) < 2 and rows.get(name) == MISSING_INCREMENT:
         eccodes.codes_set(handle, "jDirectionIncrementGiven", 1)
         eccodes.codes_set(handle, "jDirectionIncrement", 1)
 
 
-@lru_cache(ALIKE_GRIDS)
+@lru_cache(CACHED_GRIDS)
 def _parse_shared_coordinates(
     message: bytes, eccodes: Any, definitions: str
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the coordinates of a grid that many messages share."""
-    coordinates = _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+    """Return the coordinates of a grid that many messages share, or nothing if it is invalid."""
+    coordinates = (
+        _parse_coordinates(message, eccodes) if _has_valid_lengths(message, eccodes) else {}
+    )
     for values in coordinates.values():
         values.flags.writeable = False
     return coordinates
 
 
-def _is_filled(message: bytes, eccodes: Any) -> bool:
-    """Return whether each section ends where its length says.
+def _has_valid_lengths(message: bytes, eccodes: Any) -> bool:
+    """Return whether the content of each section has the length of the section.
 
-    ecCodes extends a section if its contents do not fit, and then uses bytes of the next one, and
-    thereby of slots. Then the last section begins later.
+    ecCodes extends a section whose content is longer, and then reads bytes of the next section,
+    which may be constants of a shared header. Then the last section begins later.
     """
     name, length = LAST_SECTION[message[7]]
     with _open_message(message, eccodes) as handle:
@@ -864,7 +875,7 @@ def _is_filled(message: bytes, eccodes: Any) -> bool:
     return bool(offset == len(message) - length)
 
 
-def _find_definitions(eccodes: Any) -> str:
+def _get_definitions_path(eccodes: Any) -> str:
     """Return the path of ecCodes' definitions, which the user may change."""
     return str(eccodes.codes_definition_path())
 

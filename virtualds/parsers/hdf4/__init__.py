@@ -1,6 +1,7 @@
-"""HDF4 files: scientific data sets, with their dimensions and attributes.
+"""Parser of HDF4 files: scientific data sets, with their dimensions and attributes.
 
-Raster images, palettes, annotations and separate tables (Vdatas) are not arrays; they are ignored.
+Raster images, palettes, annotations and separate tables (Vdatas) are ignored, since they are not
+arrays.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from virtualds.parsers.hdf4.datasets import (
     DatasetGroup,
     ScientificDataset,
     convert_to_cf,
+    group_by_structure,
     make_unique_name,
     read_datasets,
     read_old_datasets,
-    split_parts,
 )
 from virtualds.parsers.hdf4.elements import (
     CHUNKED,
-    CODE,
+    CODE_MASK,
     COMPRESSED,
     DATA,
     ENCODED,
     EXTERNAL,
-    IN_BLOCKS,
+    LINKED_BLOCKS,
     MAGIC,
     MAX_AXES,
     Elements,
@@ -68,19 +69,19 @@ from virtualds.stores.scan_cache import describe_damage
 from virtualds.stores.store import Range
 from virtualds.urls import path_or_url
 
-# ---------------------------------------------------------------------- storage of values Plain, in
-# linked blocks, in other files, compressed, or in chunks (HDF Specification and Developer's Guide,
-# HDF 4.2, section 10).
+# ---------------------------------------------------------------------- storage of values Values
+# are contiguous, in linked blocks, in other files, compressed, or in chunks (HDF Specification and
+# Developer's Guide, HDF 4.2, section 10).
 
 
 PLAIN, RUN_LENGTH, N_BIT, SKIPPING_HUFFMAN, DEFLATE, SZIP = 0, 1, 2, 3, 4, 5
 """Encodings (section 10.6)."""
-OTHERS = {SZIP: "szip", 6: "JPEG", 7: "JPEG", 12: "IMCOMP"}
+UNSUPPORTED_METHODS = {SZIP: "szip", 6: "JPEG", 7: "JPEG", 12: "IMCOMP"}
 
 
 @dataclass(frozen=True)
-class Stored:
-    """The location and the encoding of the bytes of an element."""
+class StoredElement:
+    """The location and encoding of the bytes of an element."""
 
     file: SourceFile
     pieces: tuple[Range, ...]
@@ -88,33 +89,35 @@ class Stored:
     codecs: tuple[Codec, ...] = ()
 
 
-def find_stored(elements: Elements, key: Key) -> Stored | None:
+def find_stored_element(elements: Elements, key: Key) -> StoredElement | None:
     """Return the location of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
-        # elements that were never written also have a descriptor
+        # even elements that were never written have a descriptor
         raise FormatError(
             f"element {key} with its values is not there; the file is damaged, fetch it again"
         )
-    located = elements.find(key)
-    if located is None or not located.length:
+    descriptor = elements.find(key)
+    if descriptor is None or not descriptor.length:
         return None
     kind = elements.find_kind(key)
-    if not located.is_extended:
-        return Stored(elements.source, ((located.offset, located.length),), located.length)
-    if kind == IN_BLOCKS:
-        pieces = _join_neighbours(elements.list_blocks(key))
+    if not descriptor.is_extended:
+        return StoredElement(
+            elements.source, ((descriptor.offset, descriptor.length),), descriptor.length
+        )
+    if kind == LINKED_BLOCKS:
+        pieces = _join_ranges(elements.list_blocks(key))
         length = sum(n for _, n in pieces)
-        return Stored(elements.source, pieces, length) if length else None
+        return StoredElement(elements.source, pieces, length) if length else None
     if kind == ENCODED:
-        return _find_encoded(elements, key)
+        return _find_encoded_element(elements, key)
     if kind == EXTERNAL:
-        return _find_external(elements, key)
+        return _find_external_element(elements, key)
     raise UnsupportedError(
         f"its values are an extended element of kind {kind}, which is not read; read it with pyhdf"
     )
 
 
-def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
+def _join_ranges(pieces: list[Range]) -> tuple[Range, ...]:
     """Join consecutive ranges."""
     joined: list[Range] = []
     for offset, length in pieces:
@@ -125,14 +128,14 @@ def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
     return tuple(joined)
 
 
-def _find_encoded(elements: Elements, key: Key) -> Stored | None:
+def _find_encoded_element(elements: Elements, key: Key) -> StoredElement | None:
     header = elements.read_raw(key)
     _, _, length, ref, _, coder = unpack(">HHIHHH", header)
-    if elements.find_kind((COMPRESSED, ref)) not in (0, IN_BLOCKS):
+    if elements.find_kind((COMPRESSED, ref)) not in (0, LINKED_BLOCKS):
         raise FormatError(
             f"element {key} is encoded several times over; the file is damaged, fetch it again"
         )
-    element = find_stored(elements, (COMPRESSED, ref))
+    element = find_stored_element(elements, (COMPRESSED, ref))
     if element is None:
         if length:
             raise FormatError(
@@ -153,19 +156,19 @@ def _find_codecs(coder: int, parameters: bytes) -> tuple[Codec, ...]:
         if coder == SKIPPING_HUFFMAN:
             return (SkippingHuffman(*unpack(">I", parameters)),)
         if coder == N_BIT:
-            kind, extends, fills, first, count = unpack(">iHHii", parameters)
-            size = find_dtype(kind & CODE).itemsize
+            type_code, extends, fills, first, count = unpack(">iHHii", parameters)
+            size = find_dtype(type_code & CODE_MASK).itemsize
             return (BitField(size, first, count, bool(extends), bool(fills)),)
     except ValueError as error:
         raise FormatError(f"{error}; the file is damaged, fetch it again") from error
     raise UnsupportedError(
-        f"its values are compressed by {OTHERS.get(coder, f'method {coder}')}, which nothing here "
-        f"decodes; read it with the HDF4 library, or leave it out with drop_variables or "
-        f"on_error='skip'"
+        f"its values are compressed by {UNSUPPORTED_METHODS.get(coder, f'method {coder}')}, which "
+        "nothing here decodes; read it with the HDF4 library, or leave it out with drop_variables "
+        "or on_error='skip'"
     )
 
 
-def _find_external(elements: Elements, key: Key) -> Stored:
+def _find_external_element(elements: Elements, key: Key) -> StoredElement:
     """Return the location of values in another file (section 10.4)."""
     data = elements.read_raw(key)
     _, length, offset, count = unpack(">HIII", data)
@@ -176,7 +179,7 @@ def _find_external(elements: Elements, key: Key) -> Stored:
             f"{file.url}: it has {file.size} bytes, and {elements.source.url} needs "
             f"{offset + length} of it; fetch it again"
         )
-    return Stored(file, ((offset, length),), length)
+    return StoredElement(file, ((offset, length),), length)
 
 
 # ---------------------------------------------------------------------- arrays
@@ -184,7 +187,7 @@ def _find_external(elements: Elements, key: Key) -> Stored:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The array of a data set: its reference number, shape, type and fill value.
+    """The array of a data set: its reference number, shape, dtype and fill value.
 
     ``fill`` is None if the value that the library returns for unwritten elements is unknown.
     """
@@ -204,7 +207,7 @@ class ArraySpec:
         """The size in bytes of the values."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def pipeline(self, codecs: tuple[Codec, ...]) -> CodecPipeline:
+    def make_pipeline(self, codecs: tuple[Codec, ...]) -> CodecPipeline:
         """Return the codec pipeline of the chunks."""
         return CodecPipeline(self.dtype, codecs, self.fill, tuple(range(len(self.shape))))
 
@@ -219,25 +222,27 @@ class ArraySpec:
                 f"drop_variables or on_error='skip'"
             )
         fragment = Fragment.whole(axes, manifest)
-        return ManifestArray.from_fragment(fragment, self.pipeline(codecs))
+        return ManifestArray.from_fragment(fragment, self.make_pipeline(codecs))
 
 
 def compute_nbytes(elements: Elements, ref: int | None) -> int:
-    """Return the size of the values of a data set."""
+    """Return the size in bytes of the values of a data set."""
     key = (DATA, ref or 0)
     if elements.find_kind(key) == CHUNKED:
         return _read_chunk_header(elements, key).nbytes
-    stored = find_stored(elements, key) if ref is not None else None
+    stored = find_stored_element(elements, key) if ref is not None else None
     return 0 if stored is None else stored.nbytes
 
 
 def build_array(
     elements: Elements, spec: ArraySpec
 ) -> ManifestArray | npt.NDArray[Any] | PiecewiseArray:
-    """Return the values of a data set as references, or as an array that is read on demand."""
+    """Return the values of a data set as references, or as an array that reads on demand."""
     if spec.ref is not None and elements.find_kind(spec.key) == CHUNKED:
-        return _build_chunks(elements, spec)
-    stored = find_stored(elements, spec.key) if spec.ref is not None and spec.nbytes else None
+        return _build_chunked(elements, spec)
+    stored = (
+        find_stored_element(elements, spec.key) if spec.ref is not None and spec.nbytes else None
+    )
     if stored is None:
         axes = make_regular_axes(spec.shape, tuple(max(n, 1) for n in spec.shape))
         grid = tuple(axis.nchunks for axis in axes)
@@ -253,12 +258,12 @@ def build_array(
             f"{spec.nbytes}; the file is damaged, fetch it again"
         )
     if len(stored.pieces) == 1:
-        return _build_whole(spec, stored)
-    return _build_rows(spec, stored)
+        return _build_single_chunk(spec, stored)
+    return _build_row_chunks(spec, stored)
 
 
-def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
-    """Return an array that is one chunk."""
+def _build_single_chunk(spec: ArraySpec, stored: StoredElement) -> ManifestArray:
+    """Return an array with a single chunk."""
     [(offset, length)] = stored.pieces
     length = length if stored.codecs else min(length, spec.nbytes)
     axes = make_regular_axes(spec.shape, spec.shape)
@@ -266,8 +271,8 @@ def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
     return spec.build(axes, manifest, stored.codecs)
 
 
-def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | PiecewiseArray:
-    """Return an array in several pieces, as one chunk per piece if all consist of whole rows."""
+def _build_row_chunks(spec: ArraySpec, stored: StoredElement) -> ManifestArray | PiecewiseArray:
+    """Return an array in several pieces, with a chunk per piece if all pieces consist of rows."""
     row = spec.nbytes // prod(spec.shape[:1])
     pieces, remaining = list[Range](), spec.nbytes
     for offset, length in stored.pieces:
@@ -276,7 +281,7 @@ def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | PiecewiseArr
         remaining -= length
     if stored.codecs or not spec.shape or any(length % row for _, length in pieces):
         return PiecewiseArray(
-            stored.file, stored.pieces, stored.nbytes, spec.shape, spec.pipeline(stored.codecs)
+            stored.file, stored.pieces, stored.nbytes, spec.shape, spec.make_pipeline(stored.codecs)
         )
     offsets, lengths = map(list, zip(*pieces, strict=True))
     rows = np.array(lengths) // row
@@ -304,16 +309,16 @@ class _ChunkHeader:
 
 def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
     data = elements.read_raw(key)
-    _, _, version, _, length, of_chunk, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
+    _, _, version, _, length, chunk_size, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
     if version or not 1 <= rank <= MAX_AXES:
         raise FormatError(
             f"a chunked element of version {version} has {rank} axes; the file is damaged, fetch "
             f"it again"
         )
     axes = unpack(f">{3 * rank}I", data[35:])
-    if (chunk_elements := prod(axes[2::3])) != of_chunk:
+    if (chunk_elements := prod(axes[2::3])) != chunk_size:
         raise FormatError(
-            f"chunks of {axes[2::3]} have {chunk_elements} elements, not {of_chunk}; "
+            f"chunks of {axes[2::3]} have {chunk_elements} elements, not {chunk_size}; "
             f"the file is damaged, fetch it again"
         )
     tail = data[35 + 12 * rank :]
@@ -321,7 +326,7 @@ def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
     return _ChunkHeader(length * size, table, axes[1::3], axes[2::3], tail[4 : 4 + count])
 
 
-def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
+def _build_chunked(elements: Elements, spec: ArraySpec) -> ManifestArray:
     header = _read_chunk_header(elements, spec.key)
     if header.shape != spec.shape or 0 in header.chunks:
         raise FormatError(
@@ -343,9 +348,9 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
     codecs: tuple[Codec, ...] | None = None
     for origin, tag, ref in rows.tolist():
         chunk_id = tuple(origin)
-        stored = find_stored(elements, (tag, ref))
-        # shrunk data sets may still have chunks past the end
-        if stored is None or any(n >= most for n, most in zip(chunk_id, grid, strict=True)):
+        stored = find_stored_element(elements, (tag, ref))
+        # a data set that has shrunk may still have chunks past its end
+        if stored is None or any(n >= count for n, count in zip(chunk_id, grid, strict=True)):
             continue
         _check_chunk_encoding(stored, elements.source, size, codecs)
         codecs = stored.codecs
@@ -358,9 +363,9 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
 
 
 def _check_chunk_encoding(
-    stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
+    stored: StoredElement, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
 ) -> None:
-    """Raise an error for a chunk that differs in encoding, or is not one byte range."""
+    """Raise an error for a chunk with another encoding, or that is not a single byte range."""
     if stored.nbytes != size:
         raise FormatError(
             f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
@@ -375,11 +380,11 @@ def _check_chunk_encoding(
 
 # ---------------------------------------------------------------------- files
 
-FILLS: dict[str, Any] = {
+DEFAULT_FILLS: dict[str, Any] = {
     **{"S": b"\0", "i1": -127, "u1": 129, "i2": -32767, "u2": 32769, "i4": -(2**31) + 1},
     **{"u4": 2**31 + 1, "f": 9.969209968386869e36, "i8": 0, "u8": 0},
 }
-"""The value of unwritten elements without a fill value, by kind and size in bytes."""
+"""Values of unwritten elements without a fill value, by kind and size in bytes."""
 
 
 def detect(head: bytes) -> bool:
@@ -395,7 +400,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        The root, or a grid of HDF-EOS2 if a file has several.
+        The root, or a grid of HDF-EOS2 if the file has several.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -413,18 +418,18 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         datasets = read_datasets(elements) or read_old_datasets(elements)
         skipped = frozenset(skip)
         parts = {
-            name: _read_part(elements, part, skipped)
-            for name, part in split_parts(datasets).items()
+            name: _read_group(elements, part, skipped)
+            for name, part in group_by_structure(datasets).items()
         }
     root = replace(parts.pop(""), attributes=datasets.attributes, groups=parts)
     problems = {f":{name}": error for name, error in datasets.problems.items()}
     return replace(root, problems={**problems, **root.problems}).group(group)
 
 
-def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) -> ManifestGroup:
+def _read_group(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) -> ManifestGroup:
     lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
     reader = _VariableReader(elements, skipped, lengths)
-    for name, dataset in _name_datasets(part).items():
+    for name, dataset in _name_uniquely(part).items():
         reader.add(name, dataset)
     encoding = {"unlimited_dims": reader.unlimited}
     variables, left_out = reader.variables | part.coordinates, reader.left_out
@@ -432,8 +437,8 @@ def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) 
     return group.leave_out(skipped)
 
 
-def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
-    """Return data sets by unique names, which differ from names of coordinates."""
+def _name_uniquely(part: DatasetGroup) -> dict[str, ScientificDataset]:
+    """Return data sets by unique names, different from the names of coordinates."""
     named: dict[str, ScientificDataset] = {}
     for dataset in part.members:
         if not dataset.is_scale or dataset.ref is not None:
@@ -442,7 +447,7 @@ def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
 
 
 class _VariableReader:
-    """The variables of a group, with their shared dimensions."""
+    """Collects the variables of a group, with their shared dimensions."""
 
     def __init__(
         self, elements: Elements, skipped: frozenset[str], lengths: dict[str, int]
@@ -461,7 +466,7 @@ class _VariableReader:
             with suppress(VirtualdsError):
                 dims = self._name_dimensions(name, dataset, self._find_shape(dataset))
                 self.left_out[name] = describe_left_out(
-                    dims, _check_dtype(dataset), convert_to_cf(dataset.attributes)
+                    dims, _get_dtype(dataset), convert_to_cf(dataset.attributes)
                 )
             return
         shape: tuple[int, ...] = ()
@@ -473,7 +478,9 @@ class _VariableReader:
             self.problems[name] = error
             dtype = dataset.dtype if isinstance(dataset.dtype, np.dtype) else "V1"
             data = ManifestArray.unreadable(shape, dtype, f"{error}")
-        self.problems |= {f"{name}:{of}": why for of, why in dataset.problems.items()}
+        self.problems |= {
+            f"{name}:{attribute}": error for attribute, error in dataset.problems.items()
+        }
         dims = self._name_dimensions(name, dataset, shape)
         self.variables[name] = self._to_variable(dataset, dims, data)
 
@@ -484,14 +491,14 @@ class _VariableReader:
         if not lengths or lengths[0] is not None:
             return tuple(n for n in lengths if n is not None)
         inner = tuple(n for n in lengths[1:] if n is not None)
-        row = prod(inner) * _check_dtype(dataset).itemsize
+        row = prod(inner) * _get_dtype(dataset).itemsize
         records = compute_nbytes(self._elements, dataset.ref) // row if row else 0
         return (records, *inner)
 
     def _build(self, dataset: ScientificDataset, shape: tuple[int, ...]) -> Any:
         if dataset.values is not None:
             return dataset.values
-        dtype = _check_dtype(dataset)
+        dtype = _get_dtype(dataset)
         return build_array(
             self._elements, ArraySpec(dataset.ref, shape, dtype, _find_fill(dataset))
         )
@@ -499,7 +506,7 @@ class _VariableReader:
     def _name_dimensions(
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
-        """Return the names of the axes; an axis with another length than before gets a new name."""
+        """Return the names of the axes; an axis of another length than before gets a new name."""
         names: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")
@@ -522,8 +529,8 @@ class _VariableReader:
         return ManifestVariable(dims, data, convert_to_cf(dataset.attributes), encoding)
 
 
-def _check_dtype(dataset: ScientificDataset) -> np.dtype[Any]:
-    """Return the type of the stored numbers."""
+def _get_dtype(dataset: ScientificDataset) -> np.dtype[Any]:
+    """Return the dtype of a data set, or raise its error."""
     if isinstance(dataset.dtype, VirtualdsError):
         raise dataset.dtype
     return dataset.dtype
@@ -532,14 +539,14 @@ def _check_dtype(dataset: ScientificDataset) -> np.dtype[Any]:
 def _find_fill(dataset: ScientificDataset) -> bytes | None:
     """Return the value that the library returns for unwritten elements, or None if unknown.
 
-    It uses the first bytes of a ``_FillValue``, of whatever type, as they are in memory.
+    It uses the first bytes in memory of ``_FillValue``, regardless of its type.
     """
-    dtype = _check_dtype(dataset)
-    chosen = dataset.attributes.get("_FillValue")
-    if chosen is None:
-        fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind))
+    dtype = _get_dtype(dataset)
+    attribute = dataset.attributes.get("_FillValue")
+    if attribute is None:
+        fill = DEFAULT_FILLS.get(dtype.str[1:], DEFAULT_FILLS.get(dtype.kind))
         return np.asarray(fill).astype(dtype).tobytes()
-    values = np.atleast_1d(chosen)
+    values = np.atleast_1d(attribute)
     raw = values.astype(values.dtype.newbyteorder("<")).tobytes()[: dtype.itemsize]
     if len(raw) < dtype.itemsize:
         return None

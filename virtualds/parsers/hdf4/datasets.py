@@ -1,15 +1,15 @@
-"""Scientific data sets of HDF4: names, dimensions, types and attributes, and the grids of HDF-EOS2.
+"""Scientific data sets of HDF4, with dimensions, dtypes and attributes, and grids of HDF-EOS2.
 
-Files of HDF 3.3 and later describe data sets by Vgroups (class ``CDF0.0`` and those in it), earlier
-ones by numeric data groups (HDF Specification and Developer's Guide, HDF 4.2, sections 5, 9.3 and
-9.3.5). Earlier files name neither data sets nor dimensions; the names are those of the HDF4
-library.
+Files of HDF 3.3 and later describe data sets by Vgroups (of class ``CDF0.0`` and its members),
+earlier ones by numeric data groups (HDF Specification and Developer's Guide, HDF 4.2, sections 5,
+9.3 and 9.3.5). In earlier files, data sets and dimensions have no names, so they get the names that
+the HDF4 library gives them.
 
 Scale and offset are defined differently in HDF4 (`SDsetcal`), value = scale_factor * (stored -
 add_offset), and in CF (section 8.1), value = scale_factor * stored + add_offset. They agree if the
 offset is zero.
 
-Grids and swaths list their data sets, and the positions of the cells of a grid (HDF-EOS Library
+HDF-EOS2 describes grids, with the positions of their cells, and swaths (HDF-EOS Library
 Users Guide, 175-EMD-001, sections 4 and 7; parameters of projections: the General Cartographic
 Transformation Package (GCTP), table in section 1.6 of its volume 2).
 """
@@ -53,7 +53,7 @@ from virtualds.parsers.hdf4.elements import (
     Vgroup,
     decode_text,
     find_dtype,
-    read_members,
+    read_numeric_group,
     read_values,
     read_vdata,
     read_vgroup,
@@ -61,17 +61,17 @@ from virtualds.parsers.hdf4.elements import (
 )
 
 SCALE, OFFSET = "scale_factor", "add_offset"
-OF_LIBRARY = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
-"""The attributes that the HDF4 library writes together, with its own definition of scaling."""
+CALIBRATION_ATTRIBUTES = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
+"""Attributes that the HDF4 library writes together, with its definition of scaling."""
 STORED_PREFIX = "hdf4_"
 """Prefix of the names of attributes that CF would misinterpret."""
 
 
 def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes of HDF4 conventions to CF attributes of the same meaning.
+    """Convert attributes of HDF4 to CF attributes with the same meaning.
 
-    If it is unknown whether the writer followed HDF4 or CF, values stay as stored, and scale and
-    offset get names that CF does not use.
+    If it is unknown whether the writer followed HDF4 or CF, the values are not changed, and scale
+    and offset get names that CF does not use.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(offset, np.number | int | float) or not offset:
         return dict(attributes)
     scale = attributes.get(SCALE)
-    if attributes.keys() >= OF_LIBRARY and isinstance(scale, np.number | int | float):
+    if attributes.keys() >= CALIBRATION_ATTRIBUTES and isinstance(scale, np.number | int | float):
         return {**attributes, OFFSET: -scale * offset, STORED_PREFIX + OFFSET: offset}
     return {
         STORED_PREFIX + name if name in (SCALE, OFFSET) else name: value
@@ -94,34 +94,34 @@ def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- old groups
 
-TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
-"""Attributes by the tags of elements that have a text for the data set and for each dimension."""
-CALIBRATED = ("scale_factor", "scale_factor_err", "add_offset", "add_offset_err")
-PRECISE = 36
-"""The size in bytes of a calibration in double precision."""
+TEXT_ATTRIBUTES = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
+"""Attributes of the data set and of each dimension, by the tag of the element with the texts."""
+CALIBRATION_FIELDS = ("scale_factor", "scale_factor_err", "add_offset", "add_offset_err")
+DOUBLE_CALIBRATION_BYTES = 36
+"""Size in bytes of a calibration with double precision."""
 
 
 def read_old_datasets(elements: Elements) -> Datasets:
-    """Return the data sets described by groups of a file."""
+    """Return the data sets that are described by numeric data groups."""
     datasets: list[ScientificDataset] = []
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
     for key in groups:
-        members = read_members(elements, key)
+        members = read_numeric_group(elements, key)
         if LINK in members:
-            # a second description of the same data set, for older programs
+            # the linked group describes the same data set for older programs
             seen.add(unpack(">HHHH", elements.read((LINK, members[LINK])))[3])
     groups += [(OLD_GROUP, ref) for ref in elements.list_refs(OLD_GROUP) if ref not in seen]
     count = 0
     for key in groups:
-        dataset = _OldDataset(elements, read_members(elements, key), count)
+        dataset = _OldDataset(elements, read_numeric_group(elements, key), count)
         datasets += [*dataset.list_scales(), dataset.to_dataset(f"Data-Set-{key[1]}")]
         count += len(dataset.lengths)
     return Datasets(datasets)
 
 
 class _OldDataset:
-    """A data set with its dimensions, whose numbers in the file start at ``first``."""
+    """A data set of a numeric data group; its dimensions are numbered from ``first``."""
 
     def __init__(self, elements: Elements, members: dict[int, int], first: int) -> None:
         self._elements = elements
@@ -131,8 +131,8 @@ class _OldDataset:
         if not 1 <= rank <= MAX_AXES:
             raise FormatError(f"a data set has {rank} axes; the file is damaged, fetch it again")
         self.lengths = unpack(f">{rank}I", record[2:])
-        kinds = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])
-        tags, refs = kinds[::2], kinds[1::2]
+        type_keys = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])
+        tags, refs = type_keys[::2], type_keys[1::2]
         if any(tag != NUMBER_TYPE for tag in tags):
             raise FormatError(
                 f"a data set of {self.lengths} has number types of tags {tags}, not {NUMBER_TYPE}; "
@@ -142,7 +142,7 @@ class _OldDataset:
         self._dimensions = tuple(
             Dimension(f"fakeDim{first + axis}", length) for axis, length in enumerate(self.lengths)
         )
-        self._texts = {name: self._read(tag).split(b"\0") for tag, name in TEXTS.items()}
+        self._texts = {name: self._read(tag).split(b"\0") for tag, name in TEXT_ATTRIBUTES.items()}
 
     def _read(self, tag: int) -> bytes:
         ref = self._members.get(tag)
@@ -156,7 +156,7 @@ class _OldDataset:
         }
 
     def list_scales(self) -> list[ScientificDataset]:
-        """Return the dimension scales with values; in the file, flags precede the values."""
+        """Return the dimension scales; a flag per dimension says whether it has values."""
         data = self._read(SCALES)
         flags, offset = data[: len(self.lengths)], len(self.lengths)
         scales = []
@@ -165,7 +165,7 @@ class _OldDataset:
             if not flag:
                 continue
             if not isinstance(dtype, np.dtype):
-                # the offsets of later entries are unknown
+                # the offsets of the following scales are unknown
                 break
             (raw,) = unpack(f"{self.lengths[axis] * dtype.itemsize}s", data[offset:])
             offset += len(raw)
@@ -177,7 +177,7 @@ class _OldDataset:
         return scales
 
     def to_dataset(self, name: str) -> ScientificDataset:
-        """Convert to a `ScientificDataset`."""
+        """Return it as a `ScientificDataset`."""
         attributes: dict[str, Any] = {}
         if text := self._read(COORDINATE_SYSTEM):
             attributes["coordsys"] = convert_attribute("", np.array([text]))
@@ -202,27 +202,29 @@ class _OldDataset:
         data = self._read(CALIBRATION)
         if not data:
             return {}
-        dtype = np.dtype(">f8" if len(data) == PRECISE else ">f4")
+        dtype = np.dtype(">f8" if len(data) == DOUBLE_CALIBRATION_BYTES else ">f4")
         if len(data) != 4 * dtype.itemsize + 4:
             raise UnsupportedError(f"a calibration has {len(data)} bytes; read it with pyhdf")
         numbers = np.frombuffer(data, dtype, 4).astype(dtype.newbyteorder("="))
         (code,) = unpack(">i", data[4 * dtype.itemsize :])
-        return dict(zip(CALIBRATED, numbers, strict=True)) | {"calibrated_nt": np.int32(code)}
+        return dict(zip(CALIBRATION_FIELDS, numbers, strict=True)) | {
+            "calibrated_nt": np.int32(code)
+        }
 
 
 # ---------------------------------------------------------------------- datasets
 
-FILE_KIND, DATASET_KIND, ATTRIBUTE_KIND = "CDF0.0", "Var0.0", "Attr0.0"
-DIMENSION_KIND, UNLIMITED_KIND = "Dim0.0", "UDim0.0"
-LENGTH_KIND, RECORDS_KIND, SCALE_KIND = "DimVal0.1", "DimVal0.0", "CoordVar"
+FILE_CLASS, DATASET_CLASS, ATTRIBUTE_CLASS = "CDF0.0", "Var0.0", "Attr0.0"
+DIMENSION_CLASS, UNLIMITED_CLASS = "Dim0.0", "UDim0.0"
+LENGTH_CLASS, RECORDS_CLASS, SCALE_CLASS = "DimVal0.1", "DimVal0.0", "CoordVar"
 """Classes of the Vgroups and Vdatas that describe data sets."""
-ORDERS = {0: ">", 1: ">", 4: "<"}
-"""Byte orders by the class of a number type: big-endian, or little-endian (section 9.3.2)."""
+BYTE_ORDERS = {0: ">", 1: ">", 4: "<"}
+"""Byte orders by the class of a number type (section 9.3.2)."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of a data set; its length is None if it is the number of records."""
+    """A dimension of a data set; its length is None if it is unlimited."""
 
     name: str
     length: int | None
@@ -239,10 +241,10 @@ class ScientificDataset:
         Reference number of its values, or None if there are none.
     dimensions : tuple of Dimension
     dtype : numpy dtype or VirtualdsError
-        The stored dtype, or the error if numpy lacks it.
+        The stored dtype, or the error if numpy does not support it.
     attributes : dict
     is_scale : bool
-        Whether it contains the values of a dimension.
+        Whether it is a dimension scale.
     problems : dict of str to VirtualdsError
         The errors of attributes.
     values : array, optional
@@ -261,7 +263,7 @@ class ScientificDataset:
 
 @dataclass(frozen=True)
 class Datasets:
-    """The data sets of a file, its attributes, and the errors of attributes."""
+    """The data sets and attributes of a file, and the errors of unreadable attributes."""
 
     members: list[ScientificDataset]
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -276,15 +278,16 @@ def make_unique_name(name: str, used_names: Collection[str]) -> str:
     >>> make_unique_name("a/b", []), make_unique_name("a/b", ["a_b", "a_b_2"])
     ('a_b', 'a_b_3')
     """
-    plain = name.replace("/", "_")
-    numbered = (f"{plain}_{number}" for number in itertools.count(2))
-    return next(unique for unique in itertools.chain([plain], numbered) if unique not in used_names)
+    valid_name = name.replace("/", "_")
+    numbered = (f"{valid_name}_{number}" for number in itertools.count(2))
+    candidates = itertools.chain([valid_name], numbered)
+    return next(candidate for candidate in candidates if candidate not in used_names)
 
 
 def read_datasets(elements: Elements) -> Datasets | None:
-    """Return the data sets according to Vgroups, or None if there are no such Vgroups."""
+    """Return the data sets that are described by Vgroups, or None if there are no such Vgroups."""
     groups = (read_vgroup(elements, ref) for ref in elements.list_refs(VGROUP))
-    root = next((group for group in groups if group.kind == FILE_KIND), None)
+    root = next((group for group in groups if group.class_name == FILE_CLASS), None)
     if root is None:
         return None
     attributes, problems = _read_attributes(elements, _read_tables(elements, root))
@@ -292,7 +295,7 @@ def read_datasets(elements: Elements) -> Datasets | None:
     for tag, ref in root.members:
         if tag == VGROUP:
             group = read_vgroup(elements, ref)
-            if group.kind == DATASET_KIND:
+            if group.class_name == DATASET_CLASS:
                 datasets.append(_read_dataset(elements, group))
     return Datasets(datasets, attributes, problems)
 
@@ -300,9 +303,9 @@ def read_datasets(elements: Elements) -> Datasets | None:
 def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     dimensions = tuple(_find_dimensions(elements, group))
     refs = dict(group.members)
-    # older programs use this group of the same data set
-    of_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
-    if DATA not in refs and DATA in read_members(elements, of_group):
+    # the group that describes the same data set for older programs
+    numeric_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
+    if DATA not in refs and DATA in read_numeric_group(elements, numeric_group):
         raise FormatError(
             f"data set {group.name!r} has values for old programs alone; the file is damaged, "
             f"fetch it again"
@@ -315,22 +318,22 @@ def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
         dimensions,
         read_number_type(elements, refs.get(NUMBER_TYPE)),
         attributes,
-        any(table.kind == SCALE_KIND for table in tables.values()),
+        any(table.class_name == SCALE_CLASS for table in tables.values()),
         problems,
     )
 
 
 def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | VirtualdsError:
-    """Return the dtype of stored numbers, or the error if numpy lacks it (section 9.3.2)."""
+    """Return the dtype of a number type, or the error if numpy has none (section 9.3.2)."""
     data = b"" if ref is None else elements.read_raw((NUMBER_TYPE, ref))
     try:
         _, code, _, machine = unpack(">BBBB", data)
-        if machine not in ORDERS:
+        if machine not in BYTE_ORDERS:
             raise UnsupportedError(
                 f"its numbers are those of another machine (class {machine}), which numpy does "
                 f"not have; read it with pyhdf"
             )
-        return find_dtype(code, ORDERS[machine])
+        return find_dtype(code, BYTE_ORDERS[machine])
     except (FormatError, UnsupportedError) as error:
         return error
 
@@ -341,19 +344,19 @@ def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
         if tag != VGROUP:
             continue
         member = read_vgroup(elements, ref)
-        if member.kind == UNLIMITED_KIND:
+        if member.class_name == UNLIMITED_CLASS:
             yield Dimension(member.name, None)
-        elif member.kind == DIMENSION_KIND:
+        elif member.class_name == DIMENSION_CLASS:
             yield Dimension(member.name, _find_length(elements, member))
 
 
 def _find_length(elements: Elements, group: Vgroup) -> int:
-    """Return the length of a dimension: a value, or in old files the number of values."""
+    """Return the length of a dimension: a value, or in old files a number of records."""
     lengths = list[int]()
     for ref, table in _read_tables(elements, group).items():
-        if table.kind == LENGTH_KIND:
+        if table.class_name == LENGTH_CLASS:
             lengths += read_values(elements, ref, table).tolist()[:1]
-        elif table.kind == RECORDS_KIND:
+        elif table.class_name == RECORDS_CLASS:
             lengths.append(table.records)
     if not lengths or not isinstance(lengths[-1], int) or lengths[-1] < 0:
         raise FormatError(
@@ -373,7 +376,7 @@ def _read_attributes(
     """Return the attributes among Vdatas, and the errors of unreadable attributes."""
     attributes, problems = dict[str, Any](), dict[str, VirtualdsError]()
     for ref, table in tables.items():
-        if table.kind != ATTRIBUTE_KIND:
+        if table.class_name != ATTRIBUTE_CLASS:
             continue
         try:
             attributes[table.name] = convert_attribute(
@@ -397,18 +400,18 @@ def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
     if values.dtype.kind == "S":
         data = values.tobytes()
         return np.bytes_(data) if name == "_FillValue" else decode_text(data.replace(b"\0", b""))
-    native = values.astype(values.dtype.newbyteorder("="))
-    return native[0] if native.size == 1 else native
+    values = values.astype(values.dtype.newbyteorder("="))
+    return values[0] if values.size == 1 else values
 
 
 # ---------------------------------------------------------------------- eos
 
-AXES = {"YDim": "y", "XDim": "x"}
-"""Dimensions of grids, and their names here."""
+AXIS_NAMES = {"YDim": "y", "XDim": "x"}
+"""Names of the dimensions of a grid whose cells have coordinates, by their names in HDF-EOS2."""
 MAX_CELLS = 2**24
-"""Maximum number of cells along an axis that get coordinates."""
-CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
-"""Defaults of a grid for its cells."""
+"""Maximum length of an axis with coordinates."""
+CELL_CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
+"""Defaults of PixelRegistration and GridOrigin."""
 PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
     "GCTP_SNSOID": (24, {4: "ProjCenterLongGeoKey"}),
     "GCTP_LAMAZ": (10, {4: "ProjCenterLongGeoKey", 5: "ProjCenterLatGeoKey"}),
@@ -423,14 +426,14 @@ PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
         },
     ),
 }
-"""Projections: their GeoKey, and the GeoKeys of parameters in packed degrees."""
-SHIFTS = {6: "ProjFalseEastingGeoKey", 7: "ProjFalseNorthingGeoKey"}
+"""Values of ProjCoordTransGeoKey, and GeoKeys of parameters in packed degrees, by projection."""
+FALSE_ORIGIN_KEYS = {6: "ProjFalseEastingGeoKey", 7: "ProjFalseNorthingGeoKey"}
 GEO, UTM, SOM = "GCTP_GEO", "GCTP_UTM", "GCTP_SOM"
 SPHEROIDS = {0: 7008, 8: 7019, 12: 7030}
 """EPSG codes of ellipsoids by SphereCode: Clarke 1866, GRS 1980, WGS 84."""
 UTM_DATUMS = {0: 4267, 8: 4269, 12: 4326}
 """EPSG codes of the corresponding geographic CRSs: NAD27, NAD83, WGS 84."""
-COORDINATES = {
+COORDINATE_ATTRIBUTES = {
     True: {
         "y": {"standard_name": "latitude", "units": "degrees_north"},
         "x": {"standard_name": "longitude", "units": "degrees_east"},
@@ -440,7 +443,7 @@ COORDINATES = {
         "x": {"standard_name": "projection_x_coordinate", "units": "m"},
     },
 }
-"""Attributes of coordinates, of geographic grids and of projected ones."""
+"""Attributes of coordinates, by whether the grid is geographic."""
 
 
 @dataclass(frozen=True)
@@ -451,10 +454,10 @@ class DatasetGroup:
     coordinates: dict[str, ManifestVariable] = field(default_factory=dict)
 
 
-def split_parts(datasets: Datasets) -> dict[str, DatasetGroup]:
-    """Group the data sets by grid or swath.
+def group_by_structure(datasets: Datasets) -> dict[str, DatasetGroup]:
+    """Return the data sets by grid or swath.
 
-    The root has those that belong to none, or all if there is only one grid or swath.
+    The root has the data sets without a grid or swath, or all if there is only one of these.
     """
     text = join_metadata((name, str(value)) for name, value in datasets.attributes.items())
     grids_and_swaths = (
@@ -463,60 +466,63 @@ def split_parts(datasets: Datasets) -> dict[str, DatasetGroup]:
     structures = {structure.name: structure.values for structure in grids_and_swaths}
     if len(structures) == 1:
         [(name, fields)] = structures.items()
-        return {"": _make_part_group(datasets.members, name, fields)}
+        return {"": _make_structure_group(datasets.members, name, fields)}
     members: dict[str, list[ScientificDataset]] = {name: [] for name in ("", *structures)}
     for dataset in datasets.members:
-        grid = _find_grid(dataset, structures)
+        grid = _get_grid_name(dataset, structures)
         members[grid].append(dataset)
     parts = {"": DatasetGroup(members[""])}
     for name, fields in structures.items():
         if name and members[name]:
-            parts[make_unique_name(name, parts)] = _make_part_group(members[name], name, fields)
+            parts[make_unique_name(name, parts)] = _make_structure_group(
+                members[name], name, fields
+            )
     return parts
 
 
-def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the grid that follows ":" in the name of a dimension, or "" if there is none."""
+def _get_grid_name(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the name of the grid of a data set, after ":" in a dimension name, or ""."""
     names = (d.name.partition(":")[2] for d in dataset.dimensions)
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
 
-def _make_part_group(
+def _make_structure_group(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
-    """Return the group of a grid or swath, without its name in the dimension names."""
-    plain = [
-        replace(member, dimensions=tuple(_shorten(d, name) for d in member.dimensions))
+    """Return the group of a grid or swath, whose name is removed from the dimension names."""
+    renamed = [
+        replace(member, dimensions=tuple(_remove_suffix(d, name) for d in member.dimensions))
         for member in members
     ]
-    on_grid = list(filter(_is_on_grid, plain))
-    axes = _Axes.of(grid)
+    on_grid = list(filter(_is_on_grid, renamed))
+    axes = _GridAxes.from_metadata(grid)
     # the metadata may differ from the content of the file
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
-        return DatasetGroup(plain)
+        return DatasetGroup(renamed)
     return DatasetGroup(
-        [_assign_axes(member) if _is_on_grid(member) else member for member in plain], axes.build()
+        [_rename_axes(member) if _is_on_grid(member) else member for member in renamed],
+        axes.build(),
     )
 
 
 def _is_on_grid(dataset: ScientificDataset) -> bool:
-    return AXES.keys() <= {d.name for d in dataset.dimensions}
+    return AXIS_NAMES.keys() <= {d.name for d in dataset.dimensions}
 
 
-def _shorten(dimension: Dimension, name: str) -> Dimension:
+def _remove_suffix(dimension: Dimension, name: str) -> Dimension:
     return replace(dimension, name=dimension.name.removesuffix(f":{name}"))
 
 
-def _assign_axes(dataset: ScientificDataset) -> ScientificDataset:
-    """Give a field of a grid the axes that have coordinates."""
-    dims = tuple(replace(d, name=AXES.get(d.name, d.name)) for d in dataset.dimensions)
-    more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
-    return replace(dataset, dimensions=dims, attributes={**more, **dataset.attributes})
+def _rename_axes(dataset: ScientificDataset) -> ScientificDataset:
+    """Return a field of a grid with the dimensions and attributes of its coordinates."""
+    dims = tuple(replace(d, name=AXIS_NAMES.get(d.name, d.name)) for d in dataset.dimensions)
+    grid_attributes = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
+    return replace(dataset, dimensions=dims, attributes={**grid_attributes, **dataset.attributes})
 
 
 @dataclass(frozen=True)
-class _Axes:
-    """The shape, corners and projection of a grid; corners are in the units of its coordinates."""
+class _GridAxes:
+    """The shape, corners and projection of a grid; corners are in units of the coordinates."""
 
     columns: int
     rows: int
@@ -528,8 +534,8 @@ class _Axes:
     sphere: int
 
     @classmethod
-    def of(cls, grid: Mapping[str, str]) -> _Axes | None:
-        """Return the axes of a grid, or None if its metadata lacks the positions of its cells."""
+    def from_metadata(cls, grid: Mapping[str, str]) -> _GridAxes | None:
+        """Return the axes of a grid, or None if the positions of its cells are unknown."""
         if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
             return None
         # the corners of a space oblique Mercator grid (MISR) are those of its first block only
@@ -547,7 +553,7 @@ class _Axes:
         if grid["Projection"] == GEO:
             west, north, east, south = map(unpack_degrees, corners)
             corners = west, north, east, south
-        inset = 0.5 if grid.get("PixelRegistration", CENTRE) == CENTRE else 0.0
+        inset = 0.5 if grid.get("PixelRegistration", CELL_CENTRE) == CELL_CENTRE else 0.0
         if not (0 < columns <= MAX_CELLS and 0 < rows <= MAX_CELLS and np.isfinite(corners).all()):
             return None
         return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
@@ -565,19 +571,19 @@ class _Axes:
             "y": north + (np.arange(self.rows) + self.inset) * dy,
             "x": west + (np.arange(self.columns) + self.inset) * dx,
         }
-        attributes = COORDINATES[self.projection == GEO]
-        system: dict[str, Any] = dict(
+        attributes = COORDINATE_ATTRIBUTES[self.projection == GEO]
+        crs_attributes: dict[str, Any] = dict(
             _describe(self.projection, self.parameters, self.zone, self.sphere)
         )
-        # as in GDAL: the position of the outer corner, and the size of cells
-        system["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
-        system["Projection"] = self.projection
+        # as in GDAL: the position of the outer corner, and the cell sizes
+        crs_attributes["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
+        crs_attributes["Projection"] = self.projection
         if self.parameters:
-            system["ProjParams"] = np.array(self.parameters)
+            crs_attributes["ProjParams"] = np.array(self.parameters)
         variables = {
             name: ManifestVariable((name,), values[name], attributes[name]) for name in values
         }
-        return variables | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), system)}
+        return variables | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), crs_attributes)}
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -603,34 +609,37 @@ def unpack_degrees(packed: float) -> float:
 def _describe(
     projection: str, parameters: tuple[float, ...], zone: int, sphere: int
 ) -> Mapping[str, Any]:
-    """Return CF attributes and well-known text of a projection, or nothing if it is unknown."""
+    """Return the CF attributes of a projection with its well-known text; empty if it is unknown."""
     keys = _find_ellipsoid(parameters, sphere)
     if projection == GEO:
         name = {"grid_mapping_name": "latitude_longitude"}
         return name | describe_crs({"GTModelTypeGeoKey": GEOGRAPHIC, **keys})
     keys["GTModelTypeGeoKey"] = PROJECTED
     if projection == UTM and sphere in UTM_DATUMS:
-        system = {"GeographicTypeGeoKey": UTM_DATUMS[sphere]}
+        geographic_crs = {"GeographicTypeGeoKey": UTM_DATUMS[sphere]}
         hemisphere = 16000 if zone > 0 else 16100
-        return describe_crs({**keys, **system, "ProjectionGeoKey": hemisphere + abs(zone)})
+        return describe_crs({**keys, **geographic_crs, "ProjectionGeoKey": hemisphere + abs(zone)})
     if projection not in PROJECTIONS or len(parameters) < 8:
         return {}
-    number, degrees = PROJECTIONS[projection]
-    keys["ProjCoordTransGeoKey"] = number
-    keys |= {name: unpack_degrees(parameters[index]) for index, name in degrees.items()}
-    return describe_crs(keys | {name: parameters[index] for index, name in SHIFTS.items()})
+    method, angle_keys = PROJECTIONS[projection]
+    keys["ProjCoordTransGeoKey"] = method
+    keys |= {name: unpack_degrees(parameters[index]) for index, name in angle_keys.items()}
+    return describe_crs(
+        keys | {name: parameters[index] for index, name in FALSE_ORIGIN_KEYS.items()}
+    )
 
 
 def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:
     """Return the GeoKeys of the ellipsoid: by its code, or by its axes in metres.
 
-    The second parameter is the shorter axis if it is more than one, otherwise the square of the
-    eccentricity, whatever its sign.
+    The second parameter is the semi-minor axis if it is greater than 1, otherwise the square of the
+    eccentricity; signs are ignored.
     """
     if sphere in SPHEROIDS:
         return {"GeogEllipsoidGeoKey": SPHEROIDS[sphere]}
     if len(parameters) < 2 or not parameters[0]:
         return {}
-    long, short = map(abs, parameters[:2])
-    short = short if short > 1 else long * math.sqrt(1 - short)
-    return {"GeogSemiMajorAxisGeoKey": long, "GeogSemiMinorAxisGeoKey": short}
+    semi_major, semi_minor = map(abs, parameters[:2])
+    if semi_minor <= 1:
+        semi_minor = semi_major * math.sqrt(1 - semi_minor)
+    return {"GeogSemiMajorAxisGeoKey": semi_major, "GeogSemiMinorAxisGeoKey": semi_minor}

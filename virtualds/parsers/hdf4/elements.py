@@ -1,8 +1,8 @@
-"""The elements of HDF4 files: data descriptors, small elements, Vgroups and Vdatas.
+"""Elements of HDF4 files: data descriptors, metadata elements, Vgroups and Vdatas.
 
 HDF Specification and Developer's Guide (HDF 4.2): section 2 (data descriptors), 6 (Vgroups and
-Vdatas), 9.2 (tags), 10 (extended tags: linked blocks, external elements). Damage is a
-`FormatError`, anything unsupported is an `UnsupportedError`.
+Vdatas), 9.2 (tags), 10 (extended tags: linked blocks, external elements). Damaged
+files raise `FormatError`, unsupported features `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import fetch_ahead, open_blocks
+from virtualds.stores.scan_cache import open_blocks, prefetch_ranges
 from virtualds.stores.store import Range, StoreError
 from virtualds.urls import local_path, scheme_of
 
@@ -35,7 +35,7 @@ MAX_AXES = 32
 
 @dataclass(frozen=True)
 class PiecewiseArray:
-    """An array in pieces that references cannot express; each read joins and decodes the pieces.
+    """An array in pieces that cannot be chunks; each read fetches, joins and decodes the pieces.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class PiecewiseArray:
         return self.pipeline.decoded_dtype
 
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
+        """Return a selection: per axis an int, a slice, or a 1-D array of positions."""
         indexes = _select(np.broadcast_to(np.zeros((), self.dtype), self.shape), key)
         check_chunk(self.nbytes, indexes.nbytes, self.source.url)
         try:
@@ -79,7 +79,7 @@ class PiecewiseArray:
 
 
 def _select(values: npt.NDArray[Any], key: Sequence[Any]) -> npt.NDArray[Any]:
-    """Apply an orthogonal selection to an array."""
+    """Return an orthogonal selection of an array."""
     for axis in range(len(key) - 1, -1, -1):
         values = values[(slice(None),) * axis + (key[axis],)]
     return values
@@ -94,27 +94,27 @@ LABELS, UNITS, FORMATS, SCALES, RANGE, COORDINATE_SYSTEM = 704, 705, 706, 703, 7
 LINK, NUMERIC_GROUP, CALIBRATION, FILL = 710, 720, 731, 732
 VDATA, VDATA_VALUES, VGROUP = 1962, 1963, 1965
 """Tags of elements (section 9.2)."""
-LARGE = (DATA, COMPRESSED, CHUNK, LINKED, SCALES)
-"""Tags of elements that contain values, and are not read by a scan."""
-SMALL = 2**16
-"""The size in bytes of elements that are fetched in advance."""
-AT_ONCE = 256
-"""The number of elements that are fetched at once."""
+VALUE_TAGS = (DATA, COMPRESSED, CHUNK, LINKED, SCALES)
+"""Tags of elements with values, which are not read by a scan."""
+MAX_PREFETCHED_BYTES = 2**16
+"""Maximum size in bytes of elements that are prefetched."""
+PREFETCH_BATCH = 256
+"""Number of elements that are prefetched together."""
 EXTENDED = 2**14
-"""The bit of a tag that marks an extended element."""
-USERS = 2**15
-"""The bit of a tag that HDF does not define."""
-IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
+"""Bit of a tag that marks an extended element."""
+USER_DEFINED = 2**15
+"""Bit of tags that are not defined by HDF."""
+LINKED_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
 """Kinds of extended elements (section 10)."""
 ABSENT = 2**32 - 1
-"""The offset that marks an element that was never written."""
+"""Offset that marks an element that was never written."""
 MAX_OFFSET = 2**31 - 1
-"""The largest offset and length: the library treats larger numbers as negative."""
+"""Largest offset and length; the library treats larger numbers as negative."""
 DESCRIPTOR = struct.Struct(">HHII")
 BLOCK_HEADER = struct.Struct(">HI")
 
 Key = tuple[int, int]
-"""The tag and the reference number of an element."""
+"""Tag and the reference number of an element."""
 
 
 class Descriptor(NamedTuple):
@@ -146,19 +146,20 @@ class Elements:
         self._fetch_small()
 
     def _fetch_small(self) -> None:
-        """Fetch the small elements of a remote file, which a scan reads, with few requests."""
+        """Prefetch the small elements of a remote file, which a scan reads, with few requests."""
         small = sorted(
-            (located.offset, located.length)
-            for (tag, _), located in self.descriptors.items()
-            if (located.is_extended or tag not in LARGE) and 0 < located.length <= SMALL
+            (descriptor.offset, descriptor.length)
+            for (tag, _), descriptor in self.descriptors.items()
+            if (descriptor.is_extended or tag not in VALUE_TAGS)
+            and 0 < descriptor.length <= MAX_PREFETCHED_BYTES
         )
-        # the cache fetches nothing if too much is requested at once
-        for first in range(0, len(small), AT_ONCE):
-            fetch_ahead({self.source: small[first : first + AT_ONCE]})
+        # the cache fetches nothing if too many bytes are requested at once
+        for first in range(0, len(small), PREFETCH_BATCH):
+            prefetch_ranges({self.source: small[first : first + PREFETCH_BATCH]})
 
     def list_refs(self, tag: int) -> list[int]:
         """Return the reference numbers of all elements of a tag, sorted."""
-        return sorted(ref for found, ref in self.descriptors if found == tag)
+        return sorted(ref for other_tag, ref in self.descriptors if other_tag == tag)
 
     def find(self, key: Key) -> Descriptor | None:
         """Return the location of an element, or None if it does not exist or was never written."""
@@ -173,21 +174,21 @@ class Elements:
         return descriptor
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Return a range of bytes of the file."""
+        """Return the bytes of a range of the file."""
         return _read_exactly(self._read, offset, length)
 
     def read_raw(self, key: Key) -> bytes:
-        """Return the bytes of an element, or b"" if it is missing."""
-        located = self.find(key)
-        return b"" if located is None else self.read_range(located.offset, located.length)
+        """Return the bytes at the location of an element, or b"" if it is missing."""
+        descriptor = self.find(key)
+        return b"" if descriptor is None else self.read_range(descriptor.offset, descriptor.length)
 
     def read(self, key: Key) -> bytes:
-        """Return the bytes of an element that may be in linked blocks."""
-        located = self.find(key)
-        if located is None or not located.is_extended:
+        """Return the bytes of an element, which may be in linked blocks."""
+        descriptor = self.find(key)
+        if descriptor is None or not descriptor.is_extended:
             return self.read_raw(key)
         kind = self.find_kind(key)
-        if kind != IN_BLOCKS:
+        if kind != LINKED_BLOCKS:
             raise UnsupportedError(
                 f"element {key} is metadata in an extended form ({kind}), which is not read; "
                 f"read the file with pyhdf"
@@ -196,10 +197,10 @@ class Elements:
 
     def find_kind(self, key: Key) -> int:
         """Return the kind of an extended element, or 0 for a plain or missing element."""
-        located = self.find(key)
-        if located is None or not located.is_extended:
+        descriptor = self.find(key)
+        if descriptor is None or not descriptor.is_extended:
             return 0
-        return int(unpack(">H", self.read_range(located.offset, min(located.length, 2)))[0])
+        return int(unpack(">H", self.read_range(descriptor.offset, min(descriptor.length, 2)))[0])
 
     def list_blocks(self, key: Key) -> list[Range]:
         """Return the locations of the bytes of an element in linked blocks (section 10.3)."""
@@ -216,21 +217,21 @@ class Elements:
             table = self.read_raw((LINKED, ref))
             ref, *blocks = unpack(f">{1 + min(count, len(table) // 2 - 1)}H", table)
             for block in blocks:
-                located = self.find((LINKED, block))
+                descriptor = self.find((LINKED, block))
                 if remaining <= 0:
                     break
-                if located is None or not located.length:
+                if descriptor is None or not descriptor.length:
                     raise UnsupportedError(
                         f"element {key} has linked blocks that were never written, which are not "
                         f"read; read the variable with pyhdf"
                     )
-                ranges.append((located.offset, min(located.length, remaining)))
-                remaining -= located.length
+                ranges.append((descriptor.offset, min(descriptor.length, remaining)))
+                remaining -= descriptor.length
         return ranges
 
 
 def unpack(form: str, data: bytes) -> tuple[Any, ...]:
-    """Return the numbers at the beginning of bytes.
+    """Return the numbers at the start of bytes.
 
     Examples
     --------
@@ -255,7 +256,7 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
     if scheme_of(source.url) != "file":
         blocks = open_blocks(source)
         # read without a buffer, since elements are small and far from each other
-        yield Elements(_stop_at(blocks.size, blocks.read), source)
+        yield Elements(_clip_reads(blocks.size, blocks.read), source)
         return
     with open(local_path(source.url), "rb") as file:
 
@@ -263,11 +264,11 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
             file.seek(at)
             return file.read(count)
 
-        yield Elements(_stop_at(os.fstat(file.fileno()).st_size, read), source)
+        yield Elements(_clip_reads(os.fstat(file.fileno()).st_size, read), source)
 
 
-def _stop_at(size: int, read: Read) -> Read:
-    """Return a function that requests no bytes past the end of a file."""
+def _clip_reads(size: int, read: Read) -> Read:
+    """Return a function that does not request bytes past the end of the file."""
     return lambda at, count: read(at, max(min(count, size - at), 0))
 
 
@@ -283,7 +284,7 @@ def _read_exactly(read: Read, offset: int, length: int) -> bytes:
 
 
 def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
-    """Yield the keys and descriptors in the blocks of descriptors (section 2.2)."""
+    """Yield the keys and descriptors of all descriptor blocks (section 2.2)."""
     block_offset, seen, keys = len(MAGIC), set[int](), set[Key]()
     while block_offset:
         if block_offset in seen:
@@ -296,7 +297,7 @@ def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
         data = _read_exactly(read, begin, count * DESCRIPTOR.size)
         for tag, ref, offset, length in DESCRIPTOR.iter_unpack(data):
             if tag != NULL:
-                is_extended = bool(tag & EXTENDED and not tag & USERS)
+                is_extended = bool(tag & EXTENDED and not tag & USER_DEFINED)
                 key = (tag - EXTENDED * is_extended, ref)
                 if key in keys:
                     raise FormatError(
@@ -308,29 +309,29 @@ def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
 
 # ---------------------------------------------------------------------- tables
 
-TYPES = {
+DTYPES = {
     **{3: "u1", 4: "S1", 5: "f4", 6: "f8", 20: "i1", 21: "u1", 22: "i2", 23: "u2"},
     **{24: "i4", 25: "u4", 26: "i8", 27: "u8"},
 }
-"""Number types by their code (section 4.3)."""
-NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
-"""The bits of a number type that describe its storage, and the bits of its code."""
+"""Dtypes by the code of the number type (section 4.3)."""
+NATIVE_BIT, LITTLE_ENDIAN_BIT, CODE_MASK = 0x1000, 0x4000, 0xFFF
+"""Bits of a number type for its byte order, and the mask of its code."""
 
 
-VERSIONS = (2, 3, 4)
-"""Versions of Vgroups and Vdatas with the same fields; 4 has flags and attributes, too."""
-VERSIONS_OF_VDATAS = (3, 4)
-"""Versions of Vdatas whose number types have the same codes."""
-AFTER_VERSION = 3
-"""The number of bytes after the last version: two are unused, and one is an old mistake."""
+SUPPORTED_VERSIONS = (2, 3, 4)
+"""Supported versions of Vgroups; version 4 also has flags and attributes."""
+VDATA_VERSIONS = (3, 4)
+"""Supported versions of Vdatas; older ones have other codes of number types."""
+BYTES_AFTER_VERSION = 3
+"""Number of bytes after the version, at the end of a header; they are unused."""
 
 
 @dataclass(frozen=True)
 class Vgroup:
-    """A Vgroup: its name, its class and its members."""
+    """A Vgroup: name, class and members."""
 
     name: str
-    kind: str
+    class_name: str
     members: tuple[Key, ...]
 
 
@@ -338,7 +339,7 @@ class Vdata(NamedTuple):
     """The header of a Vdata: the layout of its records, and types and orders of its fields."""
 
     name: str
-    kind: str
+    class_name: str
     interlace: int
     records: int
     size: int
@@ -347,18 +348,18 @@ class Vdata(NamedTuple):
 
 
 def find_dtype(code: int, order: str = ">") -> np.dtype[Any]:
-    """Return the dtype of a code of number types.
+    """Return the dtype for the code of a number type.
 
     Examples
     --------
     >>> find_dtype(22)
     dtype('>i2')
     """
-    if code not in TYPES:
+    if code not in DTYPES:
         raise UnsupportedError(
             f"number type {code} has no numpy dtype; leave the variable out with drop_variables"
         )
-    return np.dtype(TYPES[code]).newbyteorder(order)  # type: ignore[arg-type]
+    return np.dtype(DTYPES[code]).newbyteorder(order)  # type: ignore[arg-type]
 
 
 def read_vgroup(elements: Elements, ref: int) -> Vgroup:
@@ -367,14 +368,14 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
     name, tail = _parse_text(data[2 + 4 * count :])
-    kind, _ = _parse_text(tail)
-    # flags and a list of attributes may precede the version, which is found from the end
-    _check_version(f"Vgroup {name!r}", _read_last_version(data), VERSIONS)
-    return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
+    class_name, _ = _parse_text(tail)
+    # read the version from the end, since flags and attributes may precede it
+    _check_version(f"Vgroup {name!r}", _read_last_version(data), SUPPORTED_VERSIONS)
+    return Vgroup(name, class_name, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
-def read_members(elements: Elements, key: Key) -> dict[int, int]:
-    """Return the members of a numeric data group: reference numbers by tag (section 9.3.5)."""
+def read_numeric_group(elements: Elements, key: Key) -> dict[int, int]:
+    """Return the members of a numeric data group, as reference numbers by tag (section 9.3.5)."""
     data = elements.read(key)
     numbers = unpack(f">{len(data) // 4 * 2}H", data)
     return dict(zip(numbers[::2], numbers[1::2], strict=True))
@@ -389,7 +390,7 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     for _ in range(fields):
         _, tail = _parse_text(tail)
     name, tail = _parse_text(tail)
-    kind, tail = _parse_text(tail)
+    class_name, tail = _parse_text(tail)
     _, _, version = unpack(">HHH", tail)
     # the library uses the last version, and returns unrelated memory if it is unsupported
     if (last := _read_last_version(data)) != version:
@@ -397,19 +398,19 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
             f"Vdata {name!r} is of version {version}, and of version {last} at its end; the file "
             f"is damaged, fetch it again"
         )
-    _check_version(f"Vdata {name!r}", version, VERSIONS_OF_VDATAS)
-    return Vdata(name, kind, interlace, count, size, columns[:fields], columns[3 * fields :])
+    _check_version(f"Vdata {name!r}", version, VDATA_VERSIONS)
+    return Vdata(name, class_name, interlace, count, size, columns[:fields], columns[3 * fields :])
 
 
 def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
     """Return the values of a Vdata of one field."""
-    if len(vdata.types) != 1 or vdata.types[0] & NATIVE:
+    if len(vdata.types) != 1 or vdata.types[0] & NATIVE_BIT:
         raise UnsupportedError(
             f"Vdata {vdata.name!r} has {len(vdata.types)} fields, or numbers of another machine; "
             f"read it with pyhdf"
         )
-    [kind], [order] = vdata.types, vdata.orders
-    dtype = find_dtype(kind & CODE, "<" if kind & LITTLE else ">")
+    [number_type], [order] = vdata.types, vdata.orders
+    dtype = find_dtype(number_type & CODE_MASK, "<" if number_type & LITTLE_ENDIAN_BIT else ">")
     data = elements.read((VDATA_VALUES, ref))
     size = vdata.records * order * dtype.itemsize
     if len(data) < size:
@@ -421,7 +422,7 @@ def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
 
 
 def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the records of a Vdata of several fields, fully interlaced, as a compound dtype."""
+    """Return the records of a fully interlaced Vdata, as an array of a structured dtype."""
     data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
     nbytes = table.records * dtype.itemsize
     if table.interlace or table.size != dtype.itemsize or len(data) < nbytes:
@@ -433,26 +434,26 @@ def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDAr
 
 
 def _read_last_version(data: bytes) -> int:
-    """Return the version at the end of the header of a Vgroup or Vdata."""
-    (version,) = unpack(">H", data[-AFTER_VERSION - 2 :])
+    """Return the version at the end of the data of a Vgroup or Vdata."""
+    (version,) = unpack(">H", data[-BYTES_AFTER_VERSION - 2 :])
     return int(version)
 
 
-def _check_version(what: str, version: int, versions: tuple[int, ...]) -> None:
-    """Raise an error for an unsupported layout."""
+def _check_version(name: str, version: int, versions: tuple[int, ...]) -> None:
+    """Raise `FormatError` for an unsupported version."""
     if version not in versions:
-        raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
+        raise FormatError(f"{name} is of version {version}; the file is damaged, fetch it again")
 
 
 def _parse_text(data: bytes) -> tuple[str, bytes]:
-    """Return a string that follows its length, and the bytes after the string."""
+    """Return a string that is preceded by its length, and the bytes after it."""
     (length,) = unpack(">H", data)
     (text,) = unpack(f">{length}s", data[2:])
     return decode_text(text), data[2 + length :]
 
 
 def decode_text(data: bytes) -> str:
-    """Return a string up to its first NUL; if it is not UTF-8, it is Latin-1.
+    """Decode a string up to its first NUL as UTF-8, or as Latin-1 if it is not UTF-8.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""HDF5 and netCDF4 files.
+"""Parser of HDF5 and netCDF4 files.
 
-Their metadata is parsed from bytes; if it has an unknown form, the HDF5 library reads it
+Metadata is parsed from bytes; if it has an unknown form, the HDF5 library reads it
 (`objects.HDF5Files`).
 """
 
@@ -30,7 +30,7 @@ from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import keep_scan
+from virtualds.stores.scan_cache import ensure_scan
 
 
 def detect(head: bytes) -> bool:
@@ -47,7 +47,7 @@ def read(
     below: bool = False,
     defers: bool = False,
 ) -> ManifestGroup:
-    """Read the structure of one group of a file; unreadable variables are added to its `problems`.
+    """Read the structure of one group of a file; unreadable variables are in `problems`.
 
     Parameters
     ----------
@@ -58,16 +58,16 @@ def read(
     skip : iterable of str
         Names of variables to leave out.
     below : bool
-        Whether groups below it are read, too; otherwise they are empty.
+        Whether to read its subgroups; otherwise they are empty.
     defers : bool
-        Whether large chunk indexes are consulted when values are read, instead of read now.
+        Whether to read large chunk indexes only when values are read.
 
     Raises
     ------
     FormatError
         The file is damaged or truncated.
     UnsupportedError
-        Its metadata has a form that neither virtualds nor h5py can read.
+        Neither virtualds nor h5py can read its metadata.
     FileNotFoundError
         There is no such group.
     """
@@ -79,7 +79,7 @@ def read(
         with HDF5Files(source, defers=defers, by_library=by_library) as files:
             return read_groups(files, skipped, group or "", below=below).group
 
-    with keep_scan(source):
+    with ensure_scan(source):
         reason = "set_options(hdf5='library')"
         if get_options().hdf5 == "auto":
             try:
@@ -101,7 +101,7 @@ def read(
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
     """Return the reason of an error without the file name, so that equal reasons are grouped."""
-    reason, _, _what_to_do = f"{error}".partition("; ")
+    reason = f"{error}".partition("; ")[0]
     return reason.rpartition(f"{without_secrets(source.url)}: ")[2]
 
 
@@ -109,19 +109,19 @@ def _describe(error: VirtualdsError, source: SourceFile) -> str:
 
 
 def _check_half_precision(path: str) -> None:
-    """Raise an error for a file that makes the netCDF library crash the process."""
+    """Raise an error for a file with half-precision floats, on which netCDF-C crashes."""
     import h5py
 
-    halves: list[str] = []
+    names: list[str] = []
 
-    def look(name: str, item: Any) -> None:
+    def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and item.dtype == np.float16:
-            halves.append(name)
+            names.append(name)
 
     with h5py.File(path) as file:
-        file.visititems(look)
-    if halves:
-        raise NativeReadError(f"it does not survive numbers of half precision ({halves[0]})")
+        file.visititems(visit)
+    if names:
+        raise NativeReadError(f"it does not survive numbers of half precision ({names[0]})")
 
 
 def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
@@ -129,10 +129,10 @@ def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
 
     file = closing.enter_context(h5py.File(target()))
 
-    def dataset_of(request: NativeRegion) -> Any:
+    def get_dataset(request: NativeRegion) -> Any:
         return file[f"{request.group}/{request.variable}"]
 
-    return make_stored_reader(dataset_of)
+    return make_stored_reader(get_dataset)
 
 
 PARSER = Parser(

@@ -1,6 +1,6 @@
 """Reads HDF5 files of the same structure together: the lengths and chunks of their variables.
 
-`file_structure` defines what is structure, and which files match.
+`file_structure` defines the structure of a file, and which files match it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ from virtualds.parsers.hdf5.structure.object_header import (
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
 
-MAX_MISSING = 10**4
-"""Maximum number of chunks of a file that may all be missing."""
+MAX_MISSING_CHUNKS = 10**4
+"""Maximum number of missing chunks of a file, regardless of its other chunks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +73,16 @@ class StoredColumns:
     Parameters
     ----------
     chunks : int array, shape (files, axes)
-        Elements of a chunk along each axis.
+        The chunk shape.
     shape : int array, shape (files, axes)
     owner : int array, shape (rows,)
         The index of the file of each chunk, in ascending order.
     position : int array, shape (axes, rows)
-        Where each chunk begins in its file, in elements.
+        The first element of each chunk, per axis.
     address, length : int array, shape (rows,)
         The byte range of each chunk.
     inline : tuple of bytes
-        The elements of each file, if they are in the metadata.
+        The bytes of the values in each file, if they are in the metadata.
     """
 
     chunks: Ints
@@ -95,15 +95,15 @@ class StoredColumns:
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the files whose grids are small enough for a table of all chunks."""
-        # in floats, which do not overflow
+        # floats do not overflow
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
         small: npt.NDArray[np.bool_]
-        small = chunks <= np.maximum(MAX_MISSING, CHUNKS_PER_REFERENCE * references)
+        small = chunks <= np.maximum(MAX_MISSING_CHUNKS, CHUNKS_PER_REFERENCE * references)
         return small
 
     def take(self, indexes: Ints) -> StoredColumns:
-        """Return the chunks of some files, in the given order."""
+        """Return the chunks of files, in the order of ``indexes``."""
         if len(indexes) == len(self.shape) and (indexes == np.arange(len(indexes))).all():
             return self
         rank = np.full(len(self.shape), -1)
@@ -124,7 +124,7 @@ class StoredColumns:
     def get_values(
         self, heads: npt.NDArray[np.uint8], dtype: np.dtype[Any]
     ) -> list[npt.NDArray[Any]] | None:
-        """Return the values in each file if they are uncompressed in prefetched bytes.
+        """Return the values in each file if they are uncompressed and within prefetched bytes.
 
         Parameters
         ----------
@@ -136,12 +136,12 @@ class StoredColumns:
         Returns
         -------
         list of numpy.ndarray or None
-            None if any must be read: it is elsewhere, or in several chunks.
+            None if any values are elsewhere, or in several chunks.
         """
         count, rank = self.shape.shape
-        alone = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
+        is_single_chunk = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
         is_contiguous = rank == 1 or bool((self.shape == self.chunks).all())
-        if self.inline or not alone or not is_contiguous:
+        if self.inline or not is_single_chunk or not is_contiguous:
             return None
         nbytes = self.shape.prod(axis=1) * dtype.itemsize
         if (self.address + nbytes > heads.shape[1]).any() or (nbytes > self.length).any():
@@ -149,7 +149,10 @@ class StoredColumns:
         locations = zip(
             heads, self.address.tolist(), nbytes.tolist(), self.shape.tolist(), strict=True
         )
-        return [head[at : at + n].view(dtype).reshape(shape) for head, at, n, shape in locations]
+        return [
+            head[start : start + n].view(dtype).reshape(shape)
+            for head, start, n, shape in locations
+        ]
 
     def stack(self, sources: Sequence[SourceFile], first: ManifestArray) -> ManifestArray:
         """Return the variable of all files along a new first axis."""
@@ -189,12 +192,12 @@ class StoredColumns:
         counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
         axes = [self._build_axis(other) for other in range(self.shape.shape[1])]
-        axes[axis] = _join_divisions(lengths, chunk, counts)
+        axes[axis] = _join_chunk_axes(lengths, chunk, counts)
         grid = tuple(chunk_axis.nchunks for chunk_axis in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
-            at = self.position[other] // self.chunks[self.owner, other]
-            flat += (at + starts[self.owner] if other == axis else at) * stride
+            index = self.position[other] // self.chunks[self.owner, other]
+            flat += (index + starts[self.owner] if other == axis else index) * stride
         manifest = self._build_manifest(sources, grid, flat)
         fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.from_fragment(fragment, first.pipelines[0], first.name)
@@ -206,10 +209,10 @@ class StoredColumns:
     def _build_manifest(
         self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints
     ) -> ChunkManifest:
-        is_whole = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
+        is_complete = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
 
-        def spread(values: Ints, default: int) -> Ints:
-            if is_whole:
+        def scatter(values: Ints, default: int) -> Ints:
+            if is_complete:
                 return values.reshape(grid)
             column = np.full(prod(grid), default, np.int64)
             column[flat] = values
@@ -219,21 +222,21 @@ class StoredColumns:
             codes = np.full_like(self.owner, INLINE)
             return ChunkManifest.build(
                 grid,
-                file=spread(codes, MISSING),
-                offset=spread(self.owner, 0),
-                length=spread(self.length, 0),
+                file=scatter(codes, MISSING),
+                offset=scatter(self.owner, 0),
+                length=scatter(self.length, 0),
                 inline=self.inline,
             )
         return ChunkManifest.build(
             grid,
             files=sources,
-            file=spread(self.owner, MISSING),
-            offset=spread(self.address, 0),
-            length=spread(self.length, 0),
+            file=scatter(self.owner, MISSING),
+            offset=scatter(self.address, 0),
+            length=scatter(self.length, 0),
         )
 
 
-def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
+def _join_chunk_axes(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
     """Return the concatenated chunk axis of several files."""
     encoded = np.repeat(chunk, counts)
     visible = encoded.copy()
@@ -244,88 +247,92 @@ def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
 
 
 UNLIMITED_AXIS = -1
-"""The maximum length of an unlimited axis, in a column."""
+"""Value for the maximum length of an unlimited axis."""
 MAX_ELEMENTS = 2**40
-"""Maximum number of elements of a variable of a file that is read together with others."""
+"""Maximum number of elements of a variable in a file that is read together with others."""
 
 
-class FoundColumns(NamedTuple):
-    """The columns that were read from files that may match a structure.
+class MatchedColumns(NamedTuple):
+    """The chunks of files that may match a structure.
 
     Parameters
     ----------
-    sound : bool array, shape (files,)
-        Which files match in all respects.
+    matches : bool array, shape (files,)
+        Whether each file matches completely.
     lengths : dict of Dimension to int array
     columns : dict of Variable to StoredColumns
         The chunks of each variable; files that do not match have no chunks.
     """
 
-    sound: Bools
+    matches: Bools
     lengths: dict[Dimension, Ints]
     columns: dict[Variable, StoredColumns]
 
 
-def read_columns(structure: FileStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
-    """Read the positions of the chunks of all variables, or return None if no file matches.
+def read_columns(structure: FileStructure, match: Match, files: ManyFiles) -> MatchedColumns | None:
+    """Return the locations of the chunks of all variables, or None if no file matches.
 
     A file whose chunks cannot be read does not match.
     """
-    if not match.sound.any():
-        # blocks of files that do not match were not read
+    if not match.matches.any():
+        # the blocks of files that do not match have not been read
         return None
     reader = _ColumnReader(structure, match, files)
-    while reader.sound.any():
+    while reader.matches.any():
         try:
             columns = reader.read()
         except RowsError as error:
-            # each time there are fewer files left
-            reader.sound[list(error.files)] = False
+            # terminates, since the number of files decreases each time
+            reader.matches[list(error.files)] = False
             continue
         for stored in columns.values():
-            reader.sound &= stored.have_small_grids()
-        return FoundColumns(reader.sound, reader.lengths, columns) if reader.sound.any() else None
+            reader.matches &= stored.have_small_grids()
+        return (
+            MatchedColumns(reader.matches, reader.lengths, columns)
+            if reader.matches.any()
+            else None
+        )
     return None
 
 
 class _ColumnReader:
-    """Reads the slots of a structure in many files, and excludes files from `sound` if necessary.
+    """Reads the slots of a structure in many files; sets ``matches`` to False for others.
 
     Attributes
     ----------
-    sound : bool array, shape (files,)
+    matches : bool array, shape (files,)
     shapes : dict of Variable to int array, shape (files, axes)
     lengths : dict of Dimension to int array
     """
 
     def __init__(self, structure: FileStructure, match: Match, files: ManyFiles) -> None:
-        self._known, self._match, self._files = structure, match, files
+        self._structure, self._match, self._files = structure, match, files
         self._slots = structure.blueprint.notes.slots
-        self.sound = match.sound.copy()
+        self.matches = match.matches.copy()
         self.shapes = {name: self._read_shape(v) for name, v in structure.variables.items()}
         self.lengths = self._read_lengths()
         for shape in self.shapes.values():
-            self.sound &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
+            self.matches &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
 
     def _get_column(self, *key: object) -> Ints:
         return read_uints(self._match.get_column(self._slots[key]))
 
     def _stack(self, columns: list[Ints]) -> Ints:
-        return np.stack(columns, axis=1) if columns else np.zeros((len(self.sound), 0), np.int64)
+        return np.stack(columns, axis=1) if columns else np.zeros((len(self.matches), 0), np.int64)
 
     def _read_shape(self, variable: VariableStructure) -> Ints:
         axes = range(len(variable.facts.space.limits))
         columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
-        return self._stack(columns + [np.full(len(self.sound), n) for n in variable.within])
+        return self._stack(columns + [np.full(len(self.matches), n) for n in variable.within])
 
     def _read_lengths(self) -> dict[Dimension, Ints]:
         """Return the length of each dimension; inconsistent files do not match."""
         lengths: dict[Dimension, Ints] = {}
-        for (owner, axis), dimension in self._known.axes.items():
+        for (owner, axis), dimension in self._structure.axes.items():
             column = self._get_column(owner, LENGTH, axis)
-            self.sound &= (column >= 0) & (column == lengths.setdefault(dimension, column))
+            self.matches &= (column >= 0) & (column == lengths.setdefault(dimension, column))
             if (owner, LIMIT, axis) in self._slots:
-                self.sound &= column <= self._get_column(owner, LIMIT, axis)
+                self.matches &= column <= self._get_column(owner, LIMIT, axis)
         return lengths
 
     def read(self) -> dict[Variable, StoredColumns]:
@@ -337,9 +344,9 @@ class _ColumnReader:
             Some files are damaged.
         """
         columns: dict[Variable, StoredColumns] = {}
-        by_form: dict[IndexLayout, list[tuple[Variable, Ints]]] = {}
+        by_layout: dict[IndexLayout, list[tuple[Variable, Ints]]] = {}
         chunks: dict[Variable, Ints] = {}
-        for name, variable in self._known.variables.items():
+        for name, variable in self._structure.variables.items():
             kind = variable.facts.layout.kind
             if kind == LayoutClass.COMPACT:
                 columns[name] = self._read_compact(variable, self.shapes[name])
@@ -348,14 +355,14 @@ class _ColumnReader:
             else:
                 chunks[name] = self._read_chunk_lengths(variable)
         for name in chunks:
-            for index_layout, files in self._split_by_form(name, chunks[name]):
-                by_form.setdefault(index_layout, []).append((name, files))
+            for index_layout, files in self._split_by_layout(name, chunks[name]):
+                by_layout.setdefault(index_layout, []).append((name, files))
         parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunks}
-        for index_layout, members in by_form.items():
+        for index_layout, members in by_layout.items():
             for name, part in self._read_indexes(index_layout, members, chunks):
                 parts[name].append(part)
         return columns | {
-            name: _merge(parts_of_variable)
+            name: _merge_files(parts_of_variable)
             for name, parts_of_variable in parts.items()
             if parts_of_variable
         }
@@ -364,7 +371,7 @@ class _ColumnReader:
         """Return the chunk lengths in all files, which are arbitrary in files that do not match."""
         axes = range(len(variable.facts.layout.dims) - 1)
         chunks = self._stack([self._get_column(variable.owner, CHUNK_LENGTH, n) for n in axes])
-        self.sound &= (chunks > 0).all(axis=1)
+        self.matches &= (chunks > 0).all(axis=1)
         return np.maximum(chunks, 1)
 
     def _read_limits(self, variable: VariableStructure, shape: Ints) -> Ints:
@@ -378,33 +385,33 @@ class _ColumnReader:
                 columns.append(none if limit is None else shape[:, axis])
         return self._stack(columns)
 
-    def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
-        """Group files by the layout of their indexes: chunk lengths, and limits of axes."""
-        variable = self._known.variables[name]
-        files, index_layout = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
-        limits = self._read_limits(variable, self.shapes[name])
-        rows = np.concatenate([chunks, limits], axis=1)[files]
+    def _split_by_layout(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
+        """Yield the layouts of indexes (chunk shape, limits of axes), each with its files."""
+        variable = self._structure.variables[name]
+        files, index_layout = np.flatnonzero(self.matches), IndexLayout.from_facts(variable.facts)
+        limit_columns = self._read_limits(variable, self.shapes[name])
+        rows = np.concatenate([chunks, limit_columns], axis=1)[files]
         if (rows == rows[:1]).all():
-            kinds, group = rows[:1], np.zeros(len(files), np.int64)
+            layouts, group = rows[:1], np.zeros(len(files), np.int64)
         else:
-            kinds, group = np.unique(rows, axis=0, return_inverse=True)
+            layouts, group = np.unique(rows, axis=0, return_inverse=True)
         rank = chunks.shape[1]
-        for number, kind in enumerate(kinds.tolist()):
-            most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
+        for number, row in enumerate(layouts.tolist()):
+            limits = tuple(None if n == UNLIMITED_AXIS else n for n in row[rank:])
             selected = files[group.ravel() == number]
-            yield replace(index_layout, chunks=tuple(kind[:rank]), limits=most), selected
+            yield replace(index_layout, chunks=tuple(row[:rank]), limits=limits), selected
 
     def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
         rank = len(variable.facts.space.limits)
-        return np.where(self.sound, shape[:, :rank].prod(axis=1) * variable.itemsize, 0)
+        return np.where(self.matches, shape[:, :rank].prod(axis=1) * variable.itemsize, 0)
 
     def _read_compact(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
         slot, nbytes = self._slots[variable.owner, DATA], self._count_bytes(variable, shape)
-        self.sound &= nbytes <= slot.length
+        self.matches &= nbytes <= slot.length
         lengths = np.minimum(nbytes, slot.length).tolist()
         parts = zip(self._match.get_column(slot), lengths, strict=True)
         inline = tuple(row[:n].tobytes() for row, n in parts)
-        return _as_one_chunk(shape, nbytes > 0, np.arange(len(shape)), nbytes, inline)
+        return _make_single_chunks(shape, nbytes > 0, np.arange(len(shape)), nbytes, inline)
 
     def _read_contiguous(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
         address, nbytes = (
@@ -413,9 +420,9 @@ class _ColumnReader:
         )
         is_stored = is_defined(address, self._files.offset_size)
         if (variable.owner, SIZE) in self._slots:
-            self.sound &= ~is_stored | (self._get_column(variable.owner, SIZE) >= nbytes)
-        self.sound &= ~is_stored | ((address >= 0) & (address <= self._files.ends - nbytes))
-        return _as_one_chunk(shape, is_stored & (nbytes > 0), address, nbytes)
+            self.matches &= ~is_stored | (self._get_column(variable.owner, SIZE) >= nbytes)
+        self.matches &= ~is_stored | ((address >= 0) & (address <= self._files.ends - nbytes))
+        return _make_single_chunks(shape, is_stored & (nbytes > 0), address, nbytes)
 
     def _read_indexes(
         self,
@@ -425,7 +432,7 @@ class _ColumnReader:
     ) -> Iterator[tuple[Variable, StoredColumns]]:
         """Read the indexes of one layout, for each variable and file with such an index."""
         rank = len(index_layout.chunks)
-        indexed = [(name, self._known.variables[name], selected) for name, selected in members]
+        indexed = [(name, self._structure.variables[name], selected) for name, selected in members]
         root = [self._get_column(v.owner, ADDRESS)[selected] for _, v, selected in indexed]
         shape = [self.shapes[name][selected, :rank] for name, _, selected in indexed]
         single = [self._read_single(v, index_layout)[:, selected] for _, v, selected in indexed]
@@ -433,7 +440,7 @@ class _ColumnReader:
         length, mask = np.concatenate(single, axis=1)
         roots, shapes = np.concatenate(root), np.concatenate(shape)
         index_chunks = read_indexes(self._files, index_layout, file, roots, shapes, length, mask)
-        self.sound[file[index_chunks.owner[index_chunks.mask != 0]]] = False
+        self.matches[file[index_chunks.owner[index_chunks.mask != 0]]] = False
         ends = np.cumsum([len(selected) for _, selected in members])
         stops = np.searchsorted(index_chunks.owner, ends).tolist()
         for (name, variable, selected), begin, stop in zip(
@@ -443,7 +450,7 @@ class _ColumnReader:
                 is_aligned = (
                     self.shapes[name][selected, :rank] % np.array(index_layout.chunks) == 0
                 ).all(axis=1)
-                self.sound[selected[~is_aligned]] = False
+                self.matches[selected[~is_aligned]] = False
             yield (
                 name,
                 _select_chunks(
@@ -457,16 +464,16 @@ class _ColumnReader:
             )
 
     def _read_single(self, variable: VariableStructure, index_layout: IndexLayout) -> Ints:
-        """Return bytes and filter mask of single chunks."""
-        count = len(self.sound)
+        """Return the lengths and filter masks of single chunks."""
+        count = len(self.matches)
         if not variable.facts.layout.flags & FILTERED_SINGLE:
             return np.stack([np.full(count, index_layout.nbytes), np.zeros(count, np.int64)])
         raw = self._match.get_column(self._slots[variable.owner, CHUNK])
         return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])
 
 
-def _merge(parts: list[StoredColumns]) -> StoredColumns:
-    """Merge parts, each of which has the chunks of some files."""
+def _merge_files(parts: list[StoredColumns]) -> StoredColumns:
+    """Return the chunks of all files from parts with the chunks of some files each."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.owner for part in parts]), kind="stable")
@@ -477,7 +484,7 @@ def _merge(parts: list[StoredColumns]) -> StoredColumns:
     return StoredColumns(parts[0].chunks, parts[0].shape, owner, position, address, length)
 
 
-def _as_one_chunk(
+def _make_single_chunks(
     shape: Ints, is_stored: Bools, address: Ints, length: Ints, inline: tuple[bytes, ...] = ()
 ) -> StoredColumns:
     owner = np.flatnonzero(is_stored)
@@ -487,33 +494,33 @@ def _as_one_chunk(
 
 
 def _select_chunks(
-    found: ChunkRows,
+    index_chunks: ChunkRows,
     rows: slice,
     file: Ints,
     variable: VariableStructure,
     shape: Ints,
     chunks: Ints,
 ) -> StoredColumns:
-    """Return the chunks of one variable; axes within elements are never divided."""
-    owner = file[found.owner[rows]]
+    """Return the chunks of one variable; axes within elements are not chunked."""
+    owner = file[index_chunks.owner[rows]]
     within = np.zeros((len(variable.within), len(owner)), np.int64)
     axes = np.broadcast_to(np.array(variable.within, np.int64), (len(shape), len(variable.within)))
     return StoredColumns(
         np.concatenate([chunks, axes], axis=1),
         shape,
         owner,
-        np.concatenate([found.position[:, rows], within]),
-        found.address[rows],
-        found.length[rows],
+        np.concatenate([index_chunks.position[:, rows], within]),
+        index_chunks.address[rows],
+        index_chunks.length[rows],
     )
 
 
 # ---------------------------------------------------------------------- reading together
 
-MAX_TRIES = 4
-"""The number of structures that may match too few files before each file is read alone."""
-MAX_KNOWN = 16
-"""Maximum number of structures that are kept: an archive has one for each of its eras."""
+MAX_FAILED_STRUCTURES = 4
+"""Maximum number of structures that match too few files, before files are read separately."""
+MAX_CACHED_STRUCTURES = 16
+"""Maximum number of cached structures; an archive may have several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -522,8 +529,8 @@ class HDF5FileBatch:
 
     Parameters
     ----------
-    known : ManifestGroup
-        The group of the file from which the structure is known.
+    first_group : ManifestGroup
+        The group of the file from which the structure was read.
     numbers : sequence of int
     sources : sequence of SourceFile
     lengths : mapping of str to int array
@@ -531,10 +538,10 @@ class HDF5FileBatch:
     attributes : mapping of (str, str) to sequence
     heads : uint8 array, shape (files, bytes)
     below : mapping of str to HDF5FileBatch
-        The groups below, by path, if they are requested.
+        The subgroups by path, if requested.
     """
 
-    known: ManifestGroup
+    first_group: ManifestGroup
     numbers: Sequence[int]
     sources: Sequence[SourceFile]
     lengths: Mapping[str, Ints]
@@ -545,7 +552,7 @@ class HDF5FileBatch:
 
     @cached_property
     def group(self) -> ManifestGroup:
-        """The group as in the first of the files."""
+        """The group in the first file."""
         first = self.take(np.zeros(1, np.int64))
         variables = {
             name: replace(
@@ -557,10 +564,10 @@ class HDF5FileBatch:
                     **{k: v[0] for k, v in first._iterate_encodings(name)},
                 },
             )
-            for name, variable in self.known.variables.items()
+            for name, variable in self.first_group.variables.items()
         }
-        attributes = select_for_file("", self.attributes, 0, self.known.attributes)
-        return replace(self.known, variables=variables, attributes=attributes, way=TOGETHER)
+        attributes = select_for_file("", self.attributes, 0, self.first_group.attributes)
+        return replace(self.first_group, variables=variables, attributes=attributes, way=TOGETHER)
 
     @cached_property
     def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:
@@ -574,7 +581,7 @@ class HDF5FileBatch:
 
     def _iterate_encodings(self, name: str) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield the encoding entries of a variable that differ between files."""
-        variable, columns = self.known.variables[name], self.columns[name]
+        variable, columns = self.first_group.variables[name], self.columns[name]
         yield "source", self._paths
         shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
         yield "original_shape", shape
@@ -589,10 +596,10 @@ class HDF5FileBatch:
         return _Paths(self.sources)
 
     def take(self, indexes: Ints) -> HDF5FileBatch:
-        """Return some of the files, in the given order."""
+        """Return files in the order of ``indexes``."""
         order = indexes.tolist()
         return HDF5FileBatch(
-            self.known,
+            self.first_group,
             [self.numbers[n] for n in order],
             [self.sources[n] for n in order],
             {dim: values[indexes] for dim, values in self.lengths.items()},
@@ -611,7 +618,7 @@ class HDF5FileBatch:
 
     def join(self, name: str, dim: str) -> ManifestArray:
         """Return a variable of all files concatenated along a dimension."""
-        axis = self.known.variables[name].dims.index(dim)
+        axis = self.first_group.variables[name].dims.index(dim)
         return self.columns[name].join(self.sources, axis, self._get_array(name))
 
     def stack(self, name: str) -> ManifestArray:
@@ -619,7 +626,7 @@ class HDF5FileBatch:
         return self.columns[name].stack(self.sources, self._get_array(name))
 
     def _get_array(self, name: str) -> ManifestArray:
-        data = self.known.variables[name].data
+        data = self.first_group.variables[name].data
         if not isinstance(data, ManifestArray):
             raise TypeError(f"{name!r} is not a virtual array")
         return data
@@ -652,25 +659,25 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 
 
 @dataclass
-class _Structures:
-    """The most recently used structures, by the scope that was read."""
+class _StructureCache:
+    """A cache of the most recently used structures, by the scope of reading."""
 
     kept: list[tuple[ReadScope, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def list(self, part: ReadScope) -> list[FileStructure]:
-        """Return the structures, the latest first."""
+    def list(self, scope: ReadScope) -> list[FileStructure]:
+        """Return the structures, the most recently used first."""
         with self.lock:
-            return [structure for other, structure in self.kept if other == part]
+            return [structure for other, structure in self.kept if other == scope]
 
-    def use(self, part: ReadScope, structure: FileStructure) -> None:
-        """Make a structure the latest one."""
+    def use(self, scope: ReadScope, structure: FileStructure) -> None:
+        """Mark a structure as the most recently used."""
         with self.lock:
             others = [pair for pair in self.kept if pair[1] is not structure]
-            self.kept = [(part, structure), *others][:MAX_KNOWN]
+            self.kept = [(scope, structure), *others][:MAX_CACHED_STRUCTURES]
 
 
-STRUCTURES = _Structures()
+STRUCTURES = _StructureCache()
 
 
 @contextmanager
@@ -686,14 +693,14 @@ def read_together(
     if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < MIN_FILES:
         yield ()
         return
-    part = ReadScope((group or "").strip("/"), frozenset(skip), below)
+    scope = ReadScope((group or "").strip("/"), frozenset(skip), below)
 
-    def is_alike(first: ManyFiles) -> bool:
-        every = np.arange(len(first.readers))
-        return bool(_BatchReader(first, every, part, must_be_equal).read())
+    def may_match(first: ManyFiles) -> bool:
+        numbers = np.arange(len(first.readers))
+        return bool(_BatchReader(first, numbers, scope, must_be_equal).read())
 
-    with open_many(urls, options, is_alike) as (files, numbers):
-        yield _BatchReader(files, numbers, part, must_be_equal).read()
+    with open_many(urls, options, may_match) as (files, numbers):
+        yield _BatchReader(files, numbers, scope, must_be_equal).read()
 
 
 class _BatchReader:
@@ -703,34 +710,34 @@ class _BatchReader:
         self,
         files: ManyFiles,
         numbers: Ints,
-        part: ReadScope,
+        scope: ReadScope,
         must_be_equal: MustBeEqual,
     ) -> None:
         self.files, self.numbers = files, numbers
-        self.part, self.must_be_equal = part, must_be_equal
-        self.found: list[HDF5FileBatch] = []
+        self.scope, self.must_be_equal = scope, must_be_equal
+        self.batches: list[HDF5FileBatch] = []
 
     def read(self) -> list[HDF5FileBatch]:
         """Return the files of each structure."""
         remaining = np.arange(len(self.files.readers))
-        for structure in STRUCTURES.list(self.part):
+        for structure in STRUCTURES.list(self.scope):
             remaining = self._add_matching(structure, remaining)
         tries = 0
-        while len(remaining) >= MIN_FILES and tries < MAX_TRIES:
+        while len(remaining) >= MIN_FILES and tries < MAX_FAILED_STRUCTURES:
             reader = self.files.readers[remaining[0]]
-            with reader.hold():
-                new_structure = read_structure(reader.source, self.part)
+            with reader.activate_scan():
+                new_structure = read_structure(reader.source, self.scope)
             if new_structure is None:
                 remaining, tries = remaining[1:], tries + 1
                 continue
             unmatched = self._add_matching(new_structure, remaining)
             tries += len(remaining) - len(unmatched) < MIN_FILES
-            # the first file matches its own structure, unless it has changed meanwhile
+            # the first file matches its structure, unless it has changed in the meantime
             remaining = unmatched if len(unmatched) < len(remaining) else remaining[1:]
-        return self.found
+        return self.batches
 
     def _add_matching(self, structure: FileStructure, files_to_match: Ints) -> Ints:
-        """Add the files with a structure; return the files without it."""
+        """Add the files that match a structure; return the other files."""
         if len(files_to_match) < MIN_FILES:
             return files_to_match
         files = self.files.select(files_to_match)
@@ -741,26 +748,28 @@ class _BatchReader:
         read_result = read_columns(structure, match, files)
         if read_result is None:
             return files_to_match
-        STRUCTURES.use(self.part, structure)
-        fits = np.flatnonzero(read_result.sound & structure.find_equal(match, self.must_be_equal))
+        STRUCTURES.use(self.scope, structure)
+        matching = np.flatnonzero(
+            read_result.matches & structure.find_equal(match, self.must_be_equal)
+        )
         attributes = None
-        while attributes is None and len(fits) >= MIN_FILES:
+        while attributes is None and len(matching) >= MIN_FILES:
             try:
-                attributes = structure.read_attributes(match, fits)
+                attributes = structure.read_attributes(match, matching)
             except SeparateAttributesError as error:
-                # each time there are fewer files left
-                fits = fits[error.same]
+                # terminates, since the number of files decreases each time
+                matching = matching[error.same]
         if attributes is None:
             return files_to_match
-        heads = files.heads if len(fits) == len(files.heads) else files.heads[fits]
-        columns = {name: stored.take(fits) for name, stored in read_result.columns.items()}
-        sources = [files.readers[n].source for n in fits.tolist()]
+        heads = files.heads if len(matching) == len(files.heads) else files.heads[matching]
+        columns = {name: stored.take(matching) for name, stored in read_result.columns.items()}
+        sources = [files.readers[n].source for n in matching.tolist()]
         first, *others = (
             HDF5FileBatch(
                 group.group,
-                self.numbers[files_to_match[fits]].tolist(),
+                self.numbers[files_to_match[matching]].tolist(),
                 sources,
-                {name: read_result.lengths[dim][fits] for name, dim in group.dims.items()},
+                {name: read_result.lengths[dim][matching] for name, dim in group.dims.items()},
                 {name: columns[path, name] for name in group.group.variables},
                 attributes[path],
                 heads,
@@ -768,8 +777,5 @@ class _BatchReader:
             for path, group in structure.groups.items()
         )
         below = dict(zip(list(structure.groups)[1:], others, strict=True))
-        self.found.append(replace(first, below=below))
-        return np.delete(files_to_match, fits)
-
-
-# ---------------------------------------------------------------------- files read together
+        self.batches.append(replace(first, below=below))
+        return np.delete(files_to_match, matching)

@@ -1,6 +1,6 @@
-"""Converts datatypes of HDF5 to dtypes, and says which types numpy reads as stored.
+"""Conversion of HDF5 datatypes to dtypes, and the types that numpy can read as stored.
 
-HDF5 converts while it reads: integers of unusual precision, floats of unusual layout, padded
+HDF5 converts values while it reads: integers of unusual precision, floats of unusual layout, padded
 strings. If numpy cannot read the stored bytes, h5py reads the values.
 """
 
@@ -20,25 +20,25 @@ from virtualds.parsers.hdf5.structure.element_types import HDF5Type, parse_type_
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
 
 # ---------------------------------------------------------------------- types of numpy
-# h5py's numpy dtypes for the types of HDF5.
+# The numpy dtypes that h5py uses for the types of HDF5.
 #
 # HDF5 converts values to these dtypes while it reads, so a dtype may be wider than the stored type.
 
 
-POINTER = np.dtype("P").itemsize
-"""The size in bytes of a variable-length string in memory; other sequences also have a length."""
+POINTER_BYTES = np.dtype("P").itemsize
+"""Size in bytes of a variable-length string in memory; other sequences also have a length."""
 CHARSETS = {0: "ascii", 1: "utf-8"}
 """Character sets of strings (IV.A.2.d)."""
 NUMPY_TAG = b"NUMPY:"
-"""The beginning of the tag of an opaque type that h5py made from a dtype."""
+"""Prefix of the tag of an opaque type that h5py created from a dtype."""
 COMPLEX_NAMES = (b"r", b"i")
 """Members of a compound that h5py interprets as a complex number."""
 BOOLEANS = {b"FALSE": 0, b"TRUE": 1}
 """Members of an enum that h5py interprets as a boolean."""
 VAX = 0b1000000
-"""The bit of a float in the byte order of the VAX."""
+"""Bit of a float in the byte order of the VAX."""
 IMPLIED = 0b10
-"""The normalization of floats whose first bit is not stored."""
+"""Normalization of floats whose first bit is not stored."""
 
 
 class FloatRange(NamedTuple):
@@ -88,40 +88,40 @@ def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
 
 
 def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
-    """Return the dtype of values of a type as read by h5py, with h5py's metadata.
+    """Return the dtype in which h5py reads values of a type, with the metadata of h5py.
 
     Raises
     ------
     TypeError, ValueError
         h5py has no dtype for it.
     """
-    return FINDERS[kind.kind](kind)
+    return DTYPE_FINDERS[kind.kind](kind)
 
 
-def size_in_memory(kind: HDF5Type) -> int:
+def compute_memory_size(kind: HDF5Type) -> int:
     """Return the size in bytes of an element in memory after HDF5 has read it."""
     if not kind.has_variable_length:
         return kind.size
     if kind.kind == TypeClass.VLEN:
-        return POINTER if kind.is_text else 2 * POINTER
+        return POINTER_BYTES if kind.is_text else 2 * POINTER_BYTES
     if kind.kind == TypeClass.ARRAY:
-        return prod(kind.dims) * size_in_memory(kind.base)
-    return kind.size + sum(size_in_memory(part) - part.size for _, part in kind.parts)
+        return prod(kind.dims) * compute_memory_size(kind.base)
+    return kind.size + sum(compute_memory_size(part) - part.size for _, part in kind.parts)
 
 
 def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
-    """Return the members of a compound type with their offsets after HDF5 has read it.
+    """Return the members of a compound type with their offsets in memory.
 
-    If members refer to the heap, HDF5 sorts all members by their offsets, and moves later members.
+    If members refer to the heap, HDF5 sorts all members by offset, and moves those that follow.
     """
     offsets = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
     if not kind.has_variable_length:
         return offsets
     offsets.sort(key=lambda member: member[1])
-    moved, members = 0, []
+    shift, members = 0, []
     for name, start, part in offsets:
-        members.append((name, start + moved, part))
-        moved += size_in_memory(part) - part.size
+        members.append((name, start + shift, part))
+        shift += compute_memory_size(part) - part.size
     return members
 
 
@@ -140,16 +140,16 @@ def read_enum_members(kind: HDF5Type) -> dict[bytes, int]:
 
 
 def is_signed(kind: HDF5Type) -> bool:
-    """Return whether an integer type has a sign."""
+    """Return whether an integer type is signed."""
     return bool(kind.bits & 0b1000)
 
 
 def _find_integer(kind: HDF5Type) -> np.dtype[Any]:
     code = "i" if kind.kind == TypeClass.INTEGER and is_signed(kind) else "u"
-    return np.dtype(f"{_order_of(kind)}{code}{kind.size}")
+    return np.dtype(f"{_get_byte_order(kind)}{code}{kind.size}")
 
 
-def _order_of(kind: HDF5Type) -> Literal["<", ">"]:
+def _get_byte_order(kind: HDF5Type) -> Literal["<", ">"]:
     return ">" if kind.is_big_endian else "<"
 
 
@@ -165,24 +165,24 @@ def _find_float(kind: HDF5Type) -> np.dtype[Any]:
             and number.highest >= highest
             and number.lowest <= lowest
         ):
-            return number.dtype.newbyteorder(_order_of(kind))
+            return number.dtype.newbyteorder(_get_byte_order(kind))
     raise ValueError(
         f"numpy has no float of {kind.fraction} bits, with exponents from {lowest} to {highest}"
     )
 
 
 def _find_string(kind: HDF5Type) -> np.dtype[Any]:
-    return np.dtype(f"S{kind.size}", metadata={"h5py_encoding": _charset_of(kind)})
+    return np.dtype(f"S{kind.size}", metadata={"h5py_encoding": _get_charset(kind)})
 
 
-def _charset_of(kind: HDF5Type) -> str:
+def _get_charset(kind: HDF5Type) -> str:
     if kind.charset not in CHARSETS:
         raise TypeError(f"its character set {kind.charset} is unknown")
     return CHARSETS[kind.charset]
 
 
 def _find_opaque(kind: HDF5Type) -> np.dtype[Any]:
-    """Return the NumPy dtype in h5py's tag of an opaque type, or raw bytes if there is none."""
+    """Return the dtype in the tag of an opaque type of h5py, or a void dtype without such a tag."""
     tag = kind.properties
     if not tag.startswith(NUMPY_TAG):
         return np.dtype(f"V{kind.size}")
@@ -197,20 +197,20 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
     dtypes = [find_dtype(part) for part in parts]
     first = dtypes[0]
     if names == COMPLEX_NAMES and first == dtypes[1] and first.kind == "f" and first.itemsize > 2:
-        return _find_pair(first)
-    _check_apart(offsets, dtypes)
+        return _make_complex_dtype(first)
+    _check_no_overlap(offsets, dtypes)
     return np.dtype(
         {
             "names": [name.decode() for name in names],
             "formats": dtypes,
             "offsets": list(offsets),
-            "itemsize": size_in_memory(kind),
+            "itemsize": compute_memory_size(kind),
         }
     )
 
 
-def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
-    """Raise an error for members that are wider in NumPy than in HDF5, which h5py misreads."""
+def _check_no_overlap(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
+    """Raise an error if members that are wider in numpy overlap, since h5py misreads them."""
     stop = 0
     for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
         if start < stop:
@@ -218,8 +218,8 @@ def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> Non
         stop = start + width
 
 
-def _find_pair(part: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of complex numbers with floats as parts."""
+def _make_complex_dtype(part: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of complex numbers whose parts have a given float dtype."""
     return np.dtype(f"c{2 * part.itemsize}").newbyteorder(part.byteorder)
 
 
@@ -228,7 +228,7 @@ def _find_complex(kind: HDF5Type) -> np.dtype[Any]:
     sizes = {2 * number.dtype.itemsize for number in get_float_types() if number.dtype.itemsize > 2}
     if kind.size not in sizes:
         raise TypeError(f"numpy has no complex numbers of {kind.size} bytes")
-    return np.dtype(f"{_order_of(kind.base)}c{kind.size}")
+    return np.dtype(f"{_get_byte_order(kind.base)}c{kind.size}")
 
 
 def _find_enum(kind: HDF5Type) -> np.dtype[Any]:
@@ -249,50 +249,50 @@ def _decode(name: bytes) -> str | bytes:
 
 def _find_sequence(kind: HDF5Type) -> np.dtype[Any]:
     if kind.is_text:
-        of: Any = str if _charset_of(kind) == "utf-8" else bytes
+        element_type: Any = str if _get_charset(kind) == "utf-8" else bytes
     else:
-        of = find_dtype(kind.base)
-    return np.dtype("O", metadata={"vlen": of})
+        element_type = find_dtype(kind.base)
+    return np.dtype("O", metadata={"vlen": element_type})
 
 
 def _find_array(kind: HDF5Type) -> np.dtype[Any]:
     return np.dtype((find_dtype(kind.base), kind.dims))
 
 
-def _find_nothing(kind: HDF5Type) -> np.dtype[Any]:
+def _raise_no_dtype(kind: HDF5Type) -> np.dtype[Any]:
     raise TypeError(f"numpy has no type {kind.kind.name.lower()}")
 
 
-FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
+DTYPE_FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
     TypeClass.INTEGER: _find_integer,
     TypeClass.FLOAT: _find_float,
-    TypeClass.TIME: _find_nothing,
+    TypeClass.TIME: _raise_no_dtype,
     TypeClass.STRING: _find_string,
     TypeClass.BITFIELD: _find_integer,
     TypeClass.OPAQUE: _find_opaque,
     TypeClass.COMPOUND: _find_compound,
-    TypeClass.REFERENCE: _find_nothing,
+    TypeClass.REFERENCE: _raise_no_dtype,
     TypeClass.ENUM: _find_enum,
     TypeClass.VLEN: _find_sequence,
     TypeClass.ARRAY: _find_array,
     TypeClass.COMPLEX: _find_complex,
 }
-"""Finders of dtypes by class."""
+"""Functions that return the dtype of a type, by class."""
 
 
 # ---------------------------------------------------------------------- types of HDF5
 
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
-"""The dtype with which xarray marks variable-length strings."""
-OBJECT = 0
-"""The kind of references to objects, as HDF5 wrote them up to version 1.10."""
+"""Dtype with which xarray marks variable-length strings."""
+OBJECT_REFERENCE = 0
+"""Kind of references to objects, as written up to HDF5 1.10."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
-"""Paddings of strings of fixed length."""
-ORDER = 0b1
-"""The bit of the byte order of a number."""
-ENCODING_HEAD = 2
-"""The number of bytes before the message in the result of `H5Tencode`: message type and version."""
+"""Paddings of fixed-length strings."""
+BYTE_ORDER_BIT = 0b1
+"""Bit of the byte order of a number."""
+ENCODING_PREFIX_BYTES = 2
+"""Number of bytes before the message in the result of `H5Tencode`."""
 
 
 class StoredType(NamedTuple):
@@ -303,11 +303,11 @@ class StoredType(NamedTuple):
     dtype : numpy dtype
         The dtype of the values; objects if they are in a heap.
     declared : numpy dtype or type
-        The value of xarray's ``encoding["dtype"]``.
+        The dtype in the xarray encoding.
     in_chunks : bool
-        Whether the bytes of a chunk, decoded, are values of this dtype.
+        Whether decoded chunks contain values of this dtype.
     shape : tuple of int
-        Axes that every element has (array types).
+        The shape of an element, for array types.
     """
 
     dtype: np.dtype[Any]
@@ -333,7 +333,7 @@ def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
     UnknownFormError
         The message has an unknown form.
     UnsupportedError
-        Neither numpy nor h5py has a value for the type.
+        Neither numpy nor h5py supports the type.
     """
     return _find_stored_type(parse_type_message(message), name)
 
@@ -344,10 +344,10 @@ def find_stored_type(kind: Any) -> StoredType:
     Raises
     ------
     UnsupportedError
-        Neither numpy nor h5py has a value for it.
+        Neither numpy nor h5py supports the type.
     """
     try:
-        return parse_stored_type(encode_type(kind), name_of_type(kind))
+        return parse_stored_type(encode_type(kind), get_type_name(kind))
     except (MessageError, UnknownFormError) as error:
         raise UnsupportedError(
             f"its type has a form that virtualds does not know ({error}); leave the variable out "
@@ -358,10 +358,10 @@ def find_stored_type(kind: Any) -> StoredType:
 def encode_type(kind: Any) -> bytes:
     """Return the Datatype message of a type that h5py has opened."""
     encoded: bytes = kind.encode()
-    return encoded[ENCODING_HEAD:]
+    return encoded[ENCODING_PREFIX_BYTES:]
 
 
-def name_of_type(kind: Any) -> str | None:
+def get_type_name(kind: Any) -> str | None:
     """Return the name of a committed type that h5py has opened, or None for other types."""
     import h5py
 
@@ -375,16 +375,16 @@ def _find_stored_type(kind: HDF5Type, name: str | None) -> StoredType:
     if kind.kind == TypeClass.ARRAY:
         base = _find_stored_type(kind.base, None)
         return base._replace(shape=(*kind.dims, *base.shape))
-    if kind.kind == TypeClass.REFERENCE and kind.sort == OBJECT:
+    if kind.kind == TypeClass.REFERENCE and kind.sort == OBJECT_REFERENCE:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
     check_type(kind)
     dtype = _find_dtype(kind)
     if kind.is_text:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
-    # the metadata that h5py attaches to a dtype is only needed in compound types
-    plain = dtype if dtype.names else np.dtype(dtype.str)
-    declared = plain.newbyteorder("=") if plain.names else plain
-    return StoredType(plain, declared, in_chunks=_is_plain(kind))
+    # only compound types need the metadata that h5py attaches to a dtype
+    dtype = dtype if dtype.names else np.dtype(dtype.str)
+    declared = dtype.newbyteorder("=") if dtype.names else dtype
+    return StoredType(dtype, declared, in_chunks=_is_native(kind))
 
 
 def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
@@ -395,14 +395,14 @@ def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
-    """Return the storage of an enum as integers, with the names in the metadata as in xarray."""
+    """Return the storage of an enum as integers, with the names in the dtype metadata."""
     dtype = _find_dtype(kind.base)
     try:
         members = {raw.decode(): value for raw, value in read_enum_members(kind).items()}
     except UnicodeDecodeError as error:
         raise _make_unsupported_error(kind, str(error)) from error
     declared = np.dtype(dtype, metadata={"enum": members, "enum_name": name})
-    return StoredType(dtype, declared, in_chunks=_is_plain(kind.base))
+    return StoredType(dtype, declared, in_chunks=_is_native(kind.base))
 
 
 def check_type(kind: HDF5Type) -> None:
@@ -414,15 +414,15 @@ def check_type(kind: HDF5Type) -> None:
         References to regions or within other types, and variable-length arrays in non-native
         byte order, whose bytes h5py does not swap.
     """
-    if reason := find_obstacle(kind):
+    if reason := find_unsupported_reason(kind):
         raise _make_unsupported_error(kind, reason)
 
 
-def find_obstacle(kind: HDF5Type) -> str:
+def find_unsupported_reason(kind: HDF5Type) -> str:
     """Return the reason why h5py cannot read values of a type correctly, or "" if it can."""
     if _contains_references(kind):
         return "references to regions, or within other types, have no values"
-    if _contains_foreign_sequences(kind):
+    if _contains_swapped_sequences(kind):
         return "h5py does not swap the byte order of variable-length arrays"
     return ""
 
@@ -433,17 +433,17 @@ def _contains_references(kind: HDF5Type) -> bool:
     )
 
 
-def _contains_foreign_sequences(kind: HDF5Type) -> bool:
+def _contains_swapped_sequences(kind: HDF5Type) -> bool:
     if kind.kind == TypeClass.VLEN:
-        return not kind.is_text and _is_foreign(kind.base)
-    return any(_contains_foreign_sequences(part) for _, part in kind.parts)
+        return not kind.is_text and _is_swapped(kind.base)
+    return any(_contains_swapped_sequences(part) for _, part in kind.parts)
 
 
-def _is_foreign(kind: HDF5Type) -> bool:
-    """Return whether numbers of a type are not in the native byte order of this machine."""
+def _is_swapped(kind: HDF5Type) -> bool:
+    """Return whether numbers of a type are in non-native byte order."""
     if kind.kind in (TypeClass.INTEGER, TypeClass.FLOAT):
         return kind.size > 1 and kind.is_big_endian == (sys.byteorder == "little")
-    return not kind.is_text and any(_is_foreign(part) for _, part in kind.parts)
+    return not kind.is_text and any(_is_swapped(part) for _, part in kind.parts)
 
 
 def _make_unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
@@ -454,58 +454,60 @@ def _make_unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
     )
 
 
-def _is_plain(kind: HDF5Type) -> bool:
+def _is_native(kind: HDF5Type) -> bool:
     """Return whether numpy reads the bytes of a type in the same way as h5py."""
-    rule = PLAIN.get(kind.kind)
+    rule = NATIVE_RULES.get(kind.kind)
     return rule is not None and rule(kind)
 
 
-def _is_plain_integer(kind: HDF5Type) -> bool:
+def _is_native_integer(kind: HDF5Type) -> bool:
     # unused bits are not part of the number
     return kind.precision == 8 * kind.size and not kind.offset
 
 
-def _is_plain_bitfield(kind: HDF5Type) -> bool:
-    return _is_plain_integer(kind) and not kind.bits & ~ORDER
+def _is_native_bitfield(kind: HDF5Type) -> bool:
+    return _is_native_integer(kind) and not kind.bits & ~BYTE_ORDER_BIT
 
 
-def _is_plain_float(kind: HDF5Type) -> bool:
+def _is_native_float(kind: HDF5Type) -> bool:
     return (kind.size, kind.bits, kind.properties) in describe_floats()
 
 
-def _is_plain_string(kind: HDF5Type) -> bool:
-    # bytes after the end of a string, and padding spaces, are not part of it
+def _is_native_string(kind: HDF5Type) -> bool:
+    # bytes after the end of a string and padding spaces are not part of the string
     one_byte = kind.size == 1 and kind.sort == NULL_TERMINATED
     return one_byte or kind.sort == NULL_PADDED
 
 
-def _is_plain_compound(kind: HDF5Type) -> bool:
+def _is_native_compound(kind: HDF5Type) -> bool:
     dtype = find_dtype(kind)
     if dtype.names is None:
-        # a pair of floats that h5py interprets as a complex number, whatever its layout
+        # h5py reads any pair of floats with these names as a complex number
         (_, first), (start, second) = kind.parts
-        return kind.size == 2 * start == 2 * first.size and _is_plain(first) and _is_plain(second)
-    return _is_made_of_plain(kind) and all(
-        # a boolean of h5py is one byte, whatever the integer type of the enum
+        return kind.size == 2 * start == 2 * first.size and _is_native(first) and _is_native(second)
+    return _has_native_parts(kind) and all(
+        # h5py reads booleans as one byte, regardless of the integer type of the enum
         dtype[name.decode()].itemsize == part.size
         for name, _, part in list_members(kind)
     )
 
 
-def _is_made_of_plain(kind: HDF5Type) -> bool:
-    return all(_is_plain(part) for _, part in kind.parts)
+def _has_native_parts(kind: HDF5Type) -> bool:
+    return all(_is_native(part) for _, part in kind.parts)
 
 
-PLAIN: dict[TypeClass, Callable[[HDF5Type], bool]] = {
-    TypeClass.INTEGER: _is_plain_integer,
-    TypeClass.BITFIELD: _is_plain_bitfield,
-    TypeClass.FLOAT: _is_plain_float,
-    TypeClass.STRING: _is_plain_string,
+NATIVE_RULES: dict[TypeClass, Callable[[HDF5Type], bool]] = {
+    TypeClass.INTEGER: _is_native_integer,
+    TypeClass.BITFIELD: _is_native_bitfield,
+    TypeClass.FLOAT: _is_native_float,
+    TypeClass.STRING: _is_native_string,
     TypeClass.OPAQUE: lambda kind: True,
-    TypeClass.ENUM: _is_made_of_plain,
-    TypeClass.ARRAY: _is_made_of_plain,
-    TypeClass.COMPOUND: _is_plain_compound,
-    TypeClass.COMPLEX: _is_made_of_plain,
+    TypeClass.ENUM: _has_native_parts,
+    TypeClass.ARRAY: _has_native_parts,
+    TypeClass.COMPOUND: _is_native_compound,
+    TypeClass.COMPLEX: _has_native_parts,
 }
-"""Functions that return whether stored bytes are values, by class; of other classes they are
-not."""
+"""Functions that return whether numpy can read the stored bytes, by class.
+
+It cannot read those of other classes.
+"""

@@ -1,8 +1,8 @@
-"""Finds the structure that HDF5 files share, and reads the files together by it.
+"""The structure that HDF5 files share, by which they are read together.
 
-The notes of a parsed file (`file_bytes`) record which of its bytes are structure. Another file
-whose blocks, found by its own addresses, have the same structure bytes only differs in its slots.
-So the slots of many files are read as columns, without parsing these files.
+The notes of a parsed file (`file_bytes`) record which of its bytes are structure. A file whose
+blocks, found by its addresses, have the same structure bytes differs only in its slots. So the
+slots of many files are read as columns, without parsing these files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from virtualds.arrays.parser import MustBeEqual, is_aggregation
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
+from virtualds.parsers.hdf5.group_reader import NON_COORDINATE_PREFIX, ReadGroups, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import (
-    RESERVED,
+    RESERVED_ATTRIBUTES,
     PathParts,
     decode_inline_value,
-    decode_texts,
+    decode_strings,
 )
 from virtualds.parsers.hdf5.objects import HDF5Dataset, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import (
@@ -43,7 +43,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
     END_OF_FILE,
-    FIXED,
+    FIXED_ADDRESS,
     HEAD_BYTES,
     ByteNotes,
     FileBytes,
@@ -61,34 +61,34 @@ from virtualds.parsers.hdf5.structure.object_header import (
     DatasetFacts,
 )
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 from virtualds.stores.local import open_regular
 from virtualds.stores.scan_cache import ScannedStore
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
-OBJECT_HEAD = 8
-"""The number of bytes before the length of an object of the global heap (III.E)."""
+OBJECT_HEADER_BYTES = 8
+"""Number of bytes before the length of an object of the global heap (III.E)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The result of comparing files with a blueprint: which files match, and their bytes.
+    """The result of comparing files with a blueprint: whether files match, and their bytes.
 
     Parameters
     ----------
-    sound : bool array, shape (files,)
-        Whether a file matches.
+    matches : bool array, shape (files,)
+        Whether each file matches.
     rows : list of uint8 array, shape (files, bytes)
-        The bytes of each block; objects of the global heap are at their positions in the first
+        The bytes of each block; objects of the global heap have the same positions as in the first
         file.
     objects : dict of (int, int) to (int array, int array)
-        Offsets and lengths of objects in a collection, by block and number of the object.
+        The offsets and lengths of objects in a collection, by block and number of the object.
     heaps : dict of int to uint8 array
         The bytes of collections as stored in the files.
     """
 
-    sound: Bools
+    matches: Bools
     rows: list[Bytes]
     objects: dict[tuple[int, int], tuple[Ints, Ints]]
     heaps: dict[int, Bytes]
@@ -137,20 +137,20 @@ class Blueprint:
                     match.heaps[number] = rows
                     rows = self._align_objects(number, rows, match)
                 match.rows[number] = rows
-                match.sound[:] &= (
+                match.matches[:] &= (
                     rows[:, self._structure_offsets[number]] == self._expected[number]
                 ).all(1)
-            if not match.sound.any():
+            if not match.matches.any():
                 return match
         self._check_addresses(addresses, match)
         self._check_checksums(match)
         self._check_references(match)
         end = match.get_column(self.notes.slots[END_OF_FILE])
-        match.sound[:] &= read_uints(end) <= files.ends
+        match.matches[:] &= read_uints(end) <= files.ends
         return match
 
     def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
-        files_to_read = np.flatnonzero(match.sound)
+        files_to_read = np.flatnonzero(match.matches)
         sizes = [len(self.notes.blocks[number].data) for number in level]
         blocks = zip(level, sizes, strict=True)
         files.fetch(
@@ -159,7 +159,7 @@ class Blueprint:
 
     def _read_block_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
         """Return the bytes of a block in each file, or zeros for files that do not match."""
-        size, files_to_read = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
+        size, files_to_read = len(self.notes.blocks[number].data), np.flatnonzero(match.matches)
         block_rows = files.read_rows(files_to_read, address[files_to_read], size)
         if len(files_to_read) == len(address):
             return block_rows
@@ -168,38 +168,38 @@ class Blueprint:
         return rows
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
-        """Return the address of a block in each file; exclude files with impossible addresses."""
+        """Return the address of a block in each file; files with invalid addresses do not match."""
         block = self.notes.blocks[number]
         addresses = self._get_addresses(block.pointer, match, len(files.ends))
-        fits = (addresses >= 0) & (addresses <= files.ends - len(block.data))
-        match.sound[:] &= fits
-        return np.where(fits, addresses, 0)
+        is_inside = (addresses >= 0) & (addresses <= files.ends - len(block.data))
+        match.matches[:] &= is_inside
+        return np.where(is_inside, addresses, 0)
 
     def _get_addresses(self, pointer: Pointer, match: Match, count: int) -> Ints:
-        if pointer.block == FIXED:
+        if pointer.block == FIXED_ADDRESS:
             return np.full(count, pointer.offset)
         return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Exclude files whose equal addresses are not those of the first file."""
+        """Exclude files in which other addresses are equal than in the first file."""
         count = addresses.shape[1]
         for pointer, number in self.notes.same:
             actual = self._get_addresses(pointer, match, count)
-            match.sound[:] &= actual == addresses[number]
+            match.matches[:] &= actual == addresses[number]
         ordered = np.sort(addresses, axis=0)
-        match.sound[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
+        match.matches[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
 
     def _check_checksums(self, match: Match) -> None:
         for number, start in self.notes.checksums.items():
             rows = match.rows[number]
             stop = start + CHECKSUM_BYTES
-            summed = rows[:, :start]
+            checked = rows[:, :start]
             if stop < rows.shape[1]:
-                # a checksum within a block counts as zeros
-                summed = rows.copy()
-                summed[:, start:stop] = 0
-            checksums = compute_checksums(np.ascontiguousarray(summed))
-            match.sound[:] &= checksums == read_uints(rows[:, start:stop])
+                # the bytes of the checksum itself count as zeros
+                checked = rows.copy()
+                checked[:, start:stop] = 0
+            checksums = compute_checksums(np.ascontiguousarray(checked))
+            match.matches[:] &= checksums == read_uints(rows[:, start:stop])
 
     def _check_references(self, match: Match) -> None:
         """Exclude files whose heap objects do not have the recorded number of elements."""
@@ -207,34 +207,36 @@ class Blueprint:
             for reference in references:
                 count = read_uints(match.get_column(reference.counted))
                 _, length = match.objects[reference.block, reference.number]
-                match.sound[:] &= count * reference.width <= length
+                match.matches[:] &= count * reference.width <= length
 
     def _align_objects(self, number: int, rows: Bytes, match: Match) -> Bytes:
-        """Move the objects of collections to their offsets in the first file.
+        """Return the bytes of a collection with its objects at their offsets in the first file.
 
-        Strings of other lengths move the objects after them.
+        A string of another length shifts the objects after it.
         """
         count, size = rows.shape
-        moved = rows.copy()
-        head = OBJECT_HEAD + self.length_size
+        aligned = rows.copy()
+        head = OBJECT_HEADER_BYTES + self.length_size
         offset = np.full(count, 8 + self.length_size)
         for index, begin, length in self.notes.objects[number]:
-            fits = offset <= size - head
-            at = np.where(fits, offset, 0)
+            is_inside = offset <= size - head
+            at = np.where(is_inside, offset, 0)
             heads = _gather(rows, at, head)
-            nbytes = read_uints(heads[:, OBJECT_HEAD:])
-            fits &= (read_uints(heads[:, :2]) == index) & (nbytes >= 0)
-            fits &= nbytes <= size - head - at
-            nbytes = np.where(fits, nbytes, 0)
-            match.sound[:] &= fits if (number, index) in self._values else fits & (nbytes == length)
+            nbytes = read_uints(heads[:, OBJECT_HEADER_BYTES:])
+            is_inside &= (read_uints(heads[:, :2]) == index) & (nbytes >= 0)
+            is_inside &= nbytes <= size - head - at
+            nbytes = np.where(is_inside, nbytes, 0)
+            match.matches[:] &= (
+                is_inside if (number, index) in self._values else is_inside & (nbytes == length)
+            )
             match.objects[number, index] = at + head, nbytes
-            moved[:, begin : begin + length] = _gather(rows, at + head, length)
+            aligned[:, begin : begin + length] = _gather(rows, at + head, length)
             offset = at + head + (nbytes + 7 & -8)
-        return moved
+        return aligned
 
     def find_equal(self, match: Match, keys: Iterable[Hashable]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the files with the values of the first file in some slots."""
-        equal = np.ones(len(match.sound), bool)
+        """Return whether each file has the same values in slots as the first file."""
+        equal = np.ones(len(match.matches), bool)
         for key in keys:
             if key in self.notes.slots:
                 equal &= self._is_equal(match, self.notes.slots[key])
@@ -250,19 +252,19 @@ class Blueprint:
         return equal
 
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
-        """Compare an object of the global heap with as many elements as in the first file."""
+        """Return whether each file has the same elements in an object of the global heap."""
         block, begin, _ = self._find_object(reference)
-        counted = self.notes.blocks[reference.counted.block].data
+        count_data = self.notes.blocks[reference.counted.block].data
         offset = reference.counted.begin
-        nbytes = int.from_bytes(counted[offset : offset + 4], "little") * reference.width
+        nbytes = int.from_bytes(count_data[offset : offset + 4], "little") * reference.width
         at, _ = match.objects[reference.block, reference.number]
         actual = _gather(match.heaps[reference.block], at, nbytes)
         expected = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
         equal: Bools = (actual == expected).all(axis=1)
         return equal
 
-    def read_texts(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
-        """Return the bytes of an object of the global heap in some files."""
+    def read_strings(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
+        """Return the bytes of an object of the global heap in each of some files."""
         count = read_uints(match.get_column(reference.counted)[indexes]) * reference.width
         begin = match.objects[reference.block, reference.number][0][indexes]
         rows = match.heaps[reference.block][indexes]
@@ -270,7 +272,7 @@ class Blueprint:
         return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
 
     def _find_object(self, reference: HeapReference) -> tuple[TrackedBlock, int, int]:
-        """Return the collection of an object, and the object's offset and length."""
+        """Return the collection of an object, and the offset and length of the object."""
         for number, begin, length in self.notes.objects[reference.block]:
             if number == reference.number:
                 return self.notes.blocks[reference.block], begin, length
@@ -284,12 +286,12 @@ def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
 
 
 def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
-    """Group the indexes of blocks by the number of addresses that lead to them."""
+    """Return the indexes of blocks by the number of addresses that lead to them."""
     levels: list[list[int]] = []
-    level_of: list[int] = []
+    block_levels: list[int] = []
     for number, block in enumerate(blocks):
-        level = 0 if block.pointer.block == FIXED else level_of[block.pointer.block] + 1
-        level_of.append(level)
+        level = 0 if block.pointer.block == FIXED_ADDRESS else block_levels[block.pointer.block] + 1
+        block_levels.append(level)
         if level == len(levels):
             levels.append([])
         levels[level].append(number)
@@ -297,7 +299,7 @@ def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
 
 
 class ReadScope(NamedTuple):
-    """The part of each file to read: a group, optionally with its subgroups, without some names."""
+    """What to read of each file: a group, optionally with its subgroups, without skipped names."""
 
     path: str
     skip: frozenset[str]
@@ -305,13 +307,13 @@ class ReadScope(NamedTuple):
 
 
 Variable = tuple[str, str]
-"""The path of a group relative to the group that is read, and the name of a variable."""
+"""Path of a group relative to the group that is read, and the name of a variable."""
 Dimension = tuple[PathParts, str]
-"""The group that defines a dimension, and its name."""
+"""Group that defines a dimension, and its name."""
 
 
 class VariableStructure(NamedTuple):
-    """What files of one structure share about a variable.
+    """The description of a variable that files of the same structure share.
 
     Parameters
     ----------
@@ -319,9 +321,9 @@ class VariableStructure(NamedTuple):
         The address of the object header in the first file, with which the keys of its slots begin.
     facts : DatasetFacts
     within : tuple of int
-        Lengths of the axes that every element has.
+        The shape of an element.
     itemsize : int
-        The size in bytes of an element, with those axes.
+        The size in bytes of an element, including its axes.
     """
 
     owner: int
@@ -354,7 +356,7 @@ class FileStructure:
     istore_k : int
         Half of the maximum number of children of a node of a version 1 B-tree of chunks.
     source : SourceFile
-        The file from which the structure is known.
+        The file from which the structure was read.
     groups : dict of str to GroupStructure
         Groups by path; the group that is read has the path "".
     variables : dict of Variable to VariableStructure
@@ -375,7 +377,7 @@ class FileStructure:
     def read_attributes(
         self, match: Match, indexes: Ints
     ) -> dict[str, dict[tuple[str, str], list[Any]]]:
-        """Return the values in all files of attributes that differ from the first file, by group.
+        """Return the values of attributes that differ from the first file, by group.
 
         Raises
         ------
@@ -385,7 +387,7 @@ class FileStructure:
         notes = self.blueprint.notes
         attributes: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
         for (path, *key), attribute in self.attributes.items():
-            # files that are equal among themselves may differ from the first file
+            # all these files may have the same value, but one that differs from the first file
             same = self.blueprint.find_equal(match, [attribute.key])[indexes]
             if same.all():
                 continue
@@ -397,12 +399,13 @@ class FileStructure:
                 ]
             else:
                 references = notes.references[attribute.key]
-                texts = [self.blueprint.read_texts(match, slot, indexes) for slot in references]
+                texts = [self.blueprint.read_strings(match, slot, indexes) for slot in references]
                 has_all = len(references) == attribute.elements
                 values = [
-                    decode_texts(some) if has_all else None for some in zip(*texts, strict=True)
+                    decode_strings(strings) if has_all else None
+                    for strings in zip(*texts, strict=True)
                 ]
-            if key[1] in OF_DECODING or any(value is None for value in values):
+            if key[1] in DECODING_ATTRIBUTES or any(value is None for value in values):
                 raise SeparateAttributesError(same)
             attributes[path][key[0], key[1]] = values
         return attributes
@@ -428,23 +431,23 @@ class FileStructure:
 
 
 class SeparateAttributesError(Exception):
-    """Raised if attributes of some files cannot be read together; ``same`` masks the others."""
+    """Raised if attributes of some files cannot be read together; ``same`` marks other files."""
 
     def __init__(self, same: Bools) -> None:
         super().__init__()
         self.same = same
 
 
-OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
+DECODING_ATTRIBUTES = frozenset({"_FillValue", "least_significant_digit"})
 """Attributes that affect more than their own value."""
 
 
-def read_structure(source: SourceFile, part: ReadScope) -> FileStructure | None:
+def read_structure(source: SourceFile, scope: ReadScope) -> FileStructure | None:
     """Read a file with notes of its bytes; return None if its structure cannot be shared."""
     notes = ByteNotes()
     try:
         with HDF5Files(source, notes) as files:
-            read = read_groups(files, part.skip, part.path, below=part.below)
+            read = read_groups(files, scope.skip, scope.path, below=scope.below)
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):
@@ -452,24 +455,24 @@ def read_structure(source: SourceFile, part: ReadScope) -> FileStructure | None:
     return None
 
 
-def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> FileStructure | None:
+def _make_structure(read: ReadGroups, notes: ByteNotes, file: FileBytes) -> FileStructure | None:
     axes = _find_axes(read)
     if axes is None or file.base or any((o, LENGTH, axis) not in notes.slots for o, axis in axes):
         return None
     groups, variables = dict[str, GroupStructure](), dict[Variable, VariableStructure]()
     attributes = dict[tuple[str, str, str], Attribute]()
     for group_path, group_read in read.groups.items():
-        path, group = "/".join(group_path[len(read.where) :]), group_read.group
+        path, group = "/".join(group_path[len(read.path) :]), group_read.group
         if group.problems:
             return None
         for name, dataset in group_read.members.datasets.items():
-            variable_name = name.removeprefix(NOT_A_COORDINATE)
+            variable_name = name.removeprefix(NON_COORDINATE_PREFIX)
             if variable_name not in group.variables:
                 continue
             variable = group.variables[variable_name]
             if is_aggregation(variable.attributes):
                 return None
-            if not _is_plain(dataset, variable.data, notes):
+            if not _has_only_chunks(dataset, variable.data, notes):
                 return None
             owner, within = dataset.address[1], dataset.shape[dataset.rank :]
             variables[path, variable_name] = VariableStructure(
@@ -501,12 +504,12 @@ def _find_attributes(
     return {
         (path, variable, name): attribute
         for name, attribute in texts.items()
-        if name not in RESERVED
+        if name not in RESERVED_ATTRIBUTES
     }
 
 
-def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
-    """Return the dimension of every axis, or None unless scales with the right lengths name all."""
+def _find_axes(read: ReadGroups) -> dict[tuple[int, int], Dimension] | None:
+    """Return the dimension of each axis, or None if an axis has no scale of its length."""
     axes: dict[tuple[int, int], Dimension] = {}
     lengths: dict[Dimension, int] = {}
     for group_path, group in read.groups.items():
@@ -519,8 +522,8 @@ def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
                     return None
                 axes[dataset.address[1], axis] = dimension
     if any(group.axes.depend_on_unlimited for group in read.groups.values()):
-        # in netCDF a dimension is as long as the longest of its variables, in any group
-        for group_path, others in read.together.axes.items():
+        # in netCDF, a dimension is as long as its longest variable in any group
+        for group_path, others in read.file_groups.axes.items():
             for dataset, dims in others.named:
                 for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
                     dimension = _find_dimension(read, group_path, str(dim))
@@ -531,14 +534,14 @@ def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
     return axes
 
 
-def _find_dimension(read: GroupsRead, group_path: PathParts, name: str) -> Dimension:
+def _find_dimension(read: ReadGroups, group_path: PathParts, name: str) -> Dimension:
     """Return a dimension by its name in a group."""
-    if len(read.groups) == 1 and not read.groups[read.where].axes.depend_on_unlimited:
-        return read.where, name
-    return read.together.find_owner(group_path, name), name
+    if len(read.groups) == 1 and not read.groups[read.path].axes.depend_on_unlimited:
+        return read.path, name
+    return read.file_groups.find_owner(group_path, name), name
 
 
-def _is_plain(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
+def _has_only_chunks(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
     """Return whether the values of a variable are completely described by its chunks."""
     layout = dataset.facts.layout
     return (
@@ -555,8 +558,8 @@ def _is_plain(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
 
 MIN_FILES = 3
 """Minimum number of files that are read together."""
-OPEN_ERRORS = (OSError, ValueError)
-"""Errors of opening an unreadable file, which is then opened alone to raise its own error."""
+EXPECTED_OPEN_ERRORS = (OSError, ValueError)
+"""Errors of opening an unreadable file, which is then opened separately to raise its error."""
 
 Result = TypeVar("Result")
 
@@ -573,10 +576,10 @@ class FileReader(Protocol):
         """Its first bytes."""
 
     def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with the bytes from an address on; return how many there are."""
+        """Fill a buffer with the bytes at an address; return their number."""
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Share fetched bytes with all readers of the file until the block ends."""
+    def activate_scan(self) -> AbstractContextManager[None]:
+        """Share the fetched bytes with other readers of the file in the current context."""
 
     def close(self) -> None:
         """Release the file."""
@@ -608,15 +611,15 @@ class LocalReader:
         return os.pread(self._handle, HEAD_BYTES, 0)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with the bytes from an address on; return how many there are."""
+        """Fill a buffer with the bytes at an address; return their number."""
         if hasattr(os, "preadv"):
             return os.preadv(self._handle, [buffer], address)
         data = os.pread(self._handle, len(buffer), address)
         buffer[: len(data)] = data
         return len(data)
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Do nothing, as local files are not prefetched."""
+    def activate_scan(self) -> AbstractContextManager[None]:
+        """Do nothing, since local files are not prefetched."""
         return nullcontext()
 
     def close(self) -> None:
@@ -629,13 +632,13 @@ class RemoteReader:
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self._scan = ScannedStore(url, options)
-        self.source, self.head = self._scan.read_head(url, options, FIRST_PAGES * PAGE)
+        self.source, self.head = self._scan.read_head(url, options, FIRST_PAGES * PAGE_SIZE)
         if self.source.size is None:
             raise ValueError("the size of the file is not known")
         self._blocks = self._scan.get_blocks(self.source)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with the bytes from an address on, from the cache if possible."""
+        """Fill a buffer with the bytes at an address, possibly cached; return their number."""
         data = self._blocks.read(address, len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -644,17 +647,17 @@ class RemoteReader:
         """Prefetch ranges together."""
         self._blocks.fetch_together(ranges)
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Share fetched bytes with all readers of the file until the block ends."""
-        return self._scan.hold()
+    def activate_scan(self) -> AbstractContextManager[None]:
+        """Share the fetched bytes with other readers of the file in the current context."""
+        return self._scan.activate()
 
     def close(self) -> None:
-        """Release the prefetched bytes; connections stay open."""
+        """Release the prefetched bytes; connections remain open."""
         self._scan.close()
 
 
 Fetch = Callable[[Sequence[FileReader], Sequence[Sequence[Range]]], None]
-"""Fetches ranges of files, for all at once."""
+"""A function that fetches ranges of several files together."""
 
 
 @dataclass(eq=False)
@@ -665,9 +668,9 @@ class ManyFiles:
     ----------
     readers : list of FileReader
     fetch_ranges : callable or None
-        None for local files, which are read when bytes are needed.
+        None for local files, which are not prefetched.
     offset_size, length_size, istore_k : int
-        Of the structure that the files have.
+        Properties of the structure of the files.
     """
 
     readers: list[FileReader]
@@ -696,7 +699,7 @@ class ManyFiles:
         ----------
         file : int array
         ranges : sequence of (int array, int)
-            For each of these files an address, and the length.
+            An address for each of these files, and a length.
         """
         if self.fetch_ranges is None:
             return
@@ -715,9 +718,11 @@ class ManyFiles:
         RowsError
             Rows are outside their files.
         """
-        fits = (address >= 0) & (address <= self.ends[file] - length)
-        if not fits.all():
-            raise RowsError(frozenset(file[~fits].tolist()), "bytes lie past the end of the file")
+        is_inside = (address >= 0) & (address <= self.ends[file] - length)
+        if not is_inside.all():
+            raise RowsError(
+                frozenset(file[~is_inside].tolist()), "bytes lie past the end of the file"
+            )
         is_cached = address + length <= self._in_head[file]
         if is_cached.all():
             return self._read_cached(file, address, length)
@@ -736,7 +741,7 @@ class ManyFiles:
         return gathered
 
     def _read_rows(self, file: Ints, address: Ints, rows_to_read: Ints, rows: Bytes) -> None:
-        """Read some of the rows, each into its position."""
+        """Read rows that are not cached into ``rows``."""
         files, addresses, length = (
             file[rows_to_read].tolist(),
             address[rows_to_read].tolist(),
@@ -754,7 +759,7 @@ class ManyFiles:
 
 @contextmanager
 def open_many(
-    urls: Sequence[str], options: StorageOptions | None, is_alike: Callable[[ManyFiles], bool]
+    urls: Sequence[str], options: StorageOptions | None, may_match: Callable[[ManyFiles], bool]
 ) -> Iterator[tuple[ManyFiles, Ints]]:
     """Open files, and close them at the end of the block.
 
@@ -762,8 +767,8 @@ def open_many(
     ----------
     urls : sequence of str
     options : StorageOptions, optional
-    is_alike : callable
-        Returns for the first remote files whether it is worth requesting the others, too.
+    may_match : callable
+        Returns for the first remote files whether the others should be requested.
 
     Returns
     -------
@@ -771,18 +776,18 @@ def open_many(
         The files that can be opened, and their numbers.
     """
     is_local = all(scheme_of(url) == "file" for url in urls)
-    make = LocalReader if is_local else RemoteReader
+    reader_class = LocalReader if is_local else RemoteReader
 
     def open_one(url: str) -> FileReader | None:
         try:
-            return make(url, options)
-        except OPEN_ERRORS:
+            return reader_class(url, options)
+        except EXPECTED_OPEN_ERRORS:
             return None
 
     def has_head(reader: FileReader | None) -> bool:
         try:
             return reader is not None and len(reader.head) >= 0
-        except OPEN_ERRORS:
+        except EXPECTED_OPEN_ERRORS:
             return False
 
     with _choose_runner(len(urls), is_local) as run:
@@ -790,7 +795,7 @@ def open_many(
         readers: list[FileReader | None] = []
         try:
             readers += run(open_one, urls if is_local else urls[:MIN_FILES])
-            if not is_local and is_alike(_select_open_files(readers, fetch)):
+            if not is_local and may_match(_select_open_files(readers, fetch)):
                 readers += run(open_one, urls[MIN_FILES:])
             # all files are open before the first is read
             are_read = np.array(list(map(has_head, readers)), bool)
@@ -818,7 +823,7 @@ def _fetch_ranges(
 
 @contextmanager
 def _choose_runner(count: int, is_local: bool) -> Iterator[Callable[..., Any]]:
-    """Return a function like `map` that requests all files at once if they are remote."""
+    """Yield a function like `map`, which runs concurrently for remote files."""
     if is_local:
         yield lambda work, items: list(map(work, items))
         return

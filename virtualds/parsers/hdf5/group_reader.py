@@ -1,9 +1,9 @@
-"""Reads one HDF5 group, or a group and all groups below it.
+"""Reads one HDF5 group, or a group and all its subgroups.
 
 `netcdf_rules` applies the conventions of netCDF. The values of a dataset become references to its
 chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`). Values that are not
-stored in byte ranges (in heaps, of converted types, of assembled datasets) are read on demand, or
-at once if they are few: strings by our own reader, all others by h5py.
+stored as byte ranges (in heaps, of converted types, of assembled datasets) are read on demand, or
+immediately if they are small: strings by virtualds, all others by h5py.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from virtualds.parsers.eos_metadata import METADATA, Structure, join_metadata, r
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.netcdf_rules import (
     MAX_GROUPS,
-    RESERVED,
+    RESERVED_ATTRIBUTES,
     Dimensions,
     FileGroups,
     HDF5Group,
     NamedAxes,
     PathParts,
-    find_fill_beyond,
+    get_fill_past_end,
+    get_object_path,
     list_attribute_names,
-    path_of,
     read_attribute,
     read_groups_below,
 )
@@ -84,9 +84,9 @@ from virtualds.parsers.hdf5.structure.element_types import (
     is_sequence,
     read_sequences,
 )
-from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError, FileBytes, Work
+from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError, FetchStep, FileBytes
 from virtualds.parsers.hdf5.structure.messages import FillState, LayoutClass, TypeClass
-from virtualds.parsers.hdf5.structure.object_header import HARD, UNREAD, Attribute
+from virtualds.parsers.hdf5.structure.object_header import HARD, IGNORED_ATTRIBUTES, Attribute
 from virtualds.parsers.hdf5.virtual_datasets import (
     build_mapped_array,
     iterate_mapped_sources,
@@ -101,11 +101,11 @@ from virtualds.urls import path_or_url
 # Check references into the global heap before HDF5 follows them.
 #
 # HDF5 stores variable-length strings and sequences as references (HDF5 File Format Specification
-# 3.0, IV.B). An invalid reference can make HDF5 end the process, or read forever.
+# 3.0, IV.B). On an invalid reference, HDF5 can crash, or never return.
 
 
-BYTES_AT_ONCE = 2**26
-"""The size in bytes of references that are checked at a time."""
+CHECKED_BYTES = 2**26
+"""Size in bytes of the references to check at a time."""
 
 
 def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
@@ -115,9 +115,9 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
     ----------
     dataset : HDF5Dataset
     files : HDF5Files
-        Opens the sources of a virtual dataset, which are checked as a whole.
+        Opens the sources of a virtual dataset, which are checked completely.
     box : sequence of slice, optional
-        The part that is about to be read; all of it by default.
+        The region that will be read; the whole dataset by default.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
     ReadError
         The references cannot be read.
     """
-    kind = dataset.referring
+    kind = dataset.heap_type
     if kind is None:
         return
     if dataset.is_virtual:
@@ -142,7 +142,7 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
 def read_elements(
     dataset: HDF5Dataset, size: int, box: Sequence[slice] | None = None
 ) -> Iterator[tuple[tuple[slice, ...], Elements]]:
-    """Yield parts of a box inside a dataset, and the bytes of their elements as rows."""
+    """Yield regions of a box in a dataset, and the bytes of their elements as rows."""
     array = build_raw_array(dataset, size)
     for part in _split_box(array.shape, box, size):
         raw = np.ascontiguousarray(array.read(part))
@@ -152,7 +152,7 @@ def read_elements(
 def _split_box(
     shape: tuple[int, ...], box: Sequence[slice] | None, size: int
 ) -> list[tuple[slice, ...]]:
-    """Divide the part of a box inside an array into smaller parts, along the first axis."""
+    """Return regions of the part of a box inside an array, which is split along the first axis."""
     full_box = box or tuple(slice(0, n) for n in shape)
     inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(full_box, shape, strict=True)]
     if not shape:
@@ -161,33 +161,33 @@ def _split_box(
     row = size * prod(k.stop - k.start for k in inner)
     if not row:
         return []
-    step = max(BYTES_AT_ONCE // row, 1)
+    step = max(CHECKED_BYTES // row, 1)
     starts = range(first.start, first.stop, step)
     return [(slice(n, min(n + step, first.stop)), *inner) for n in starts]
 
 
-# ---------------------------------------------------------------------- texts
+# ---------------------------------------------------------------------- strings
 # Datasets of variable-length strings, read without HDF5.
 #
 # The elements of such a dataset refer to the global heap (HDF5 File Format Specification 3.0,
 # IV.B).
 
 
-def contains_texts(dataset: HDF5Dataset) -> bool:
-    """Return whether the elements of a dataset are strings that `read_texts` reads."""
+def can_read_strings(dataset: HDF5Dataset) -> bool:
+    """Return whether the elements of a dataset are strings that `read_strings` reads."""
     fill = dataset.facts.fill
-    # a fill value that was read with h5py has no raw bytes
+    # a fill value read by h5py has no raw bytes
     is_known = bool(fill.raw) or not fill.is_chosen
-    # without any fill value, HDF5 cannot read a dataset that was never written
+    # HDF5 cannot read a dataset that was never written and has no fill value
     layout = dataset.facts.layout
     is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
     is_known = is_known and (is_written or fill.state != FillState.UNDEFINED)
-    is_read_here = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
-    return is_read_here and dataset.type.is_text
+    is_supported = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
+    return is_supported and dataset.type.is_text
 
 
-def read_texts(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_]:
-    """Return the strings of a box, as h5py reads them (`h5py.Dataset.asstr`).
+def read_strings(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_]:
+    """Return the strings in a box as h5py does (`h5py.Dataset.asstr`).
 
     Strings past the end of the dataset are empty.
 
@@ -198,15 +198,15 @@ def read_texts(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.obj
     ReadError
         The references cannot be read.
     """
-    kind, budget = dataset.type, element_types.Budget(dataset.file)
+    kind, budget = dataset.type, element_types.ByteBudget(dataset.file)
     encoding = CHARSETS[kind.charset]
     texts = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
     for part, elements in read_elements(dataset, kind.size, box):
-        elements_read = element_types.read_texts(budget, kind, elements, encoding)
+        elements_read = element_types.read_strings(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
-        at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
-        # with an ellipsis, a scalar is the string itself instead of an array with it
-        texts[(*at, ...)] = elements_read.reshape([p.stop - p.start for p in part])
+        position: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
+        # the ellipsis is needed for scalars
+        texts[(*position, ...)] = elements_read.reshape([p.stop - p.start for p in part])
     return texts
 
 
@@ -224,13 +224,13 @@ class HDF5Array:
     ----------
     source : SourceFile
     path : str
-        Of the dataset, within the file.
+        The path of the dataset in the file.
     shape : tuple of int
-        As in netCDF: longer than the dataset if another variable is longer along an unlimited
-        dimension.
+        The shape as in netCDF, which is larger than the dataset if another variable is longer along
+        an unlimited dimension.
     dtype : numpy dtype
     needs : tuple of SourceFile
-        Other files with values; HDF5 silently fills values of missing files.
+        The other files with values, since HDF5 silently fills the values of missing files.
     """
 
     source: SourceFile
@@ -245,14 +245,14 @@ class HDF5Array:
         return len(self.shape)
 
     def read(self, key: Sequence[Any]) -> Values:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions.
+        """Return a selection: per axis an int, a slice, or a 1-D array of positions.
 
         Raises
         ------
         ReadError
             The file no longer exists, has changed, or is damaged.
         UnsupportedError
-            The box around the selection has more elements than may be loaded.
+            The bounding box of the selection is too large to load.
         """
         box, within = zip(*map(_find_bounds, key, self.shape), strict=True) if key else ((), ())
         check_selection(prod(k.stop - k.start for k in box) * self.dtype.itemsize)
@@ -267,7 +267,7 @@ class HDF5Array:
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
         for axis, index in enumerate(within):
             values = values[(slice(None),) * axis + (index,)]
-        # drop the integer-indexed axes of the dataset, not those within elements
+        # drop the axes of the dataset with integer indexes, but no axes of elements
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return values.squeeze(dropped)
 
@@ -275,27 +275,27 @@ class HDF5Array:
         path = self.path.encode("utf-8", "surrogateescape")
         if self.dtype == TEXT_DTYPE:
             with suppress(DeclinedError):
-                found = find_dataset(files, self.source, path)
-                if found is not None and contains_texts(found):
-                    return read_texts(found, box)
+                dataset = find_dataset(files, self.source, path)
+                if dataset is not None and can_read_strings(dataset):
+                    return read_strings(dataset, box)
         files.by_library = True
         files.roots.clear()
-        dataset = files.open(self.source)[self.path]
-        check_filters(dataset)
-        if dataset.dtype.hasobject:
-            found_dataset = find_dataset(files, self.source, path)
-            if found_dataset is not None:
-                check_heap(found_dataset, files, box)
-        return read_box(dataset, box, self.dtype)
+        h5py_dataset = files.open(self.source)[self.path]
+        check_filters(h5py_dataset)
+        if h5py_dataset.dtype.hasobject:
+            dataset = find_dataset(files, self.source, path)
+            if dataset is not None:
+                check_heap(dataset, files, box)
+        return read_box(h5py_dataset, box, self.dtype)
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
-    """Return the slice of an axis that covers a key, and the key relative to it."""
+    """Return the slice that covers a key along an axis, and the key relative to the slice."""
     if isinstance(key, slice):
-        # a range needs no memory for the positions along a huge axis
-        chosen = range(size)[key]
-        first, last = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
-        return slice(first, last + 1), slice(None, None, chosen.step)
+        # a range needs no memory for the positions
+        selected = range(size)[key]
+        first, last = sorted((selected[0], selected[-1])) if selected else (0, -1)
+        return slice(first, last + 1), slice(None, None, selected.step)
     positions = resolve_index(key, size)
     if not positions.size:
         return slice(0, 0), positions
@@ -309,21 +309,21 @@ def _check_source(source: SourceFile) -> None:
     if not get_options().check_sources:
         return
     for name in ("size", "mtime", "etag"):
-        was, now = getattr(source, name), getattr(current, name)
-        if was is not None and now is not None and was != now:
+        old, new = getattr(source, name), getattr(current, name)
+        if old is not None and new is not None and old != new:
             if name == "mtime":
                 raise ReadError(
                     f"{source.url}: it was modified after it was scanned, or copied without its "
                     f"time: same size, other time; {OTHER_TIME_REMEDY}"
                 )
             raise ReadError(
-                f"{source.url}: its {name} was {was} when it was scanned and is {now}; "
+                f"{source.url}: its {name} was {old} when it was scanned and is {new}; "
                 f"scan it again"
             )
 
 
 def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values:
-    """Read a box of a dataset; past the end of the dataset, it contains the fill value."""
+    """Return a box of a dataset, with the fill value past the end of the dataset."""
     rank = len(dataset.shape or ())
     inside = tuple(
         slice(min(k.start, n), min(k.stop, n))
@@ -338,13 +338,13 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     plist = dataset.id.get_create_plist()
     has_fill = plist.fill_value_defined() == FillState.CHOSEN and not dtype.hasobject
     chosen = read_storage_fill(plist, dtype).tobytes() if has_fill else None
-    padded = np.full(shape, find_fill_beyond(chosen, dtype), dtype)
+    padded = np.full(shape, get_fill_past_end(chosen, dtype), dtype)
     padded[tuple(slice(0, n) for n in values.shape)] = values
     return padded
 
 
 def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
-    """Read a box inside a dataset: strings as str, references as paths."""
+    """Return a box inside a dataset: strings as str, references as paths."""
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.hasobject:
@@ -354,7 +354,7 @@ def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> 
         return values.astype(dtype.newbyteorder("="), copy=False)
     paths = np.empty(values.shape, dtype)
     for index in np.ndindex(values.shape):
-        paths[index] = path_of(values[index], dataset)
+        paths[index] = get_object_path(values[index], dataset)
     return paths
 
 
@@ -365,16 +365,16 @@ def load_or_defer(
     needs: tuple[SourceFile, ...],
     files: HDF5Files,
 ) -> Values | HDF5Array:
-    """Return the values of a small dataset, or an array that is read on demand.
+    """Return the values of a small dataset, or an array that reads on demand.
 
     ``needs`` are the other files with values.
 
     Raises
     ------
     UnsupportedError
-        HDF5 cannot undo a filter here.
+        HDF5 cannot decode a filter on this machine.
     """
-    if not (is_text := contains_texts(dataset)):
+    if not (is_text := can_read_strings(dataset)):
         check_filters(dataset)
     path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")
@@ -382,7 +382,7 @@ def load_or_defer(
         return HDF5Array(dataset.source, path, shape, dtype, needs)
     box = tuple(slice(0, n) for n in shape)
     if is_text:
-        return read_texts(dataset, box)
+        return read_strings(dataset, box)
     import h5py
 
     check_heap(dataset, files, box)
@@ -390,92 +390,94 @@ def load_or_defer(
 
 
 # ---------------------------------------------------------------------- reading ahead
-# The metadata of a remote HDF5 file, fetched level by level before it is actually read.
+# The metadata of a remote HDF5 file is prefetched level by level before it is read.
 #
-# Each function is a `Work` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one object,
-# and returns those to which it refers. Anything that is missing here costs further requests,
-# nothing else.
+# Each function is a `FetchStep` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one
+# object, and returns the steps for the objects to which it refers. Metadata that is not prefetched
+# only takes more requests.
 
 
-def fetch_groups(
-    above: Sequence[HDF5Location], location: HDF5Location, skip: Collection[str], *, below: bool
+def prefetch_groups(
+    parents: Sequence[HDF5Location], location: HDF5Location, skip: Collection[str], *, below: bool
 ) -> None:
-    """Fetch the metadata of a group, and of the groups above it or all groups below it.
+    """Prefetch the metadata of a group, of its parents, and of its subgroups if requested.
 
     Parameters
     ----------
-    above : sequence of HDF5Location
+    parents : sequence of HDF5Location
     location : HDF5Location
     skip : collection of str
         Names of variables that are left out.
     below : bool
-        Whether groups below are read, too.
+        Whether to read subgroups.
     """
-    # HDF5 would read the same bytes, but without prefetching
+    # HDF5 would read the same bytes without prefetching
     files = copy(location.files)
     files.by_library, files.roots = False, {}
-    scales, all_of_it = _Visitor(None), _Visitor(skip, below)
-    works: list[Work] = [partial(scales.visit_links, replace(g, files=files)) for g in above]
-    location.file.read_ahead(
-        [*works, partial(all_of_it.visit_links, replace(location, files=files))]
+    scale_visitor, group_visitor = _Visitor(None), _Visitor(skip, below)
+    steps: list[FetchStep] = [
+        partial(scale_visitor.visit_links, replace(g, files=files)) for g in parents
+    ]
+    location.file.prefetch(
+        [*steps, partial(group_visitor.visit_links, replace(location, files=files))]
     )
 
 
 @dataclass(frozen=True)
 class _Visitor:
-    """Reads the objects of groups, each once.
+    """Reads each object of groups once.
 
     Parameters
     ----------
     skip : collection of str or None
-        Datasets whose chunks are not needed, or None for all of them.
+        Datasets whose chunks are not needed; None for all datasets.
     below : bool
-        Whether groups below are read, too.
+        Whether to read subgroups.
     """
 
     skip: Collection[str] | None
     below: bool = False
     seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def visit_links(self, location: HDF5Location) -> list[Work]:
+    def visit_links(self, location: HDF5Location) -> list[FetchStep]:
         """Read the links of a group."""
-        works: list[Work] = [partial(_visit_attributes, location)]
+        steps: list[FetchStep] = [partial(_visit_attributes, location)]
         for link in location.links:
             if link.kind != HARD:
                 continue
             member = follow_link(location, link)
             if member.address not in self.seen:
                 self.seen.add(member.address)
-                works.append(partial(self.visit_member, link.name, member))
-        return works
+                steps.append(partial(self.visit_member, link.name, member))
+        return steps
 
-    def visit_member(self, name: bytes, location: HDF5Location) -> list[Work]:
+    def visit_member(self, name: bytes, location: HDF5Location) -> list[FetchStep]:
         """Read the header of a member of a group."""
         if is_group(location):
             return [partial(self.visit_links, location)] if self.below else []
-        works: list[Work] = [partial(_visit_attributes, location)]
+        steps: list[FetchStep] = [partial(_visit_attributes, location)]
         if self.skip is not None and name.decode("utf-8", "surrogateescape") not in self.skip:
-            works.append(partial(_visit_chunks, location))
-        return works if is_dataset(location) else []
+            steps.append(partial(_visit_chunks, location))
+        return steps if is_dataset(location) else []
 
 
-def _visit_attributes(location: HDF5Location) -> list[Work]:
+def _visit_attributes(location: HDF5Location) -> list[FetchStep]:
     """Read the attributes of an object."""
     return [
         partial(_visit_heap, location.file, attribute)
         for attribute in location.attributes.values()
-        if is_sequence(attribute.kind) and attribute.name not in UNREAD
+        if is_sequence(attribute.kind) and attribute.name not in IGNORED_ATTRIBUTES
     ]
 
 
-def _visit_heap(file: FileBytes, attribute: Attribute) -> list[Work]:
+def _visit_heap(file: FileBytes, attribute: Attribute) -> list[FetchStep]:
     """Read the objects of the global heap to which an attribute refers."""
     read_sequences(file, attribute)
     return []
 
 
-def _visit_chunks(location: HDF5Location) -> list[Work]:
-    """Read the positions of the chunks of a dataset."""
+def _visit_chunks(location: HDF5Location) -> list[FetchStep]:
+    """Read the locations of the chunks of a dataset."""
     dataset = make_dataset("", location)
     layout = dataset.facts.layout
     if location.files.defers and can_defer(dataset):
@@ -489,13 +491,13 @@ def _visit_chunks(location: HDF5Location) -> list[Work]:
 # ---------------------------------------------------------------------- groups
 
 
-MAX_VOID = 2**31 - 1
-"""The maximum size in bytes of an element in numpy."""
-NOT_A_COORDINATE = "_nc4_non_coord_"
-"""netCDF-C's prefix for a variable with the name of a dimension whose scale it is not."""
+MAX_ITEMSIZE = 2**31 - 1
+"""Maximum size in bytes of an element in numpy."""
+NON_COORDINATE_PREFIX = "_nc4_non_coord_"
+"""Prefix in netCDF-C of a variable with the name of a dimension that is not its scale."""
 
 
-class GroupRead(NamedTuple):
+class ReadGroup(NamedTuple):
     """A parsed group: its members, the names of their axes, and its location."""
 
     group: ManifestGroup
@@ -504,26 +506,26 @@ class GroupRead(NamedTuple):
     location: HDF5Location
 
 
-class GroupsRead(NamedTuple):
-    """Groups of a file by path, inner groups first; and all groups of the file."""
+class ReadGroups(NamedTuple):
+    """The groups that were read, by path, and all groups of the file."""
 
-    groups: Mapping[PathParts, GroupRead]
-    where: PathParts
-    together: FileGroups
+    groups: Mapping[PathParts, ReadGroup]
+    path: PathParts
+    file_groups: FileGroups
 
     @property
     def group(self) -> ManifestGroup:
-        """The requested group, with the groups below it."""
-        return self.groups[self.where].group
+        """The requested group with its subgroups."""
+        return self.groups[self.path].group
 
 
-def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: bool) -> GroupsRead:
-    """Read the group at a path, and all groups below it if they are requested.
+def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: bool) -> ReadGroups:
+    """Read the group at a path, and all its subgroups if requested.
 
     Raises
     ------
     FormatError
-        There are too many.
+        There are too many groups.
     """
     root, location, group_path, scales = _find_group(files, skip, path, below=below)
     if below:
@@ -536,31 +538,31 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
             f"{files.source.url}: it has more than {MAX_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    every = first_groups if below and not group_path else None
-    together = FileGroups(root, every, partial(_read_eos_metadata, root))
-    done: dict[PathParts, GroupRead] = {}
+    all_groups = first_groups if below and not group_path else None
+    file_groups = FileGroups(root, all_groups, partial(_read_eos_metadata, root))
+    read_so_far: dict[PathParts, ReadGroup] = {}
     for group in first_groups:
         children = {
-            name: done[(*group.where, name)].group if below else ManifestGroup()
-            for name in group.found.groups
+            name: read_so_far[(*group.path, name)].group if below else ManifestGroup()
+            for name in group.members.groups
         }
-        reader = _GroupReader(files, skip, group.where)
-        read = reader.read(group, together, children)
-        done[group.where] = GroupRead(read, group.found, reader.axes, group.location)
-    return GroupsRead(done, group_path, together)
+        reader = _GroupReader(files, skip, group.path)
+        read = reader.read(group, file_groups, children)
+        read_so_far[group.path] = ReadGroup(read, group.members, reader.axes, group.location)
+    return ReadGroups(read_so_far, group_path, file_groups)
 
 
-EOS_INFORMATION = "HDFEOS INFORMATION"
-"""The group of HDF-EOS5 with the structural metadata."""
-MAX_METADATA = 2**24
-"""The maximum size in bytes of a part of the structural metadata."""
+EOS_GROUP = "HDFEOS INFORMATION"
+"""Group of HDF-EOS5 with the structural metadata."""
+MAX_METADATA_BYTES = 2**24
+"""Maximum size in bytes of a part of the structural metadata."""
 
 
 def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
     """Return the structures of an HDF-EOS5 file, or an empty list if they cannot be read."""
     parts = []
     with suppress(VirtualdsError, FileNotFoundError), describe_damage(root.source):
-        for name, dataset in read_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
+        for name, dataset in read_members(descend_to(root, EOS_GROUP)[-1]).datasets.items():
             if METADATA.fullmatch(name):
                 parts.append((name, _read_text(dataset)))
     return read_structures(join_metadata(parts))
@@ -568,9 +570,9 @@ def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
 
 def _read_text(dataset: HDF5Dataset) -> str:
     """Return the text of a scalar dataset."""
-    if contains_texts(dataset):
-        return str(read_texts(dataset, ()).ravel()[0])
-    if dataset.type.kind != TypeClass.STRING or not dataset.type.size <= MAX_METADATA:
+    if can_read_strings(dataset):
+        return str(read_strings(dataset, ()).ravel()[0])
+    if dataset.type.kind != TypeClass.STRING or not dataset.type.size <= MAX_METADATA_BYTES:
         return ""
     [(_, elements), *_] = read_elements(dataset, dataset.type.size)
     return elements.tobytes().partition(b"\0")[0].decode("utf-8", "replace")
@@ -579,11 +581,11 @@ def _read_text(dataset: HDF5Dataset) -> str:
 def _find_group(
     files: HDF5Files, skip: frozenset[str], path: str, *, below: bool
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[HDF5Dataset, ...]]:
-    """Return the root, the group at a path, its path, and the scales of the groups above it."""
+    """Return the root, the group at a path, its path, and the scales of its parents."""
     root = open_root(files, files.source)
-    *above, location = descend_to(root, path)
-    fetch_groups(above, location, skip, below=below)
-    scales = (d for g in above for d in read_members(g).scales)
+    *parents, location = descend_to(root, path)
+    prefetch_groups(parents, location, skip, below=below)
+    scales = (d for g in parents for d in read_members(g).scales)
     return root, location, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
@@ -595,36 +597,36 @@ class _GroupReader:
     def __init__(self, files: HDF5Files, skip: frozenset[str], group_path: PathParts) -> None:
         self.files = files
         self.skip = skip
-        self.where = group_path
+        self.path = group_path
         url = files.source.url
         self.source_name = path_or_url(url)
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(
-        self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
+        self, group: HDF5Group, file_groups: FileGroups, below: Mapping[str, ManifestGroup]
     ) -> ManifestGroup:
-        """Read a group; ``below`` are its child groups."""
-        members = group.found
+        """Return a group; ``below`` are its child groups."""
+        members = group.members
         for name in members.broken.keys() - self.skip:
-            self._note(name, members.broken[name])
-        self.axes = together.name_axes(group)
-        dims = self._read_dimensions(group, together)
+            self._record_problem(name, members.broken[name])
+        self.axes = file_groups.name_axes(group)
+        dims = self._read_dimensions(group, file_groups)
         return ManifestGroup(
             self._read_variables(members.datasets, dims),
             self._read_attributes("", group.location),
             below,
-            {"unlimited_dims": dims.unlimited_here},
+            {"unlimited_dims": dims.unlimited_dims},
             self.problems,
             left_out=self._describe_left_out(members.datasets, dims),
         )
 
-    def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
+    def _read_dimensions(self, group: HDF5Group, file_groups: FileGroups) -> Dimensions:
         axes = self.axes
-        names = together.name_by_file(group.where, axes)
-        if not group.where and not group.found.groups:
+        names = file_groups.find_axis_names(group.path, axes)
+        if not group.path and not group.members.groups:
             return Dimensions(axes, lambda: len(axes.scales), {}, names)
-        lengths = together.find_lengths(group.where, axes) if axes.depend_on_unlimited else {}
-        first = partial(together.count_earlier_dimensions, group.where)
+        lengths = file_groups.find_lengths(group.path, axes) if axes.depend_on_unlimited else {}
+        first = partial(file_groups.count_earlier_dimensions, group.path)
         return Dimensions(axes, first, lengths, names)
 
     def _read_variables(
@@ -634,21 +636,21 @@ class _GroupReader:
         # the scale determines the length of a dimension
         scales = [d for d in datasets.values() if d.is_scale and d.shape]
         sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
-        for name, names in dims.of.items():
-            variable_name, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+        for name, names in dims.by_dataset.items():
+            variable_name, dataset = name.removeprefix(NON_COORDINATE_PREFIX), datasets[name]
             if variable_name in self.skip:
                 continue
             lengths = zip(names, dataset.shape, strict=True)
             shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
             axis_sizes = dict(zip(names, shape, strict=True))
-            if odd := [dim for dim, n in axis_sizes.items() if sizes.get(dim, n) != n]:
-                self._note(
+            if conflicts := [dim for dim, n in axis_sizes.items() if sizes.get(dim, n) != n]:
+                self._record_problem(
                     variable_name,
-                    _make_contradiction_error(odd[0], axis_sizes[odd[0]], sizes[odd[0]]),
+                    _make_dimension_error(dim := conflicts[0], axis_sizes[dim], sizes[dim]),
                 )
                 continue
             if max(shape, default=0) >= MAX_AXIS_LENGTH:
-                self._note(variable_name, _make_length_error(max(shape)))
+                self._record_problem(variable_name, _make_length_error(max(shape)))
                 continue
             sizes |= axis_sizes
             variables[variable_name] = self._read_variable(variable_name, dataset, names, shape)
@@ -657,49 +659,49 @@ class _GroupReader:
     def _describe_left_out(
         self, datasets: Mapping[str, HDF5Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
-        """Describe the variables to skip, as far as they can be read."""
+        """Return descriptions of the skipped variables."""
         left_out = {}
-        for name, names in dims.of.items():
-            variable_name, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+        for name, names in dims.by_dataset.items():
+            variable_name, dataset = name.removeprefix(NON_COORDINATE_PREFIX), datasets[name]
             if variable_name not in self.skip:
                 continue
-            dtype, lent = np.dtype("V1"), dict[str, Any]()
+            dtype, attributes = np.dtype("V1"), dict[str, Any]()
             with suppress(VirtualdsError), describe_damage(dataset.source):
                 dtype = dataset.stored.dtype
                 for attribute in {*SHARED_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
-                    lent[attribute] = read_attribute(dataset, attribute)
-            left_out[variable_name] = describe_left_out(names, dtype, lent)
+                    attributes[attribute] = read_attribute(dataset, attribute)
+            left_out[variable_name] = describe_left_out(names, dtype, attributes)
         return left_out
 
-    def _note(
+    def _record_problem(
         self,
         name: str,
         error: Exception,
         kind: str = "variable",
         source: SourceFile | None = None,
     ) -> VirtualdsError:
-        """Record the error of a variable or group; raise it again if it concerns no file."""
+        """Record the error of a variable or group; raise it if it is not an error of the file."""
         if not isinstance(error, VirtualdsError):
             damage = find_damage_error(source or self.files.source, error)
             if damage is None:
                 raise error
             error = damage
-        path = "/".join((*self.where, name))
+        path = "/".join((*self.path, name))
         error.locate(f"{kind} {path!r}", self.files.source.url)
         self.problems[name] = error
         return error
 
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
-        """Return the user's attributes of a group or dataset."""
+        """Return the user attributes of a group or dataset."""
         attributes = {}
         for name in list_attribute_names(owner):
-            if name in RESERVED:
+            if name in RESERVED_ATTRIBUTES:
                 continue
             try:
                 attributes[name] = read_attribute(owner, name)
             except (VirtualdsError, *HDF5_ERRORS) as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
-                self._note(f"{variable}:{name}", error, "attribute")
+                self._record_problem(f"{variable}:{name}", error, "attribute")
         return attributes
 
     def _read_variable(
@@ -710,9 +712,9 @@ class _GroupReader:
         try:
             data = self._read_data(dataset, dims, shape, encoding)
         except (VirtualdsError, *HDF5_ERRORS) as error:
-            problem = self._note(name, error, source=dataset.source)
+            problem = self._record_problem(name, error, source=dataset.source)
             data = ManifestArray.unreadable(
-                shape, f"V{min(dataset.type.size, MAX_VOID)}", f"{problem}"
+                shape, f"V{min(dataset.type.size, MAX_ITEMSIZE)}", f"{problem}"
             )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:
@@ -751,8 +753,8 @@ class _GroupReader:
             return load_or_defer(dataset, stored, shape, needs, self.files)
         if shape == array.shape:
             return array
-        fill = find_fill_beyond(get_fill(dataset, stored.dtype), stored.dtype)
-        # gaps and the part past the end have different fill values
+        fill = get_fill_past_end(get_fill(dataset, stored.dtype), stored.dtype)
+        # missing chunks and the region past the end have different fill values
         array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
@@ -764,7 +766,7 @@ def _make_length_error(size: int) -> FormatError:
     )
 
 
-def _make_contradiction_error(dim: str, size: int, other_size: int) -> FormatError:
+def _make_dimension_error(dim: str, size: int, other_size: int) -> FormatError:
     return FormatError(
         f"it has {size} elements along {dim!r}, where other variables have {other_size}; the file "
         f"contradicts itself, leave one of them out with drop_variables"

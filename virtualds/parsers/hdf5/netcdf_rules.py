@@ -1,8 +1,7 @@
-"""The conventions of netCDF on HDF5: fill values, the user's attributes, and dimensions.
+"""Conventions of netCDF on HDF5: fill values, user attributes, and dimensions.
 
 A netCDF4 file is an HDF5 file with conventions (netCDF-C documentation, "NetCDF-4 File Format";
-HDF5 Dimension Scale Specification 1.0). Names are in creation order, as in the netCDF
-library.
+HDF5 Dimension Scale Specification 1.0). Names are in creation order, as in netCDF-C.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from virtualds.parsers.eos_metadata import Structure
 from virtualds.parsers.hdf5.data_types import (
     CHARSETS,
     encode_type,
-    find_obstacle,
+    find_unsupported_reason,
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.objects import (
@@ -41,7 +40,11 @@ from virtualds.parsers.hdf5.structure.element_types import (
 )
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, mark_incomplete, note_same
 from virtualds.parsers.hdf5.structure.messages import MESSAGE_ERRORS, TypeClass
-from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
+from virtualds.parsers.hdf5.structure.object_header import (
+    INLINE_CLASSES,
+    Attribute,
+    find_string_size,
+)
 
 # ---------------------------------------------------------------------- fill values
 
@@ -58,16 +61,16 @@ NETCDF_FILLS: dict[str, Any] = {
     "f4": np.float32(9.969209968386869e36),
     "f8": 9.969209968386869e36,
 }
-"""Default fill values of the netCDF library (netCDF-C, ``netcdf.h``)."""
+"""Default fill values of netCDF-C (``netcdf.h``)."""
 
 
-def find_fill_beyond(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
+def get_fill_past_end(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
     """Return the value that netCDF reads past the end of a dataset shorter than its dimension.
 
     Parameters
     ----------
     chosen : bytes or None
-        The storage fill value, if the writer of the dataset chose it.
+        The storage fill value, if it is user-defined.
     dtype : numpy dtype
         The dtype of the values.
     """
@@ -87,7 +90,7 @@ def list_attribute_names(owner: HDF5Location) -> list[str]:
 # Attributes of HDF5 groups and datasets, as netCDF4-python returns them.
 
 
-RESERVED = frozenset(
+RESERVED_ATTRIBUTES = frozenset(
     {
         "CLASS",
         "NAME",
@@ -99,38 +102,38 @@ RESERVED = frozenset(
         "_NCProperties",
     }
 )
-"""Attributes for dimension scales and the netCDF library, not for the user."""
+"""Attributes of dimension scales and of netCDF-C, which are not user attributes."""
 
-MAX_TEXT = 2**31 - 1
-"""The maximum size in bytes of a string in numpy."""
+MAX_STRING_BYTES = 2**31 - 1
+"""Maximum size in bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
-"""Paddings of strings of fixed length."""
+"""Paddings of fixed-length strings."""
 
 
-PLAIN = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
-"""Classes of numbers that h5py reads with the type of the bytes."""
-STRINGS = {
+NUMBER_CLASSES = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
+"""Type classes of numbers."""
+STRING_TYPES = {
     struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
 }
-"""Types of variable-length strings, with 8-byte addresses (IV.A.2.d)."""
+"""Encoded types of variable-length strings with 8-byte addresses (IV.A.2.d)."""
 
 
 def read_attribute(owner: Any, name: str) -> Any:
     """Return the value of an attribute as netCDF4-python does.
 
-    Strings are str, several of them a list; one number is a scalar, several are an array.
-    References to objects are the paths of these objects.
+    A string is a str, several are a list; a number is a scalar, several are an array. Object
+    references are the paths of the objects.
 
     Raises
     ------
     UnsupportedError
-        Its type has no value in Python.
+        Its type is not supported.
     FormatError
-        It is in a damaged heap.
+        Its value is in a damaged heap.
     """
     raw = name.encode("utf-8", "surrogateescape")
     attribute = owner.attributes[raw]
-    if (value := _read_plain_value(owner.file, attribute)) is not None:
+    if (value := _decode_value(owner.file, attribute)) is not None:
         return value
     return _read_by_library(owner, name, raw, attribute)
 
@@ -141,12 +144,12 @@ def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) ->
     if is_region(attribute.kind):
         # HDF5 reads region references from the global heap, which has not been checked
         raise _make_unsupported_error("it refers to regions")
-    if not attribute.kind or attribute.kind[0] & 0x0F not in IN_PLACE:
+    if not attribute.kind or attribute.kind[0] & 0x0F not in INLINE_CLASSES:
         mark_incomplete(attribute.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
-        if has_parts and (reason := find_obstacle(parse_type_message(encode_type(kind)))):
+        if has_parts and (reason := find_unsupported_reason(parse_type_message(encode_type(kind)))):
             raise _make_unsupported_error(reason)
         _check_heap(owner.file, attribute)
         value = owner.attrs[name]
@@ -163,9 +166,9 @@ def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) ->
     if isinstance(value, str | bytes):
         return _to_text(value)
     if isinstance(value, h5py.Reference):
-        return path_of(value, owner)
+        return get_object_path(value, owner)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
-        return _to_items(name, value, owner)
+        return _convert_items(name, value, owner)
     if isinstance(value, np.ndarray) and value.size == 1:
         return value.ravel()[0]
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
@@ -184,23 +187,23 @@ def _check_heap(file: FileBytes, attribute: Attribute) -> None:
     check_elements(file, kind, data.reshape(-1, kind.size))
 
 
-def _read_plain_value(file: FileBytes, attribute: Attribute) -> Any:
-    """Return a value of a common type as h5py would read it, or None for other types."""
-    if attribute.elements and attribute.kind in STRINGS:
-        return decode_texts(read_sequences(file, attribute, is_value=True))
+def _decode_value(file: FileBytes, attribute: Attribute) -> Any:
+    """Return a value of a common type as h5py does, or None for other types."""
+    if attribute.elements and attribute.kind in STRING_TYPES:
+        return decode_strings(read_sequences(file, attribute, is_value=True))
     return decode_inline_value(attribute)
 
 
-def decode_texts(raw: Sequence[bytes]) -> Any:
-    """Return variable-length strings as read by h5py: one as str, several as a list."""
+def decode_strings(raw: Sequence[bytes]) -> Any:
+    """Return variable-length strings as h5py does: one as a str, several as a list."""
     texts = [_to_text(text.partition(b"\0")[0]) for text in raw]
     return texts[0] if len(texts) == 1 else texts
 
 
 def decode_inline_value(attribute: Attribute) -> Any:
-    """Return the value of an attribute without references, or None for uncommon types."""
+    """Return the value of an attribute that is not in the heap, or None for uncommon types."""
     count = attribute.elements
-    dtype = _find_plain_type(attribute.kind)
+    dtype = _find_native_dtype(attribute.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(attribute.data):
         return None
     if dtype.kind != "S":
@@ -209,15 +212,15 @@ def decode_inline_value(attribute: Attribute) -> Any:
     size = dtype.itemsize
     texts = [attribute.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
     # let HDF5 handle bytes after the end of a string
-    return None if any(b"\0" in text for text in texts) else decode_texts(texts)
+    return None if any(b"\0" in text for text in texts) else decode_strings(texts)
 
 
 @lru_cache(1024)
-def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
+def _find_native_dtype(kind: bytes) -> np.dtype[Any] | None:
     """Return the dtype of numbers and strings that numpy reads as stored, or None."""
     if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
-        return np.dtype(f"S{size}") if size <= MAX_TEXT else None
-    if kind[0] & 0x0F not in PLAIN:
+        return np.dtype(f"S{size}") if size <= MAX_STRING_BYTES else None
+    if kind[0] & 0x0F not in NUMBER_CLASSES:
         return None
     try:
         stored = parse_stored_type(kind)
@@ -226,13 +229,13 @@ def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
     return stored.dtype if stored.in_chunks else None
 
 
-def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
+def _convert_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     """Return strings or paths as a list, and variable-length arrays as an object array."""
     import h5py
 
     items: list[Any] = values.ravel().tolist()
     items = [
-        path_of(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
+        get_object_path(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
         for item in items
     ]
     if len(items) == 1:
@@ -247,7 +250,7 @@ def _make_unsupported_error(reason: str) -> UnsupportedError:
     )
 
 
-def path_of(reference: Any, owner: Any) -> str:
+def get_object_path(reference: Any, owner: Any) -> str:
     """Return the path of a referenced object, or "" for a null reference."""
     import h5py
 
@@ -256,7 +259,7 @@ def path_of(reference: Any, owner: Any) -> str:
 
 
 def _to_text(value: Any) -> Any:
-    """Return a string; replace invalid UTF-8 as the netCDF library does."""
+    """Return a string in which invalid UTF-8 is replaced as by netCDF-C."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").replace("\0", "")
     if isinstance(value, str):
@@ -268,20 +271,19 @@ def _to_text(value: Any) -> Any:
 # ---------------------------------------------------------------------- dimensions
 
 
-SCALES = b"DIMENSION_LIST"
-"""The attribute that refers to the scales of every axis."""
-DIMENSION_ID, COORDINATES = "_Netcdf4Dimid", "_Netcdf4Coordinates"
-"""Attributes of the netCDF library: the number of a dimension, and numbers of the axes of a
-scale."""
+SCALE_ATTRIBUTE = b"DIMENSION_LIST"
+"""Attribute with references to the scales of each axis."""
+DIMENSION_ID, COORDINATE_IDS = "_Netcdf4Dimid", "_Netcdf4Coordinates"
+"""Attributes of netCDF-C: the id of a dimension, and the dimension ids of the axes of a scale."""
 Names = list[tuple[HDF5Dataset, tuple[str | None, ...]]]
 
 
 def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
-    """Return the address of the last scale of every axis, or None if there is none.
+    """Return the address of the last scale of each axis, or None if it has none.
 
-    Of several scales of an axis, the netCDF library uses the one attached last (netCDF-C,
-    ``dimscale_visitor``). HDF5's own function for them (`H5DSiterate_scales`) reads the whole list
-    for each axis, and ends the process if the list is damaged.
+    If an axis has several scales, netCDF-C uses the one that was attached last
+    (``dimscale_visitor``). `H5DSiterate_scales` of HDF5 reads the whole list for each axis, and
+    crashes if the list is damaged.
 
     Raises
     ------
@@ -290,12 +292,12 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     """
     rank = dataset.rank
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)
-    listed = dataset.attributes.get(SCALES)
-    if not rank or listed is None:
+    attribute = dataset.attributes.get(SCALE_ATTRIBUTE)
+    if not rank or attribute is None:
         return none
-    if listed.elements != rank or not _is_reference_list(listed.kind):
-        raise _make_no_list_error(dataset)
-    lists = read_sequences(dataset.file, listed)
+    if attribute.elements != rank or not _is_reference_list(attribute.kind):
+        raise _make_scale_list_error(dataset)
+    lists = read_sequences(dataset.file, attribute)
     return tuple(_find_last_reference(dataset, references) for references in lists) + none[rank:]
 
 
@@ -316,15 +318,15 @@ def _is_reference_list(kind: bytes) -> bool:
     return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 
 
-def _find_name_elsewhere(dataset: HDF5Dataset, axis: int) -> str:
-    """Return the name of the last scale of an axis if it is in another group."""
+def _find_remote_scale_name(dataset: HDF5Dataset, axis: int) -> str:
+    """Return the name of the last scale of an axis, which is in another group."""
     import h5py
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
     values = np.empty((dataset.rank,), dtype)
     try:
         # `read_scale_addresses` has checked the list that HDF5 follows here
-        h5py.h5a.open(dataset.id, SCALES).read(values, h5py.h5t.py_create(dtype))
+        h5py.h5a.open(dataset.id, SCALE_ATTRIBUTE).read(values, h5py.h5t.py_create(dtype))
         reference = values[axis][-1]
         h5py.h5r.dereference(reference, dataset.id)
         path = h5py.h5r.get_name(reference, dataset.id)
@@ -338,38 +340,39 @@ def _find_name_elsewhere(dataset: HDF5Dataset, axis: int) -> str:
     return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
 
 
-def _make_no_list_error(dataset: HDF5Dataset) -> FormatError:
+def _make_scale_list_error(dataset: HDF5Dataset) -> FormatError:
     return FormatError(
-        f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is not a "
-        f"list of "
-        f"scales for each of {dataset.rank} axes; the file is damaged, fetch it again, or "
-        f"remove the attribute"
+        f"{dataset.source.url}: the attribute {SCALE_ATTRIBUTE.decode()} of {dataset.name!r} is "
+        f"not a list of scales for each of {dataset.rank} axes; the file is damaged, fetch it "
+        "again, or remove the attribute"
     )
 
 
 class NamedAxes:
-    """The datasets of a group, with the names of their axes from dimension scales.
+    """The datasets of a group, and the names of their axes from dimension scales.
 
     Parameters
     ----------
     datasets : collection of HDF5Dataset
         The datasets of the group.
-    above : iterable of HDF5Dataset
-        Scales of the groups above it, the outermost first.
+    parent_scales : iterable of HDF5Dataset
+        The scales of its parents, the outermost first.
     """
 
-    def __init__(self, datasets: Collection[HDF5Dataset], above: Iterable[HDF5Dataset]) -> None:
-        above = tuple(above)
+    def __init__(
+        self, datasets: Collection[HDF5Dataset], parent_scales: Iterable[HDF5Dataset]
+    ) -> None:
+        parent_scales = tuple(parent_scales)
         linked = [d for d in datasets if d.is_scale]
-        # of several links to a scale, the innermost is used, and within a group the first
-        self._by_address = {d.address: d for d in [*above, *reversed(linked)]}
+        # of several links to a scale, use the innermost, and within a group the first
+        self._by_address = {d.address: d for d in [*parent_scales, *reversed(linked)]}
         self.scales = [d for d in linked if self._find_dimension(d) is d]
-        self.named: Names = [(d, self._look_up(d)) for d in datasets]
+        self.named: Names = [(d, self._name_axes(d)) for d in datasets]
         self.lengths = self._find_unlimited_lengths()
 
     @cached_property
     def _by_id(self) -> dict[int, str]:
-        """Names of scales by their dimension id in the netCDF library."""
+        """The names of scales by dimension id."""
         return {
             int(read_attribute(d, DIMENSION_ID)): d.name
             for d in self._by_address.values()
@@ -378,7 +381,7 @@ class NamedAxes:
 
     def _find_unlimited_lengths(self) -> dict[str, int]:
         """Return the lengths of visible unlimited dimensions in the variables of the group."""
-        # a dimension hides those of the same name in groups above
+        # a dimension hides dimensions of the same name in parent groups
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
         for dataset, dims in self.named:
@@ -389,15 +392,15 @@ class NamedAxes:
 
     @property
     def depend_on_unlimited(self) -> bool:
-        """Whether any of the datasets depends on the length of unlimited dimensions."""
+        """Whether the dimensions of any dataset depend on the lengths of unlimited dimensions."""
         names = {name for _, dims in self.named for name in dims}
         return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
 
-    def _look_up(self, dataset: HDF5Dataset) -> tuple[str | None, ...]:
+    def _name_axes(self, dataset: HDF5Dataset) -> tuple[str | None, ...]:
         rank = len(dataset.shape)
         if dataset.is_scale:
-            if rank > 1 and COORDINATES.encode() in dataset.attributes:
-                numbers = np.atleast_1d(read_attribute(dataset, COORDINATES))
+            if rank > 1 and COORDINATE_IDS.encode() in dataset.attributes:
+                numbers = np.atleast_1d(read_attribute(dataset, COORDINATE_IDS))
                 return tuple(self._by_id.get(int(i)) for i in numbers)
             name = self._find_dimension(dataset).name
             return (name, *([None] * (rank - 1)))[:rank]
@@ -407,10 +410,10 @@ class NamedAxes:
         )
 
     def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
-        """Return the link to a scale whose name is that of the dimension.
+        """Return the link to a scale that names the dimension.
 
-        A scale that the netCDF library numbered is one dimension, whatever links there are to it.
-        For another scale, each link is a dimension, as in the library.
+        A scale with a dimension id is one dimension, even if there are several links to it. For
+        other scales, each link is a dimension, as in netCDF-C.
         """
         first = self._by_address[scale.address]
         return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
@@ -418,28 +421,27 @@ class NamedAxes:
     def _find_scale(self, dataset: HDF5Dataset, axis: int, address: int) -> str:
         """Return the name of the scale at an address."""
         name = self._by_address.get((dataset.source.url, address))
-        return _find_name_elsewhere(dataset, axis) if name is None else name.name
+        return _find_remote_scale_name(dataset, axis) if name is None else name.name
 
 
 class Dimensions:
-    """The dimensions of a group, as the netCDF library names them.
+    """The dimensions of a group, named as in netCDF-C.
 
-    An axis with a scale has the name of the scale. Another axis has the first dimension of the
-    group with its length, unlimited if the axis is, and none twice in one variable. If no dimension
-    fits, a name is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
-    ``nc4_rec_match_dimscales``). If the file itself names such an axis, in another way, it has this
-    name instead.
+    An axis with a scale has the name of the scale. Other axes have the first unused dimension of
+    the group with the same length that is unlimited if the axis is, or else a new phony dimension:
+    ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C, ``nc4_rec_match_dimscales``). If other
+    metadata of the file name such an axis, it has this name instead.
 
     Parameters
     ----------
     axes : NamedAxes
-        Of the group.
+        The axes of the group.
     first : callable
-        Returns the number of the first invented dimension.
+        Returns the number of the first phony dimension.
     lengths : mapping of str to int
         Lengths of unlimited dimensions in variables of other groups.
-    given : mapping of str to tuple of str or None
-        Names that the file itself has for the axes of datasets.
+    axis_names : mapping of str to tuple of str or None
+        The names of axes in other metadata of the file, by dataset.
     """
 
     def __init__(
@@ -447,36 +449,38 @@ class Dimensions:
         axes: NamedAxes,
         first: Callable[[], int],
         lengths: Mapping[str, int],
-        given: Mapping[str, tuple[str | None, ...]] | None = None,
+        axis_names: Mapping[str, tuple[str | None, ...]] | None = None,
     ) -> None:
         self._first = first
-        self.invented = 0
+        self.phony_count = 0
         self.lengths = {name: max(n, lengths.get(name, 0)) for name, n in axes.lengths.items()}
-        self._here = [
+        self._dimensions = [
             (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
             for d in axes.scales
         ]
-        scales = len(self._here)
-        self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
-        self.unlimited_here = {name for name, _, is_unlimited in self._here if is_unlimited}
-        phony = {name for name, _, _ in self._here[scales:]}
-        for name, names in (given or {}).items():
+        scales = len(self._dimensions)
+        self.by_dataset = {
+            d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare
+        }
+        self.unlimited_dims = {name for name, _, is_unlimited in self._dimensions if is_unlimited}
+        phony = {name for name, _, _ in self._dimensions[scales:]}
+        for name, names in (axis_names or {}).items():
             self._replace_phony(name, names, phony)
 
     def _replace_phony(
         self, dataset: str, names: Iterable[str | None], phony: Collection[str]
     ) -> None:
-        """Replace invented dimension names of a dataset by names in metadata of the file."""
-        replaced = list(self.of.get(dataset, ()))
-        for axis, (invented, name) in enumerate(zip(replaced, names, strict=False)):
-            if name is not None and invented in phony and name not in replaced:
+        """Replace phony dimensions of a dataset by names in other metadata of the file."""
+        replaced = list(self.by_dataset.get(dataset, ()))
+        for axis, (dim, name) in enumerate(zip(replaced, names, strict=False)):
+            if name is not None and dim in phony and name not in replaced:
                 replaced[axis] = name
-                self.unlimited_here |= {name} if invented in self.unlimited_here else set()
-        if dataset in self.of:
-            self.of[dataset] = tuple(replaced)
+                self.unlimited_dims |= {name} if dim in self.unlimited_dims else set()
+        if dataset in self.by_dataset:
+            self.by_dataset[dataset] = tuple(replaced)
 
     def _complete(self, dataset: HDF5Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
-        """Name the axes without scales."""
+        """Return the names of all axes, also of those without a scale."""
         used_names = [name for name in names if name is not None]
         if len(used_names) == len(names):
             return tuple(used_names)
@@ -491,76 +495,75 @@ class Dimensions:
         return tuple(complete)
 
     def _find_or_invent(self, size: int, is_unlimited: bool, used_names: list[str]) -> str:
-        """Return a dimension for an axis without scale; invent one if none fits."""
-        for name, length, unlimited in self._here:
+        """Return a dimension for an axis without a scale, or add a phony dimension."""
+        for name, length, unlimited in self._dimensions:
             if (length, unlimited) == (size, is_unlimited) and name not in used_names:
                 return name
-        name = f"{PHONY}{self._first() + self.invented}"
-        self.invented += 1
-        # the netCDF library treats dimensions of length 0 as unlimited
-        self._here.append((name, size, is_unlimited or not size))
+        name = f"{PHONY_PREFIX}{self._first() + self.phony_count}"
+        self.phony_count += 1
+        # netCDF-C treats dimensions of length 0 as unlimited
+        self._dimensions.append((name, size, is_unlimited or not size))
         return name
 
 
 # ---------------------------------------------------------------------- all groups of a file
-# An unlimited dimension is as long as the longest variable along it, in any group. The dimensions
-# that netCDF invents are numbered throughout the file (netCDF-C, ``find_dim_len`` and
-# ``nc4_rec_match_dimscales``).
+# An unlimited dimension is as long as the longest variable along it, in any group. Phony dimensions
+# are numbered throughout the file (netCDF-C, ``find_dim_len`` and ``nc4_rec_match_dimscales``).
 
 
 MAX_GROUPS = 100_000
-"""Maximum number of groups that are read: with links, a small file can have more."""
+"""Maximum number of groups to read; with links, a small file can have more."""
 
 PathParts = tuple[str, ...]
-"""The names of the groups from the root to one of them."""
+"""Path of a group, as the names of the groups below the root."""
 
 
-GivenNames = Mapping[str, tuple[str | None, ...]]
-"""Names of the axes of datasets, by the names of these."""
+AxisNames = Mapping[str, tuple[str | None, ...]]
+"""Names of axes, by dataset."""
 DimensionLengths = dict[str, set[int]]
-"""The lengths that dimensions have, by name; a file that contradicts itself has several."""
-PHONY = "phony_dim_"
-"""The beginning of the names that netCDF invents."""
+"""Lengths of dimensions, by name; in an inconsistent file, a dimension has several."""
+PHONY_PREFIX = "phony_dim_"
+"""Prefix of the names of phony dimensions."""
 
 
 class HDF5Group(NamedTuple):
-    """A group, its content, and the scales of the groups above it, the outermost first."""
+    """A group, its members, and the scales of its parents, the outermost first."""
 
-    where: PathParts
+    path: PathParts
     location: HDF5Location
-    found: GroupMembers
-    above: tuple[HDF5Dataset, ...] = ()
+    members: GroupMembers
+    parent_scales: tuple[HDF5Dataset, ...] = ()
 
     @property
     def axes(self) -> NamedAxes:
         """The datasets of the group, with the names of their axes."""
-        return NamedAxes(self.found.datasets.values(), self.above)
+        return NamedAxes(self.members.datasets.values(), self.parent_scales)
 
 
 def read_groups_below(
     location: HDF5Location,
     group_path: PathParts = (),
-    above: tuple[HDF5Dataset, ...] = (),
+    parent_scales: tuple[HDF5Dataset, ...] = (),
     skip: Collection[str] = (),
-    around: Collection[tuple[str, int]] = (),
+    ancestors: Collection[tuple[str, int]] = (),
 ) -> Iterator[HDF5Group]:
-    """Yield all groups below a group, inner groups first, and finally the group itself.
+    """Yield all subgroups of a group, inner groups first, and finally the group itself.
 
-    A group that cannot be read, or to which a link leads back, is ``broken`` in its parent.
+    A group that cannot be read, or that contains itself, is ``broken`` in its parent.
     """
     members = read_members(location, skip)
-    scales = (*above, *members.scales)
-    around = {*around, location.address}
+    scales = (*parent_scales, *members.scales)
+    ancestors = {*ancestors, location.address}
     for name, child in list(members.groups.items()):
         try:
             with describe_damage(child.source):
-                if child.address in around:
+                if child.address in ancestors:
                     raise _make_loop_error(location, name)
-                yield from read_groups_below(child, (*group_path, name), scales, skip, around)
+                yield from read_groups_below(child, (*group_path, name), scales, skip, ancestors)
         except VirtualdsError as error:
             members.broken[name] = error
             del members.groups[name]
-    yield HDF5Group(group_path, location, members, above)
+    yield HDF5Group(group_path, location, members, parent_scales)
 
 
 def _make_loop_error(location: HDF5Location, name: str) -> FormatError:
@@ -578,26 +581,24 @@ def _make_loop_error(location: HDF5Location, name: str) -> FormatError:
 
 
 DIMENSION_NAMES = "DimensionNames"
-EOS_FOLDERS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
-"""The kinds of structures of HDF-EOS5, by the group that holds them."""
+EOS_STRUCTURE_KINDS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
+"""Kinds of HDF-EOS5 structures, by the group that contains them."""
 
 
-def _find_given_names(
-    group_path: PathParts, axes: NamedAxes, eos: Iterable[Structure]
-) -> GivenNames:
-    """Return the names that metadata give to axes without scales, if they fit the shapes."""
+def _find_axis_names(group_path: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> AxisNames:
+    """Return names for axes without scales from other metadata, if they match the shapes."""
     names_by_dataset = {}
     for dataset, dims in axes.named:
         if None in dims:
-            names = _read_names(dataset) or _find_eos_names(group_path, dataset, eos)
-            is_sound = all(names) and len({*names}) == len(names) == len(dataset.shape)
-            if is_sound and not any(name.startswith(PHONY) for name in names):
+            names = _read_gpm_names(dataset) or _find_eos_names(group_path, dataset, eos)
+            is_consistent = all(names) and len({*names}) == len(names) == len(dataset.shape)
+            if is_consistent and not any(name.startswith(PHONY_PREFIX) for name in names):
                 names_by_dataset[dataset.name] = names
     return names_by_dataset
 
 
-def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
-    """Return the names in the attribute of GPM."""
+def _read_gpm_names(dataset: HDF5Dataset) -> tuple[str, ...]:
+    """Return the axis names in the attribute of GPM files."""
     if DIMENSION_NAMES.encode() not in dataset.attributes:
         return ()
     try:
@@ -610,14 +611,14 @@ def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
 def _find_eos_names(
     group_path: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
 ) -> tuple[str, ...]:
-    """Return the dimensions of a field of HDF-EOS5 if their lengths match its axes."""
-    if len(group_path) < 3 or group_path[0] != "HDFEOS" or group_path[1] not in EOS_FOLDERS:
+    """Return the dimensions of an HDF-EOS5 field if their lengths match its axes."""
+    if len(group_path) < 3 or group_path[0] != "HDFEOS" or group_path[1] not in EOS_STRUCTURE_KINDS:
         return ()
     for structure in eos:
-        if (structure.kind, structure.name) == (EOS_FOLDERS[group_path[1]], group_path[2]):
+        if (structure.kind, structure.name) == (EOS_STRUCTURE_KINDS[group_path[1]], group_path[2]):
             lists = structure.fields.get(dataset.name, set())
             dims = next(iter(lists)) if len(lists) == 1 else ()
-            # a dimension without a limit has no length there
+            # unlimited dimensions have no length in the metadata
             sizes = [
                 structure.sizes.get(dim, 0) or n
                 for dim, n in zip(dims, dataset.shape, strict=False)
@@ -626,23 +627,23 @@ def _find_eos_names(
     return ()
 
 
-def _find_lengths(axes: NamedAxes, given: GivenNames) -> DimensionLengths:
+def _find_lengths(axes: NamedAxes, axis_names: AxisNames) -> DimensionLengths:
     """Return the lengths of the dimensions of a group by name."""
     lengths: DimensionLengths = {}
     for dataset, dims in axes.named:
-        for dim, size in zip(given.get(dataset.name, dims), dataset.shape, strict=False):
+        for dim, size in zip(axis_names.get(dataset.name, dims), dataset.shape, strict=False):
             if dim is not None:
                 lengths.setdefault(dim, set()).add(size)
     return lengths
 
 
 class FileGroups:
-    """All groups of a file, read when first needed.
+    """All groups of a file, which are read when they are first needed.
 
     Parameters
     ----------
     root : HDF5Location
-    known : list of HDF5Group, optional
+    all_groups : list of HDF5Group, optional
         All groups, if they have already been read.
     read_eos : callable, optional
         Returns the structural metadata of HDF-EOS.
@@ -651,31 +652,31 @@ class FileGroups:
     def __init__(
         self,
         root: HDF5Location,
-        known: list[HDF5Group] | None = None,
+        all_groups: list[HDF5Group] | None = None,
         read_eos: Callable[[], Iterable[Structure]] = tuple,
     ) -> None:
-        self._root, self._known, self._read_eos = root, known, read_eos
+        self._root, self._all_groups, self._read_eos = root, all_groups, read_eos
 
     @cached_property
     def _groups(self) -> list[HDF5Group]:
-        """All groups, in the order in which netCDF numbers invented dimensions."""
-        if self._known is not None:
-            return self._known
+        """All groups, in the order in which netCDF numbers phony dimensions."""
+        if self._all_groups is not None:
+            return self._all_groups
         return list(islice(read_groups_below(self._root), MAX_GROUPS))
 
     @cached_property
     def axes(self) -> dict[PathParts, NamedAxes]:
-        """The datasets of every group, with the names of their axes."""
-        return {group.where: group.axes for group in self._groups}
+        """The datasets of each group, with the names of their axes."""
+        return {group.path: group.axes for group in self._groups}
 
     def name_axes(self, group: HDF5Group) -> NamedAxes:
         """Return the datasets of a group with the names of their axes."""
-        axes = self.axes.get(group.where) if self._known is not None else None
+        axes = self.axes.get(group.path) if self._all_groups is not None else None
         return axes or group.axes
 
     @cached_property
     def _lengths(self) -> dict[tuple[PathParts, str], int]:
-        """The length of every unlimited dimension, by the group that defines it."""
+        """The length of each unlimited dimension, by the group that defines it."""
         longest: dict[tuple[PathParts, str], int] = {}
         for group_path, axes in self.axes.items():
             for name, n in axes.lengths.items():
@@ -696,44 +697,48 @@ class FileGroups:
         keys = {name: (self.find_owner(group_path, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
-    def name_by_file(self, group_path: PathParts, axes: NamedAxes) -> GivenNames:
-        """Return the names that metadata of the file give to axes without scales.
+    def find_axis_names(self, group_path: PathParts, axes: NamedAxes) -> AxisNames:
+        """Return names for axes without scales from other metadata of the file.
 
-        A name is used only if it has one length, in the group and in those above and below it,
-        which share their dimensions. If a variable has the same name, it must be its coordinate.
+        A name is used only if it has a single length in the group, its parents and its subgroups,
+        which share their dimensions. A variable with this name must be its coordinate.
         """
-        names = _find_given_names(group_path, axes, self._eos)
+        names = _find_axis_names(group_path, axes, self._eos)
         if not names:
             return {}
-        parts = [_find_lengths(axes, names), self._given_below.get(group_path, {})]
-        parts += [self._given.get(group_path[:depth], {}) for depth in range(len(group_path))]
-        strange = {
+        parts = [_find_lengths(axes, names), self._named_lengths_below.get(group_path, {})]
+        parts += [
+            self._named_lengths.get(group_path[:depth], {}) for depth in range(len(group_path))
+        ]
+        conflicting = {
             dataset.name
             for dataset, dims in axes.named
             if names.get(dataset.name, dims) != (dataset.name,)
         }
 
-        def is_sound(dim: str | None) -> bool:
+        def is_consistent(dim: str | None) -> bool:
             return len({n for part in parts for n in part.get(str(dim), ())}) == 1
 
         return {
-            name: tuple(dim if dim not in strange and is_sound(dim) else None for dim in dims)
+            name: tuple(
+                dim if dim not in conflicting and is_consistent(dim) else None for dim in dims
+            )
             for name, dims in names.items()
         }
 
     @cached_property
-    def _given(self) -> dict[PathParts, DimensionLengths]:
-        """The lengths of the named dimensions of each group."""
+    def _named_lengths(self) -> dict[PathParts, DimensionLengths]:
+        """The lengths of the dimensions of each group that are named by other metadata."""
         return {
-            where: _find_lengths(axes, _find_given_names(where, axes, self._eos))
-            for where, axes in self.axes.items()
+            path: _find_lengths(axes, _find_axis_names(path, axes, self._eos))
+            for path, axes in self.axes.items()
         }
 
     @cached_property
-    def _given_below(self) -> dict[PathParts, DimensionLengths]:
-        """The lengths of the named dimensions of each group and of all groups below it."""
+    def _named_lengths_below(self) -> dict[PathParts, DimensionLengths]:
+        """The same lengths of each group and all its subgroups."""
         lengths_below: dict[PathParts, DimensionLengths] = {}
-        for group_path, lengths in self._given.items():
+        for group_path, lengths in self._named_lengths.items():
             for depth in range(len(group_path) + 1):
                 merged = lengths_below.setdefault(group_path[:depth], {})
                 for dim, sizes in lengths.items():
@@ -750,13 +755,13 @@ class FileGroups:
         first = {}
         for group_path, axes in self.axes.items():
             first[group_path] = count
-            count += Dimensions(axes, lambda: 0, self.find_lengths(group_path, axes)).invented
+            count += Dimensions(axes, lambda: 0, self.find_lengths(group_path, axes)).phony_count
         return first
 
     def count_earlier_dimensions(self, group_path: PathParts) -> int:
-        """Return the number of dimensions that precede the dimensions invented for a group.
+        """Return the number of dimensions before the phony dimensions of a group.
 
-        netCDF numbers all dimensions of the file first, then invented dimensions, child groups
+        netCDF numbers all dimensions of the file first, and then phony dimensions, child groups
         before their parent.
         """
         return self._first.get(group_path, sum(len(axes.scales) for axes in self.axes.values()))

@@ -1,8 +1,8 @@
-"""Finds groups and datasets of HDF5 files, and reads their object headers.
+"""The groups and datasets of HDF5 files, and their object headers.
 
-HDF5 File Format Specification 3.0, IV.A. Forms that are unknown here raise `DeclinedError`. Then
-the file is read once more, and links and datasets are those reported by HDF5
-(`HDF5Files.by_library`); everything else is read as bytes in any case.
+HDF5 File Format Specification 3.0, IV.A. Unknown forms raise `DeclinedError`. Then the file is read
+again, with the links and datasets that HDF5 reports (`HDF5Files.by_library`); everything else is
+always read as bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtualds.errors import AccessError, FormatError, UnsupportedError, Virtual
 from virtualds.parsers.hdf5.data_types import (
     StoredType,
     encode_type,
-    name_of_type,
+    get_type_name,
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.structure.element_types import HDF5Type, check_elements, parse_type
@@ -79,12 +79,12 @@ from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 # ---------------------------------------------------------------------- files
 
 
-PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
+PREFIX_VARIABLES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Environment variables that change where HDF5 looks for files."""
 HDF5_ERRORS = (OSError, RuntimeError, ValueError, OverflowError)
 """Errors that h5py raises for damaged files."""
-OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
-"""Errors that already say what is wrong, and are raised unchanged."""
+SPECIFIC_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
+"""Errors with a specific message, which are raised unchanged."""
 
 
 @contextmanager
@@ -117,30 +117,30 @@ def describe_damage(source: SourceFile) -> Iterator[None]:
 
 
 def find_damage_error(source: SourceFile, error: BaseException) -> FormatError | None:
-    """Convert an error of HDF5, or return None if its message is already specific."""
-    if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
+    """Return the `FormatError` for an error of HDF5, or None if its message is specific."""
+    if isinstance(error, SPECIFIC_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
         return None
     damage = FormatError(
         f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, fetch it "
         f"again"
     )
-    # system errors may be temporary, so opening is retried; errors of HDF5 itself are not
+    # keep system errors as cause, since they may be temporary, unlike errors of HDF5
     damage.__cause__ = error if getattr(error, "errno", None) else None
     return damage
 
 
 class HDF5Files:
-    """A file and the other files that it refers to, each opened once.
+    """A file and the other files to which it refers, each opened once.
 
     Parameters
     ----------
     source : SourceFile
     notes : ByteNotes, optional
-        Records the meaning of the bytes of the file.
+        Records which bytes of the file are structure.
     defers : bool
-        Whether large indexes of chunks are not read; chunks are looked up when they are read.
+        Whether to skip large chunk indexes; chunks are looked up when they are read.
     by_library : bool
-        Whether the HDF5 library reports the links and datasets.
+        Whether to use the links and datasets that the HDF5 library reports.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class HDF5Files:
         self._open: dict[SourceFile, Any] = {}
         self._bytes: dict[SourceFile, FileBytes] = {}
         self.roots: dict[SourceFile, HDF5Location] = {}
-        """The root groups of files that are open."""
+        """The root groups of open files."""
 
     def __enter__(self) -> HDF5Files:
         self._stack.__enter__()
@@ -168,7 +168,7 @@ class HDF5Files:
         return self._stack.__exit__(*error)
 
     def open(self, source: SourceFile) -> Any:
-        """Return a file opened with h5py, until the end of the block."""
+        """Return a file opened with h5py, which stays open until `HDF5Files` is closed."""
         if source not in self._open:
             self._open[source] = self._stack.enter_context(open_hdf5(source))
         return self._open[source]
@@ -187,17 +187,17 @@ class HDF5Files:
         return self._bytes[source]
 
     @contextmanager
-    def lend(self, source: SourceFile) -> Iterator[None]:
-        """Close the files that the block opens, to limit the number of open files."""
+    def open_temporarily(self, source: SourceFile) -> Iterator[None]:
+        """Close the files that the block opens at its end, to limit the number of open files."""
         if source in self._open or source in self._bytes:
             yield
             return
-        before = self._stack, {**self._open}, {**self._bytes}, {**self.roots}
+        state = self._stack, {**self._open}, {**self._bytes}, {**self.roots}
         with ExitStack() as self._stack:
             try:
                 yield
             finally:
-                self._stack, self._open, self._bytes, self.roots = before
+                self._stack, self._open, self._bytes, self.roots = state
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
@@ -205,7 +205,7 @@ ListCandidates = Callable[[str, SourceFile], list[str]]
 
 
 def list_beside(name: str, holder: SourceFile) -> list[str]:
-    """Return the urls beside the holder, and beside its target if the holder is a link."""
+    """Return the urls next to the holder, and next to its target if the holder is a link."""
     if scheme_of(holder.url) != "file":
         return [join_url(holder.url, name)]
     folder, real = (os.path.dirname(p(local_path(holder.url))) for p in (str, os.path.realpath))
@@ -229,30 +229,32 @@ def find_referenced_file(
 ) -> SourceFile:
     """Return the file that ``holder`` refers to by ``name``.
 
-    HDF5 looks beside the file with the name and then in the working directory (HDF5 reference
-    manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working directory
-    only (`H5Pset_efile_prefix`).
+    HDF5 looks first in the folder of ``holder`` and then in the working directory (HDF5 reference
+    manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data only in the working
+    directory (`H5Pset_efile_prefix`).
 
     Raises
     ------
     AccessError
-        A remote file refers to a local one, or any file to a url.
+        A remote file refers to a local file, or a file refers to a url.
     FormatError
         There is no such file.
     UnsupportedError
-        The environment makes HDF5 look elsewhere.
+        An environment variable makes HDF5 look elsewhere.
     """
-    if set_ := [variable for variable in PREFIXES if os.environ.get(variable)]:
+    if variables := [variable for variable in PREFIX_VARIABLES if os.environ.get(variable)]:
         raise UnsupportedError(
-            f"{holder.url}: it refers to {name!r}, and {set_[0]} tells HDF5 to look elsewhere; "
-            f"unset it"
+            f"{holder.url}: it refers to {name!r}, and {variables[0]} tells HDF5 to look "
+            "elsewhere; unset it"
         )
     if "://" in name or (scheme_of(holder.url) != "file" and os.path.isabs(name)):
         raise AccessError(
             f"{holder.url}: it refers to {name!r}, which a file may not do (a url, or from a "
             f"server to a local disk); copy the files beside each other if you trust them"
         )
-    for candidate in dict.fromkeys(url for look in candidates for url in look(name, holder)):
+    for candidate in dict.fromkeys(
+        url for list_urls in candidates for url in list_urls(name, holder)
+    ):
         try:
             return describe_file(candidate, holder.options)
         except FileNotFoundError:
@@ -263,7 +265,7 @@ def find_referenced_file(
                 f"for read access to it"
             ) from error
     folders = " and ".join(
-        look.__name__.removeprefix("list_").replace("_", " ") for look in candidates
+        list_urls.__name__.removeprefix("list_").replace("_", " ") for list_urls in candidates
     )
     raise FormatError(
         f"{holder.url}: it refers to {name!r}, which is not there (looked {folders}); put it "
@@ -274,27 +276,27 @@ def find_referenced_file(
 # ---------------------------------------------------------------------- objects
 
 
-SCALE = b"DIMENSION_SCALE"
-"""The value of the attribute CLASS of a scale."""
-MAX_TEXT = 2**16
-"""The maximum size in bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
+SCALE_CLASS = b"DIMENSION_SCALE"
+"""Value of the attribute CLASS of a scale."""
+MAX_TEXT_BYTES = 2**16
+"""Maximum size in bytes of a string attribute of a scale; HDF5 writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
-"""Paddings of strings of fixed length (IV.A.2.d): HDF5 only recognises scales by the first."""
+"""Paddings of fixed-length strings (IV.A.2.d); HDF5 recognises scales only by the first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HDF5Location:
-    """An object of a file: a group, a dataset, or a committed type.
+    """An object of a file: a group, a dataset, or a committed datatype.
 
     Parameters
     ----------
     files : HDF5Files
     source : SourceFile
-        The file that contains it.
+        The file that contains the object.
     path : bytes
-        Its path in that file.
+        The path of the object in that file.
     at : int
-        The address of its header.
+        The address of its object header.
     """
 
     files: HDF5Files
@@ -304,7 +306,7 @@ class HDF5Location:
 
     @cached_property
     def id(self) -> Any:
-        """The object as h5py opens it."""
+        """The h5py id of the object."""
         import h5py
 
         try:
@@ -319,14 +321,14 @@ class HDF5Location:
 
     @cached_property
     def attrs(self) -> Any:
-        """Its attributes, as h5py reads them."""
+        """The attributes as read by h5py."""
         import h5py
 
         return h5py.AttributeManager(self)
 
     @property
     def address(self) -> tuple[str, int]:
-        """The url and address of the object, which are the same through every link."""
+        """The url and address of the object, which do not depend on the link."""
         return self.source.url, int(self.at)
 
     @cached_property
@@ -341,12 +343,12 @@ class HDF5Location:
 
     @cached_property
     def kinds(self) -> frozenset[int]:
-        """The types of these messages."""
+        """The types of the messages in its object header."""
         return frozenset([message.kind for message in self.messages])
 
     @cached_property
     def attributes(self) -> Attributes:
-        """Its attributes, in creation order if it is tracked."""
+        """The attributes, in creation order if it is tracked."""
         return read_attributes(self.file, self.messages, int(self.at))
 
     @cached_property
@@ -381,7 +383,7 @@ class HDF5Dataset(HDF5Location):
 
     @cached_property
     def plist(self) -> Any:
-        """Its properties, as h5py reads them."""
+        """The creation properties as read by h5py."""
         return self.id.get_create_plist()
 
     @property
@@ -391,12 +393,12 @@ class HDF5Dataset(HDF5Location):
 
     @property
     def rank(self) -> int:
-        """Number of its axes, without those within elements."""
+        """The number of axes, without those within elements."""
         return len(self.space.limits)
 
     @cached_property
     def type(self) -> HDF5Type:
-        """The type of its elements."""
+        """The datatype of the elements."""
         return parse_type(self.file, self.facts.kind)
 
     @cached_property
@@ -409,7 +411,7 @@ class HDF5Dataset(HDF5Location):
             Values of its type are not supported.
         """
         is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
-        name = name_of_type(self.id.get_type()) if is_named else None
+        name = get_type_name(self.id.get_type()) if is_named else None
         try:
             return parse_stored_type(self.facts.kind, name)
         except MESSAGE_ERRORS as error:
@@ -421,7 +423,7 @@ class HDF5Dataset(HDF5Location):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """The lengths of its axes, including those within elements; () without a dataspace."""
+        """The lengths of the axes, including those within elements; () without a dataspace."""
         return (self.space.shape or ()) + self._inner_axes
 
     @cached_property
@@ -450,7 +452,7 @@ class HDF5Dataset(HDF5Location):
     @cached_property
     def is_scale(self) -> bool:
         """Whether it is a dimension scale."""
-        return self._read_text(b"CLASS", NULL_TERMINATED) == SCALE
+        return self._read_text(b"CLASS", NULL_TERMINATED) == SCALE_CLASS
 
     @property
     def is_bare(self) -> bool:
@@ -458,15 +460,15 @@ class HDF5Dataset(HDF5Location):
         return self.is_scale and self._read_text(b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
     def _read_text(self, name: bytes, paddings: tuple[int, ...]) -> bytes:
-        """Return an attribute that is a fixed-length string with such padding, or b"".
+        """Return an attribute that is a fixed-length string with one of the paddings, or b"".
 
-        HDF5's own functions for scales (`H5DSis_scale`) end the process if the type differs.
+        `H5DSis_scale` of HDF5 crashes if the attribute has another type.
         """
         attribute = self.attributes.get(name)
         if attribute is None:
             return b""
         size = find_string_size(attribute.kind, paddings)
-        if attribute.elements != 1 or not 0 < size <= min(MAX_TEXT, len(attribute.data)):
+        if attribute.elements != 1 or not 0 < size <= min(MAX_TEXT_BYTES, len(attribute.data)):
             return b""
         return attribute.data[:size].partition(b"\0")[0]
 
@@ -481,19 +483,19 @@ class HDF5Dataset(HDF5Location):
         return EXTERNAL_FILES in self.kinds
 
     @property
-    def referring(self) -> HDF5Type | None:
-        """The type of its elements if they refer to the global heap, or None."""
+    def heap_type(self) -> HDF5Type | None:
+        """The datatype of the elements if they refer to the global heap, or None."""
         return self.type if self.type.has_variable_length else None
 
 
-def check_fill(location: HDF5Location, of_type: HDF5Type) -> None:
+def check_fill(location: HDF5Location, element_type: HDF5Type) -> None:
     """Raise an error for a dataset whose fill value refers to objects missing from the heap."""
-    if not of_type.has_variable_length:
+    if not element_type.has_variable_length:
         return
     for raw in read_fill_values(location.file, location.messages):
-        if len(raw) != of_type.size:
-            location.file.raise_damaged(f"a fill value has {len(raw)} bytes of {of_type.size}")
-        check_elements(location.file, of_type, np.frombuffer(raw, np.uint8)[None])
+        if len(raw) != element_type.size:
+            location.file.raise_damaged(f"a fill value has {len(raw)} bytes of {element_type.size}")
+        check_elements(location.file, element_type, np.frombuffer(raw, np.uint8)[None])
 
 
 @dataclass(frozen=True)
@@ -505,7 +507,7 @@ class GroupMembers:
     datasets : dict of str to HDF5Dataset
     groups : dict of str to HDF5Location
     broken : dict of str to VirtualdsError
-        Links that lead nowhere, and damaged members.
+        The errors of broken links and damaged members.
     """
 
     datasets: dict[str, HDF5Dataset] = field(default_factory=dict)
@@ -514,7 +516,7 @@ class GroupMembers:
 
     @property
     def scales(self) -> list[HDF5Dataset]:
-        """The dimension scales, each under the first of its names."""
+        """The dimension scales, each with its first name."""
         distinct: dict[tuple[str, int], HDF5Dataset] = {}
         for dataset in self.datasets.values():
             if dataset.is_scale:
@@ -522,8 +524,8 @@ class GroupMembers:
         return list(distinct.values())
 
 
-def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
-    """Return the error for a path without a group."""
+def make_missing_group_error(source: SourceFile, path: str) -> FileNotFoundError:
+    """Return the error for a group that does not exist."""
     return FileNotFoundError(
         f"{source.url}: there is no group {path!r}; list its groups with "
         f"virtualds.open_virtual_datatree or ncdump -h"
@@ -557,21 +559,21 @@ def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
 KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
 """Types of messages of groups and datasets (IV.A.2)."""
 LINK_COUNT = 0x16
-"""The type of the message that counts links."""
-MAX_LINKS = 16
+"""Type of the message with the number of links."""
+MAX_LINK_DEPTH = 16
 """Maximum number of soft and external links in a row, as in HDF5 (`H5Pset_nlinks`)."""
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
-    """Return the root group of a file, the same object as long as the file is open."""
+    """Return the root group of a file, always the same object while the file is open."""
     if (root := files.roots.get(source)) is None:
-        root = files.roots[source] = _find_root(files, source)
+        root = files.roots[source] = _make_root(files, source)
     return root
 
 
-def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
+def _make_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     if files.by_library:
-        # if HDF5 cannot open the file, its error is the reason
+        # raise the error of HDF5 if it cannot open the file
         files.open(source)
     file = files.get_bytes(source)
     superblock = file.superblock
@@ -589,17 +591,17 @@ def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
 
 
 def read_members(location: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
-    """Return the members of a group, without soft and external links of the names to skip."""
+    """Return the members of a group, without soft and external links with a name in ``skip``."""
     result = GroupMembers()
     for link in location.links:
         name = link.name.decode("utf-8", "surrogateescape")
         if link.kind != HARD and name in skip:
             continue
         try:
-            # a link may lead to something other than a file, or to something that HDF5 rejects
+            # the target of a link may not be a file, or be rejected by HDF5
             with describe_damage(location.source):
                 member = follow_link(location, link)
-                _check_known(member)
+                _check_supported(member)
                 if is_group(member):
                     result.groups[name] = member
                 elif is_dataset(member):
@@ -611,8 +613,8 @@ def read_members(location: HDF5Location, skip: Collection[str] = ()) -> GroupMem
     return result
 
 
-def _check_known(location: HDF5Location) -> None:
-    """Raise `DeclinedError` for an object with an unknown feature that HDF5 may reject."""
+def _check_supported(location: HDF5Location) -> None:
+    """Raise `DeclinedError` for an object with an unknown feature, which HDF5 may reject."""
     if location.files.by_library:
         # accessing the id opens the object, which raises an error if it cannot be opened
         _ = location.id
@@ -648,27 +650,29 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
         link = locations[-1].find_link(part.encode("utf-8", "surrogateescape"))
         location = follow_link(locations[-1], link) if link else None
         if location is None or not is_group(location):
-            raise make_no_group_error(root.source, path)
+            raise make_missing_group_error(root.source, path)
         locations.append(location)
     return locations
 
 
 def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> HDF5Dataset | None:
     """Return the dataset at a path of a file, or None if there is none."""
-    member = _walk_path(open_root(files, source), path, MAX_LINKS)
+    member = _walk_path(open_root(files, source), path, MAX_LINK_DEPTH)
     if member is None or not is_dataset(member):
         return None
-    _check_known(member)
+    _check_supported(member)
     return make_dataset(path.decode("utf-8", "surrogateescape"), member)
 
 
-def follow_link(location: HDF5Location, link: Link, links_left: int = MAX_LINKS) -> HDF5Location:
+def follow_link(
+    location: HDF5Location, link: Link, links_left: int = MAX_LINK_DEPTH
+) -> HDF5Location:
     """Return the target of a link.
 
     Raises
     ------
     FormatError
-        It leads nowhere.
+        The link is broken.
     """
     path = location.path.rstrip(b"/") + b"/" + link.name
     if link.kind == HARD:
@@ -677,7 +681,7 @@ def follow_link(location: HDF5Location, link: Link, links_left: int = MAX_LINKS)
         )
     start, source, target = location, location.source, link.target
     if link.kind == EXTERNAL:
-        name, target = _split_external(location, link)
+        name, target = _parse_external_link(location, link)
         source = find_referenced_file(os.fsdecode(name), location.source)
         start = open_root(location.files, source)
     if target.startswith(b"/"):
@@ -685,7 +689,7 @@ def follow_link(location: HDF5Location, link: Link, links_left: int = MAX_LINKS)
     # user-defined link types are treated as broken links
     member = _walk_path(start, target, links_left - 1) if target else None
     if member is None:
-        raise make_no_target_error(location.source, link.name, target, source)
+        raise make_broken_link_error(location.source, link.name, target, source)
     return member
 
 
@@ -702,8 +706,8 @@ def _walk_path(start: HDF5Location, path: bytes, links_left: int) -> HDF5Locatio
     return location
 
 
-def _split_external(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
-    """Return the file name and the path of an external link (IV.A.2.g): version 0, no flags."""
+def _parse_external_link(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
+    """Return the file name and the path of an external link (IV.A.2.g) of version 0."""
     name, stop, tail = link.target[1:].partition(b"\0")
     path, end, _ = tail.partition(b"\0")
     if link.target[:1] != b"\0" or not (name and stop and path and end):
@@ -711,7 +715,7 @@ def _split_external(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
     return name, path
 
 
-def make_no_target_error(
+def make_broken_link_error(
     holder: SourceFile, link: bytes, path: bytes, source: SourceFile
 ) -> FormatError:
     """Return the error for a broken link."""
@@ -729,13 +733,13 @@ def _list_links_by_library(location: HDF5Location) -> list[Link]:
     import h5py
 
     group = location.id
-    # HDF5 rejects an order that the file does not have
+    # HDF5 raises an error for an order that is not tracked
     tracked = group.get_create_plist().get_link_creation_order()
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
         links: list[Link] = []
 
         def collect(name: bytes, info: Any, into: list[Link] = links) -> None:
-            # h5py reuses the same info object for all links
+            # copy the fields, since h5py reuses the info object
             is_hard = info.type == HARD
             target = b"" if is_hard else _read_target_by_library(group, name, info.type)
             into.append(Link(name, info.type, info.u if is_hard else 0, target))
@@ -743,7 +747,7 @@ def _list_links_by_library(location: HDF5Location) -> list[Link]:
         try:
             group.links.iterate(collect, idx_type=order, info=True)
         except (RuntimeError, UnicodeDecodeError):
-            # error messages of HDF5 are not always text
+            # error messages of HDF5 are not always valid UTF-8
             continue
         return links
     path = location.path.decode("utf-8", "replace")
@@ -765,9 +769,9 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
 
 
 def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
-    """Return HDF5's description of a dataset."""
+    """Return the description of a dataset by HDF5."""
     kind = _find_type(location)
-    # check the fill value first, as HDF5 reads it from the heap along with the properties
+    # check the fill value first, since HDF5 reads it from the heap with the properties
     check_fill(location, parse_type(location.file, kind))
     with describe_damage(location.source):
         plist = location.id.get_create_plist()
@@ -783,15 +787,15 @@ def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
 
 def _read_space_by_library(location: HDF5Location) -> Dataspace:
     shape = location.id.shape
-    of_class = SpaceClass.NULL if shape is None else SpaceClass(bool(shape))
+    space_class = SpaceClass.NULL if shape is None else SpaceClass(bool(shape))
     limits = location.id.get_space().get_simple_extent_dims(True) if shape else ()
-    return Dataspace(of_class, shape, tuple(None if n == UNLIMITED else n for n in limits), 0)
+    return Dataspace(space_class, shape, tuple(None if n == UNLIMITED else n for n in limits), 0)
 
 
 def _find_type(location: HDF5Location) -> bytes:
-    """Return the Datatype message of a dataset, created by h5py if its form is unknown.
+    """Return the Datatype message of a dataset, or if its form is unknown, as encoded by h5py.
 
-    In h5py, variable-length types have different sizes than in the file.
+    In h5py, variable-length types have other sizes than in the file.
     """
     type_messages = [m for m in location.messages if m.kind == DATATYPE]
     if len(type_messages) != 1:
@@ -805,7 +809,7 @@ def _find_type(location: HDF5Location) -> bytes:
 
 
 def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
-    """Return the fill value, with its bytes only if the dtype has no references."""
+    """Return the fill value, with bytes only if the elements do not refer to the heap."""
     state = FillState(plist.fill_value_defined())
     if state != FillState.CHOSEN:
         return FillValue(state)
@@ -819,8 +823,8 @@ def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
 
 
 def read_storage_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the storage fill value that the writer chose, as an array of one element."""
-    # numpy's dates are opaque bytes to HDF5
+    """Return the user-defined storage fill value as an array of one element."""
+    # numpy's dates are opaque bytes in HDF5
     fill_dtype = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
     fill = np.zeros((1,), fill_dtype)
     plist.get_fill_value(fill)
@@ -837,7 +841,9 @@ def _find_layout(location: HDF5Location, plist: Any) -> Layout:
     except MessageError as error:
         raise_with_file(location.file, error)
     except UnknownFormError:
-        of_class, offset = LayoutClass(plist.get_layout()), location.id.get_offset()
-        if of_class == LayoutClass.CHUNKED:
-            return Layout(of_class, dims=(*plist.get_chunk(), location.id.get_type().get_size()))
-        return Layout(of_class, None if offset is None else offset - location.file.base)
+        layout_class, offset = LayoutClass(plist.get_layout()), location.id.get_offset()
+        if layout_class == LayoutClass.CHUNKED:
+            return Layout(
+                layout_class, dims=(*plist.get_chunk(), location.id.get_type().get_size())
+            )
+        return Layout(layout_class, None if offset is None else offset - location.file.base)

@@ -1,6 +1,6 @@
-"""Builds virtual arrays from the storage of HDF5 datasets: filters, layout, and chunk indexes.
+"""Virtual arrays from the storage of HDF5 datasets: filters, layout, and chunk indexes.
 
-h5py reads values that byte ranges cannot express; others raise errors that name them.
+h5py reads values that cannot be expressed by byte ranges; unsupported storage raises an error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.layout import (
-    LAST,
+    MAX_INT64,
     ChunkRows,
     Indexes,
     IndexLayout,
     check_chunks,
     check_order,
 )
-from virtualds.parsers.hdf5.chunk_indexes.trees import NODE_HEAD as HEAD
-from virtualds.parsers.hdf5.chunk_indexes.trees import OF_CHUNKS, make_node_layout
+from virtualds.parsers.hdf5.chunk_indexes.trees import CHUNK_TREE, make_node_layout
+from virtualds.parsers.hdf5.chunk_indexes.trees import NODE_HEADER_BYTES as HEAD
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
     HDF5Dataset,
@@ -55,7 +55,11 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     UnknownRowsError,
     gather_rows,
 )
-from virtualds.parsers.hdf5.structure.file_bytes import FORMS, make_damage_error, make_unknown_error
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    INTEGER_CODES,
+    make_damage_error,
+    make_unknown_error,
+)
 from virtualds.parsers.hdf5.structure.messages import (
     FILTERED_SINGLE,
     Filter,
@@ -67,25 +71,24 @@ from virtualds.stores import find_store, is_in_archive
 from virtualds.stores.store import Range
 
 # ---------------------------------------------------------------------- the index of chunks
-# The chunks of one HDF5 dataset, whose index is read like those of many.
+# The chunk index of one dataset is read by the functions for many datasets.
 #
-# Only the smallest index is read differently, without arrays of rows: a version 1 B-tree with a
-# single leaf, which most datasets of most files have.
+# Only a version 1 B-tree with a single leaf, the most common index, is read without arrays of rows.
 
 
-NODE = Struct("<4sBBH")
+NODE_HEADER = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
 
 
 def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
-    """Return all chunks of a dataset that were written.
+    """Return the chunks of a dataset that have been written.
 
     Raises
     ------
     FormatError
         The index is damaged, or lists impossible chunks.
     UnsupportedError
-        Neither virtualds nor HDF5 reads this form of index correctly.
+        Neither virtualds nor HDF5 supports this form of index.
     """
     file = dataset.file
     try:
@@ -97,12 +100,16 @@ def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
 
 
 def _read_index(dataset: HDF5Dataset) -> ChunkRows:
-    file, layout, index_layout = dataset.file, dataset.facts.layout, IndexLayout.of(dataset.facts)
+    file, layout, index_layout = (
+        dataset.file,
+        dataset.facts.layout,
+        IndexLayout.from_facts(dataset.facts),
+    )
     shape = dataset.facts.space.shape or ()
-    single_chunk = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
+    single_chunk = np.zeros(1, np.int64), np.array([[min(n, MAX_INT64) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
-            # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
+            # it may be an extensible array, whose chunks HDF5 lists at wrong positions
             file.raise_unsupported("an unknown index of chunks")
         return _read_chunks_with_hdf5(
             dataset, Indexes(file, index_layout, single_chunk[0], single_chunk[0], single_chunk[1])
@@ -116,27 +123,31 @@ def _read_index(dataset: HDF5Dataset) -> ChunkRows:
 
 
 class ListedChunks(NamedTuple):
-    """All chunks of a dataset in C order, none of which skipped a filter."""
+    """All chunks of a dataset in C order, without skipped filters."""
 
     address: Sequence[int]
     length: Sequence[int]
 
 
-def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
-    """Read a B-tree of one leaf that lists all chunks, or return None for anything else."""
+def read_single_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
+    """Return the chunks of a B-tree with one leaf for all chunks, or None for other indexes."""
     file, layout, shape = dataset.file, dataset.facts.layout, dataset.facts.space.shape or ()
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
         return None
     dims = layout.dims
     node = make_node_layout(len(dims), file.istore_k, file.offset_size)
-    root = file.get_if_loaded(layout.address, node.size)
+    root = file.peek(layout.address, node.size)
     if len(root) < node.size:
         return None
-    signature, kind, level, used = NODE.unpack_from(root)
-    if (signature, kind, level) != (b"TREE", OF_CHUNKS, 0) or not 0 < used <= node.most:
+    signature, node_type, level, used = NODE_HEADER.unpack_from(root)
+    if (signature, node_type, level) != (
+        b"TREE",
+        CHUNK_TREE,
+        0,
+    ) or not 0 < used <= node.max_entries:
         return None
     stop = node.entries_at + used * node.entry.itemsize
-    entry, key = _make_entry_forms(len(dims), file.offset_size)
+    entry, key = _make_entry_structs(len(dims), file.offset_size)
     columns = zip(*entry.iter_unpack(root[node.entries_at : stop]), strict=True)
     length, mask, *position, element, address = columns
     closing = key.unpack_from(root, stop)[2:]
@@ -156,16 +167,16 @@ def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
 
 
 @cache
-def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
-    """Return structs of an entry of a leaf (size, filter mask, position, address) and its key."""
-    return Struct(f"<II{rank}Q{FORMS[offset_size]}"), Struct(f"<II{rank}Q")
+def _make_entry_structs(rank: int, offset_size: int) -> tuple[Struct, Struct]:
+    """Return structs of an entry of a leaf (size, filter mask, position, address) and of a key."""
+    return Struct(f"<II{rank}Q{INTEGER_CODES[offset_size]}"), Struct(f"<II{rank}Q")
 
 
 @lru_cache(256)
 def _list_chunk_starts(
     shape: tuple[int, ...], chunks: tuple[int, ...], count: int
 ) -> list[tuple[int, ...]] | None:
-    """Return the positions of all chunks along each axis, or None if their number differs."""
+    """Return the positions of all chunks along each axis, or None if there are not ``count``."""
     axes = list(map(range, itertools.repeat(0), shape, chunks))
     if prod(map(len, axes)) != count:
         return None
@@ -185,34 +196,36 @@ def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
         .T
     )
     owner = np.zeros(len(chunk_infos), np.int64)
-    # HDF5 counts from the start of the file
+    # addresses of HDF5 start at the beginning of the file
     address = address - dataset.file.base
     chunks = ChunkRows(owner, position.reshape(-1, dataset.rank).T, mask, address, length)
     return check_order(indexes, check_chunks(indexes, chunks))
 
 
 # ---------------------------------------------------------------------- deferred chunks
-# They are looked up in their index when they are read.
+# Chunks are looked up in their index when they are read.
 #
-# Reading a part of a large file needs few of its chunks. A tree is descended by key, an array is
-# read at the position of the element; the whole index is read after so many lookups that this costs
-# less.
+# Reading a part of a large file needs few of its chunks. A tree is searched by key, an array is
+# read at the position of the element. The whole index is read after so many lookups that this takes
+# less time.
 
 
-MANY_CHUNKS = 1024
-"""The number of chunks up to which an index is read when its file is opened."""
-MAX_FILTERS = 3
-"""The number of filters up to which there is a pipeline for each possible filter mask."""
+MIN_DEFERRED_CHUNKS = 1024
+"""Number of chunks above which an index is not read when its file is opened."""
+MAX_DEFERRED_FILTERS = 3
+"""Maximum number of filters, since there is a pipeline for each possible filter mask."""
 MAX_GRID = 2**62
-"""Maximum number of chunks that can be numbered."""
-LOOKUP = {True: 2_000, False: 50_000}
-"""The number of chunks whose part of an index is read in the time of one lookup, by whether the
-file is local: the levels of a remote index are read one after the other."""
+"""Maximum number of chunks of a grid."""
+LOOKUP_COST = {True: 2_000, False: 50_000}
+"""Number of chunks of an index that are read in the time of one lookup, by whether a file is local.
+
+It is larger for remote files, since the levels of an index are read one after the other.
+"""
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Implements `ByteRows` for a file by its store, which checks that the file is unchanged."""
+    """`ByteRows` of one file, read by its store, which checks that the file has not changed."""
 
     source: SourceFile
     base: int
@@ -242,33 +255,34 @@ class StoredRows:
 
 
 class _IndexCache:
-    """The manifest of all chunks once it was read, and the cost of the lookups before."""
+    """The manifest of all chunks after it has been read, and the cost of lookups until then."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.cost = 0
-        self.whole: ChunkManifest | None = None
+        self.manifest: ChunkManifest | None = None
 
 
 @dataclass(frozen=True)
 class IndexedChunks(ReferenceTable):
     """The chunks of a dataset, which are looked up in its index.
 
-    The pipeline of a chunk is the value of its filter mask.
+    The pipeline number of a chunk is its filter mask.
 
     Parameters
     ----------
     rows : StoredRows
     index_layout : IndexLayout
     root : int
-        Address of the index.
+        The address of the index.
     shape : tuple of int
-        Of the dataset.
+        The shape of the dataset.
     grid : tuple of int
-        Chunks per axis, including axes within elements, which are never divided.
+        The number of chunks per axis, including axes within elements, which are not chunked.
     filters : int
+        The number of filters.
     name : str
-        Of the dataset, for errors.
+        The name of the dataset, for errors.
     """
 
     rows: StoredRows
@@ -289,7 +303,7 @@ class IndexedChunks(ReferenceTable):
         return self.filters > 0
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks at these flat indexes, in their shape, and their file.
+        """Return the chunks at flat indexes, in the shape of ``ids``.
 
         Raises
         ------
@@ -300,86 +314,86 @@ class IndexedChunks(ReferenceTable):
         """
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
-        full_manifest = self._find_whole(ids.size)
+        full_manifest = self._find_full_manifest(ids.size)
         if full_manifest is None:
             unique_ids, row = np.unique(ids, return_inverse=True)
             manifest = self._look_up(unique_ids)
-            # keys have no checksum: if damaged ones hide a chunk, the whole tree still contains it
+            # keys have no checksum; the whole tree also contains chunks that damaged keys hide
             if self.index_layout.kind != IndexKind.B_TREE_1 or (manifest.file != MISSING).all():
                 return manifest.at(row.reshape(ids.shape))
-            full_manifest = self._read_whole()
+            full_manifest = self._read_full_manifest()
         is_all = ids.size == full_manifest.size and bool((ids.ravel() == np.arange(ids.size)).all())
         return full_manifest.reshape(ids.shape) if is_all else full_manifest.at(ids)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file."""
+        """The file with the chunks."""
         return (self.rows.source,)
 
     @property
     def repr_suffix(self) -> str:
-        """The location of the references, for messages."""
+        """The suffix for the repr."""
         return ", looked up in the index of their file"
 
-    def _find_whole(self, requested_count: int) -> ChunkManifest | None:
-        """Return the manifest of all chunks if it was read, or is worth reading."""
+    def _find_full_manifest(self, requested_count: int) -> ChunkManifest | None:
+        """Return the manifest of all chunks if it has been read, or is worth reading."""
         cached = self._cache
-        near = not find_store(self.rows.source.url).request_limits.max_requests
+        is_local = not find_store(self.rows.source.url).request_limits.max_requests
         with cached.lock:
-            cached.cost += LOOKUP[near] + requested_count
+            cached.cost += LOOKUP_COST[is_local] + requested_count
             if cached.cost <= prod(self.grid):
-                return cached.whole
-        return self._read_whole()
+                return cached.manifest
+        return self._read_full_manifest()
 
-    def _read_whole(self) -> ChunkManifest:
-        """Return the manifest of all chunks, reading it only once."""
+    def _read_full_manifest(self) -> ChunkManifest:
+        """Return the manifest of all chunks, which is read only once."""
         cached = self._cache
         with cached.lock:
-            if cached.whole is None:
+            if cached.manifest is None:
                 chunks = self._read(None)
                 check_table(self.grid, chunks.owner.size, f"dataset {self.name!r}")
-                cached.whole = self._spread(chunks, np.arange(prod(self.grid)))
-            return cached.whole
+                cached.manifest = self._scatter(chunks, np.arange(prod(self.grid)))
+            return cached.manifest
 
     def _look_up(self, unique_ids: Ints) -> ChunkManifest:
         """Return the chunks at ascending flat indexes."""
         ndim = len(self.shape)
         positions = np.stack(np.unravel_index(unique_ids, self.grid[:ndim])).reshape(ndim, -1)
-        return self._spread(self._read(positions.astype(np.int64)), unique_ids)
+        return self._scatter(self._read(positions.astype(np.int64)), unique_ids)
 
-    def _read(self, wanted: Ints | None) -> ChunkRows:
+    def _read(self, positions: Ints | None) -> ChunkRows:
         numbers = np.zeros(1, np.int64), np.array([self.root], np.uint64).view(np.int64)
-        shape = np.array([[min(n, LAST) for n in self.shape]])
+        shape = np.array([[min(n, MAX_INT64) for n in self.shape]])
         try:
-            return read_indexes(self.rows, self.index_layout, *numbers, shape, wanted=wanted)
+            return read_indexes(self.rows, self.index_layout, *numbers, shape, requested=positions)
         except UnknownRowsError as error:
             raise make_unknown_error(self.rows.source.url, error.reason) from None
         except RowsError as error:
             raise make_damage_error(self.rows.source.url, error.reason) from None
 
-    def _spread(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
+    def _scatter(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
         """Return the manifest of the chunks at ascending flat indexes, ignoring other chunks."""
-        number = chunks.count_before(self.index_layout.chunks, self.grid)
-        at = np.minimum(np.searchsorted(unique_ids, number), unique_ids.size - 1)
-        matches = unique_ids[at] == number
-        at = at[matches]
+        flat = chunks.count_before(self.index_layout.chunks, self.grid)
+        index = np.minimum(np.searchsorted(unique_ids, flat), unique_ids.size - 1)
+        matches = unique_ids[index] == flat
+        index = index[matches]
 
-        def spread(values: Any, default: int) -> npt.NDArray[np.int64]:
+        def scatter(values: Any, default: int) -> npt.NDArray[np.int64]:
             column = np.full(unique_ids.size, default, np.int64)
-            column[at] = values
+            column[index] = values
             return column
 
         return ChunkManifest.build(
             unique_ids.shape,
             files=(self.rows.source,),
-            file=spread(0, MISSING),
-            offset=spread(chunks.address[matches] + self.rows.base, 0),
-            length=spread(chunks.length[matches], 0),
-            pipeline=spread(chunks.mask[matches] & ((1 << self.filters) - 1), 0),
+            file=scatter(0, MISSING),
+            offset=scatter(chunks.address[matches] + self.rows.base, 0),
+            length=scatter(chunks.length[matches], 0),
+            pipeline=scatter(chunks.mask[matches] & ((1 << self.filters) - 1), 0),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the location of the index, without the cache."""
+        """Pickle without the cache."""
         facts = (
             self.rows,
             self.index_layout,
@@ -405,11 +419,11 @@ def can_defer(dataset: HDF5Dataset) -> bool:
     lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
     grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
     return (
-        prod(n for n, _ in grid) > MANY_CHUNKS
+        prod(n for n, _ in grid) > MIN_DEFERRED_CHUNKS
         and prod(map(max, grid)) <= MAX_GRID
         and layout.index_kind is not None
         and layout.address is not None
-        and count <= MAX_FILTERS
+        and count <= MAX_DEFERRED_FILTERS
         # chunks at the edges may be unfiltered without a filter mask
         and (layout.is_filtering_edges or not count)
         and not is_in_archive(dataset.source)
@@ -424,14 +438,14 @@ def defer_chunks(
     Parameters
     ----------
     dataset : HDF5Dataset
-        One that `can_defer` allows.
+        A dataset for which `can_defer` is true.
     pipeline : CodecPipeline
-        Of chunks that skipped no filter.
+        The pipeline of chunks without skipped filters.
     grid : tuple of int
-        Chunks per axis, including axes within elements.
+        The number of chunks per axis, including axes within elements.
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
-    index_layout, count = IndexLayout.of(dataset.facts), len(filters)
+    index_layout, count = IndexLayout.from_facts(dataset.facts), len(filters)
     sizes = file.offset_size, file.length_size, file.istore_k, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0
@@ -450,29 +464,29 @@ def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
 
 
 # ---------------------------------------------------------------------- filters
-# Filters that HDF5 itself undoes, with those of the package hdf5plugin if it is installed.
+# Filters that HDF5 decodes, including those of the package hdf5plugin if it is installed.
 
 
 def can_decode_filters(numbers: Iterable[int]) -> bool:
-    """Return whether h5py can undo all filters with these numbers."""
-    return all(map(_exists, numbers))
+    """Return whether h5py can decode all filters with these numbers."""
+    return all(map(_has_filter, numbers))
 
 
 def check_filters(dataset: Any) -> None:
-    """Raise an error for a dataset with a filter that h5py cannot undo in this process.
+    """Raise an error for a dataset with a filter that h5py cannot decode in this process.
 
     Raises
     ------
     UnsupportedError
-        It cannot; the file may have been scanned in a process that could.
+        A filter is missing; the process that scanned the file may have had it.
     """
     plist = dataset.id.get_create_plist()
     numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-    if missing := [number for number in numbers if not _exists(number)]:
+    if missing := [number for number in numbers if not _has_filter(number)]:
         raise make_no_filter_error(missing[0])
 
 
-def _exists(number: int) -> bool:
+def _has_filter(number: int) -> bool:
     return _can_decode(number) or (_import_plugins() and _can_decode(number))
 
 
@@ -498,8 +512,8 @@ def _import_plugins() -> bool:
 
 
 ALL_SKIPPED = 2**32 - 1
-"""The filter mask of a chunk that skipped all filters."""
-FEW_CHUNKS = 512
+"""Filter mask of a chunk that skipped all filters."""
+MAX_LISTED_CHUNKS = 512
 """Maximum number of chunks of a table that is built without columns."""
 
 
@@ -512,7 +526,7 @@ def build_stored_array(
 ) -> ManifestArray | None:
     """Return the values of a dataset as references, and add the storage to ``encoding``.
 
-    With ``defers``, a large chunk index is not read now, but consulted when chunks are read.
+    With ``defers``, a large chunk index is read only when chunks are read.
 
     Returns
     -------
@@ -522,26 +536,26 @@ def build_stored_array(
     Raises
     ------
     UnsupportedError
-        Neither virtualds nor h5py can undo a filter.
+        Neither virtualds nor h5py can decode a filter.
     """
     facts = dataset.facts
     if stored.dtype.hasobject:
         return None
-    chunks = _find_chunks(dataset)
+    chunks = _get_chunk_shape(dataset)
     encoding |= NO_FILTERS | {"contiguous": chunks is None, "chunksizes": chunks}
     if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
-    # elements of an array type have a fill value for each of their elements
+    # the fill value of an array type is an array
     if not stored.in_chunks or (stored.shape and facts.fill.is_chosen):
         return None
     try:
-        pipeline = _find_pipeline(dataset, stored, facts.filters if chunks is not None else ())
+        pipeline = _get_pipeline(dataset, stored, facts.filters if chunks is not None else ())
     except UnsupportedError:
         if can_decode_filters(f.number for f in facts.filters):
             return None
         raise
     if chunks is None:
-        return _build_unchunked(dataset, pipeline)
+        return _build_without_chunks(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
     axes, grid = _make_axes(dataset.shape, chunks)
@@ -550,8 +564,8 @@ def build_stored_array(
     return _build_chunked(dataset, pipeline, chunks)
 
 
-def _find_chunks(dataset: HDF5Dataset) -> tuple[int, ...] | None:
-    """Return the elements of a chunk along each axis, or None if the dataset has no chunks."""
+def _get_chunk_shape(dataset: HDF5Dataset) -> tuple[int, ...] | None:
+    """Return the chunk shape of a dataset, or None if it has no chunks."""
     layout = dataset.facts.layout
     if layout.kind != LayoutClass.CHUNKED:
         return None
@@ -563,39 +577,39 @@ def _find_chunks(dataset: HDF5Dataset) -> tuple[int, ...] | None:
 
 
 def build_raw_array(dataset: HDF5Dataset, size: int) -> ManifestArray:
-    """Return elements as stored, ``size`` bytes each; unwritten ones are the fill value or zeros.
+    """Return elements as stored, of ``size`` bytes each.
 
     Raises
     ------
     UnsupportedError
-        virtualds cannot undo a filter.
+        virtualds cannot decode a filter.
     """
-    within, chunks = dataset.shape[dataset.rank :], _find_chunks(dataset)
+    within, chunks = dataset.shape[dataset.rank :], _get_chunk_shape(dataset)
     filters = () if chunks is None else dataset.facts.filters
     dtype = np.dtype(f"V{size}")
-    # a fill value that h5py found has no bytes, and that of an array type is a whole array
+    # a fill value that h5py has read has no bytes, and that of an array type is an array
     fill = dataset.facts.fill.raw if len(dataset.facts.fill.raw) == size else None
     pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
-    array = _build_unchunked(dataset, pipeline)
+    array = _build_without_chunks(dataset, pipeline)
     if array is None:
         dataset.file.raise_unsupported("references to the heap that lie in other files")
     return array
 
 
-def _build_unchunked(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
-    elsewhere = dataset.is_external and prod(dataset.shape) > 0
-    return (_build_external if elsewhere else _build_contiguous)(dataset, pipeline)
+def _build_without_chunks(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+    is_external = dataset.is_external and prod(dataset.shape) > 0
+    return (_build_external if is_external else _build_contiguous)(dataset, pipeline)
 
 
-def _find_pipeline(
+def _get_pipeline(
     dataset: HDF5Dataset, stored: StoredType, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
     """Return the codec pipeline of a dataset; equal pipelines are one object."""
-    make = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
+    make_pipeline = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
     fill = get_fill(dataset, stored.dtype)
-    return make(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
+    return make_pipeline(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
 
 
 @lru_cache(1024)
@@ -621,11 +635,11 @@ def _build_chunked(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
     axes, grid = _make_axes(dataset.shape, chunks)
-    has_bare = _has_unfiltered_edges(dataset, pipeline, chunks)
-    leaf_chunks = None if has_bare else read_one_leaf(dataset)
+    has_unfiltered_edges = _has_unfiltered_edges(dataset, pipeline, chunks)
+    leaf_chunks = None if has_unfiltered_edges else read_single_leaf(dataset)
     if leaf_chunks is None:
         index = read_chunks(dataset)
-        leaf_chunks = None if has_bare else _read_complete_index(index, prod(grid))
+        leaf_chunks = None if has_unfiltered_edges else _list_complete_index(index, prod(grid))
     if leaf_chunks is not None:
         offset = [address + dataset.file.base for address in leaf_chunks.address]
         manifest = ChunkManifest.in_file(grid, dataset.source, offset, leaf_chunks.length)
@@ -639,7 +653,7 @@ def _build_chunked(
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = index.count_before(chunks, grid)
 
-    def spread(values: npt.NDArray[Any], default: int, kind: Any) -> npt.NDArray[Any]:
+    def scatter(values: npt.NDArray[Any], default: int, kind: Any) -> npt.NDArray[Any]:
         column = np.full(prod(grid), default, kind)
         column[flat] = values
         return column.reshape(grid)
@@ -647,10 +661,10 @@ def _build_chunked(
     manifest = ChunkManifest.build(
         grid,
         files=(dataset.source,),
-        file=spread(np.zeros(mask.size, np.int32), MISSING, np.int32),
-        offset=spread(index.address + dataset.file.base, 0, np.int64),
-        length=spread(index.length, 0, np.int64),
-        pipeline=spread(number, 0, np.uint16),
+        file=scatter(np.zeros(mask.size, np.int32), MISSING, np.int32),
+        offset=scatter(index.address + dataset.file.base, 0, np.int64),
+        length=scatter(index.length, 0, np.int64),
+        pipeline=scatter(number, 0, np.uint16),
     )
     return _build_array(dataset.name, axes, manifest, pipelines)
 
@@ -659,14 +673,14 @@ def _build_chunked(
 def _make_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
-    """Return chunk axes, and the number of chunks of each."""
+    """Return the chunk axes, and the number of chunks per axis."""
     axes = make_regular_axes(shape, chunks)
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-def _read_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
-    """Return the chunks of an index if they are complete and few, and none skipped a filter."""
-    if not 0 < index.owner.size == count <= FEW_CHUNKS or index.mask.any():
+def _list_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
+    """Return the chunks of an index if they are complete, few, and without skipped filters."""
+    if not 0 < index.owner.size == count <= MAX_LISTED_CHUNKS or index.mask.any():
         return None
     return ListedChunks(index.address.tolist(), index.length.tolist())
 
@@ -674,9 +688,10 @@ def _read_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
 def _has_unfiltered_edges(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> bool:
-    """Return whether only chunks that reach past the end are unfiltered.
+    """Return whether chunks that reach past the end are unfiltered.
 
-    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
+    HDF5 has an option not to filter these (`H5Pset_chunk_opts`), which does not set the filter
+    mask.
     """
     if dataset.facts.layout.is_filtering_edges or not pipeline.codecs:
         return False
@@ -686,18 +701,18 @@ def _has_unfiltered_edges(
 def _find_unfiltered_edges(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the chunks that reach past the end and were written without filters."""
+    """Return whether each chunk reaches past the end and is therefore unfiltered."""
     if not _has_unfiltered_edges(dataset, pipeline, chunks):
         return np.zeros(index.owner.size, bool)
     past = [p + c > n for p, c, n in zip(index.position, chunks, dataset.shape, strict=False)]
-    bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
-    return bare
+    is_past: npt.NDArray[np.bool_] = np.any(past, axis=0)
+    return is_past
 
 
 def _split_by_mask(
     pipeline: CodecPipeline, masks: npt.NDArray[np.int64]
 ) -> tuple[tuple[CodecPipeline, ...], npt.NDArray[np.int64]]:
-    """Return a pipeline per filter mask."""
+    """Return a pipeline per filter mask, and the index of the pipeline of each chunk."""
     if not masks.any():
         return (pipeline,), np.zeros(masks.size, np.int64)
     distinct, number = np.unique(masks, return_inverse=True)
@@ -751,7 +766,7 @@ def list_external_segments(
     dataset: HDF5Dataset,
     candidates: Sequence[ListCandidates] = (list_in_working_directory, list_beside),
 ) -> list[tuple[SourceFile, int, int]]:
-    """Return the positions of the bytes of a dataset with external files: file, offset, length.
+    """Return the segments of a dataset with external files: file, offset and length.
 
     HDF5 file format, IV.A.2.h, External Data Files message. ``candidates`` determines where to look
     for relative names.

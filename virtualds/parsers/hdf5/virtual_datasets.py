@@ -1,7 +1,7 @@
-"""Virtual datasets of HDF5, which are assembled from boxes of other datasets.
+"""Virtual datasets of HDF5, which are assembled from regions of other datasets.
 
 HDF5 file format, IV.A.2.i, Data Layout message, version 4, layout class 3; HDF5 RFC "Virtual
-Dataset". Boxes become fragments; h5py reads selections of other forms.
+Dataset". Boxes become fragments; h5py reads other selections.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
-"""Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
+"""Matches names with a file number (HDF5 reference manual, `H5Pset_virtual`)."""
 MAX_CELLS = 10**8
-"""The maximum number of cells, between the edges of all boxes, in which overlaps are searched."""
-SELECT_ALL, SELECT_HYPERSLABS = 3, 2
+"""Maximum number of cells between the edges of all boxes in which to search for overlaps."""
+ALL_SELECTED, HYPERSLABS_SELECTED = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
 
 class HyperslabBox(NamedTuple):
-    """A box of a dataset."""
+    """A rectangular region of a dataset."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class HyperslabBox(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """A part of a virtual dataset and its source, with None for selections that are not boxes."""
+    """A region of a virtual dataset and its source; selections that are not boxes are None."""
 
     target: HyperslabBox | None
     file: SourceFile
@@ -62,7 +62,10 @@ class Mapping(NamedTuple):
 
 
 def build_mapped_array(
-    dataset: HDF5Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any] = frozenset()
+    dataset: HDF5Dataset,
+    stored: StoredType,
+    files: HDF5Files,
+    parents: frozenset[Any] = frozenset(),
 ) -> ManifestArray | None:
     """Return a virtual dataset as references into its source files.
 
@@ -71,14 +74,14 @@ def build_mapped_array(
     dataset : HDF5Dataset
     stored : StoredType
     files : HDF5Files
-        Keeps the other files open.
-    above : frozenset
-        Addresses of the virtual datasets of which this one is a part.
+        Opens the source files.
+    parents : frozenset
+        Addresses of the virtual datasets that contain this one.
 
     Returns
     -------
     ManifestArray or None
-        None if references cannot express it, but h5py can read it.
+        None if it cannot be expressed by references, but h5py can read it.
 
     Raises
     ------
@@ -87,34 +90,34 @@ def build_mapped_array(
     UnsupportedError
         It names its files by a pattern, or it is part of itself.
     """
-    if dataset.address in above:
+    if dataset.address in parents:
         raise UnsupportedError(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
     mappings = list(_iterate_mappings(dataset))
-    parts = _build_parts(mappings, stored, files, above | {dataset.address})
+    parts = _build_parts(mappings, stored, files, parents | {dataset.address})
     boxes = [m.target for m in mappings if m.target is not None]
-    if any(part is None for part in parts) or _is_overlapping(boxes):
+    if any(part is None for part in parts) or _may_overlap(boxes):
         return None
     fill = get_fill(dataset, stored.dtype)
     fill_element = (
         np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     )
-    located = [
+    placed_parts = [
         (box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None
     ]
     native = stored.dtype.newbyteorder("=")
     axes = range(len(dataset.shape))
-    return assemble(dataset.shape, native, np.asarray(fill_element, native)[()], located, axes)
+    return assemble(dataset.shape, native, np.asarray(fill_element, native)[()], placed_parts, axes)
 
 
 def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """Return the other files that h5py needs to read a dataset.
 
-    HDF5 silently fills values of missing files. It looks for sources of a virtual dataset beside
-    the file first, but for raw data in the working directory, which may change. So raw data need
-    absolute names.
+    HDF5 silently fills the values of missing files. It looks for the sources of a virtual dataset
+    first next to the file, but for external raw data in the working directory, which may change.
+    So the names of raw data files must be absolute.
 
     Raises
     ------
@@ -149,10 +152,10 @@ def iterate_mapped_sources(
 
     That file stays open until the next one.
     """
-    # many boxes may come from one dataset, which is opened once
+    # many boxes may come from the same dataset, which is opened once
     distinct = {(m.file, m.path): m for m in _iterate_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
-        with files.lend(mapping.file):
+        with files.open_temporarily(mapping.file):
             yield mapping.file, _find_source(mapping, files)
 
 
@@ -179,21 +182,21 @@ def _iterate_mappings(
 
 
 def _build_parts(
-    mappings: Sequence[Mapping], stored: StoredType, files: HDF5Files, above: frozenset[Any]
+    mappings: Sequence[Mapping], stored: StoredType, files: HDF5Files, parents: frozenset[Any]
 ) -> list[ManifestArray | None]:
-    """Return the array of every mapping; open each source file once."""
-    of_file: dict[SourceFile, list[int]] = {}
+    """Return the array of each mapping; each source file is opened once."""
+    by_file: dict[SourceFile, list[int]] = {}
     for number, mapping in enumerate(mappings):
-        of_file.setdefault(mapping.file, []).append(number)
+        by_file.setdefault(mapping.file, []).append(number)
     parts: list[ManifestArray | None] = [None] * len(mappings)
-    for source, numbers in of_file.items():
-        with files.lend(source):
+    for source, numbers in by_file.items():
+        with files.open_temporarily(source):
             arrays: dict[bytes, ManifestArray | None] = {}
             for number in numbers:
                 mapping = mappings[number]
                 if mapping.path not in arrays:
                     arrays[mapping.path] = _build_source_array(
-                        _find_source(mapping, files), stored, files, above
+                        _find_source(mapping, files), stored, files, parents
                     )
                 parts[number] = _build_part(mapping, arrays[mapping.path], stored)
     return parts
@@ -201,10 +204,10 @@ def _build_parts(
 
 def _to_box(space: Any) -> HyperslabBox | None:
     """Return a selection as a box, or None if it is not a box."""
-    if space.get_select_type() == SELECT_ALL:
+    if space.get_select_type() == ALL_SELECTED:
         shape = space.get_simple_extent_dims()
         return HyperslabBox((0,) * len(shape), tuple(shape))
-    if space.get_select_type() != SELECT_HYPERSLABS:
+    if space.get_select_type() != HYPERSLABS_SELECTED:
         return None
     try:
         start, last = space.get_select_bounds()
@@ -217,7 +220,7 @@ def _to_box(space: Any) -> HyperslabBox | None:
 def _build_part(
     mapping: Mapping, source: ManifestArray | None, stored: StoredType
 ) -> ManifestArray | None:
-    """Return the part of the source in one mapping, with the axes of the virtual dataset."""
+    """Return the mapped region of a source, with the axes of the virtual dataset."""
     target, box = mapping.target, mapping.source
     if source is None or target is None or box is None:
         return None
@@ -240,19 +243,22 @@ def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:
 
 
 def _build_source_array(
-    source: HDF5Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
+    source: HDF5Dataset, stored: StoredType, files: HDF5Files, parents: frozenset[Any]
 ) -> ManifestArray | None:
-    """Return a source as references, or None if HDF5 must read or convert it."""
-    kind = source.stored
-    if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
+    """Return a source dataset as references, or None if HDF5 must read or convert it."""
+    source_type = source.stored
+    if (
+        source_type.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=")
+        or source_type.shape != stored.shape
+    ):
         return None
     if source.is_virtual:
-        return build_mapped_array(source, kind, files, above)
-    return build_stored_array(source, kind, ("",) * len(source.shape), {})
+        return build_mapped_array(source, source_type, files, parents)
+    return build_stored_array(source, source_type, ("",) * len(source.shape), {})
 
 
 def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | None:
-    """Insert and remove axes of length 1 to reshape an array, or return None if it is impossible.
+    """Return an array with axes of length 1 inserted and removed, or None if that is impossible.
 
     A mapping pairs the elements of both selections in C order.
     """
@@ -267,16 +273,16 @@ def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | No
     return array
 
 
-def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
+def _may_overlap(boxes: list[HyperslabBox]) -> bool:
     """Return whether two boxes may share an element."""
     if len(boxes) < 2 or not boxes[0].shape:
         return len(boxes) > 1
     starts = np.array([box.start for box in boxes])
     stops = np.array([box.stop for box in boxes])
     edges = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
-    if prod(len(along) for along in edges) > MAX_CELLS:
+    if prod(len(axis_edges) for axis_edges in edges) > MAX_CELLS:
         return True
-    seen = np.zeros([len(along) for along in edges], bool)
+    seen = np.zeros([len(axis_edges) for axis_edges in edges], bool)
     first = [np.searchsorted(c, a).tolist() for c, a in zip(edges, starts.T, strict=True)]
     last = [np.searchsorted(c, b).tolist() for c, b in zip(edges, stops.T, strict=True)]
     for begin, end in zip(zip(*first, strict=True), zip(*last, strict=True), strict=True):

@@ -1,8 +1,7 @@
-"""TIFF files through tifffile: BigTIFF, GeoTIFF and cloud optimised GeoTIFF too.
+"""Parser of TIFF files with tifffile, including BigTIFF, GeoTIFF and cloud optimised GeoTIFF.
 
-tifffile reads the headers and groups pages into images. Here pages become references: the positions
-of their tiles and strips, and their codecs. Overviews are groups ``"1"``, ``"2"`` ..., further
-images ``"series_1"`` ...
+tifffile reads the headers and groups pages into images. The parser converts pages to references to
+their tiles and strips. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
 
 Sources: TIFF 6.0 (strips in section 3, tiles in section 15), BigTIFF, and GDAL's convention for
 missing tiles (offset and length 0).
@@ -47,24 +46,24 @@ from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.streams import Buffer
 from virtualds.urls import path_or_url
 
-IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
-PLAIN, UNPREDICTED = 1, 1
-"""Compression and predictor of pages without them."""
-MAX_TRIED = 2**26
-"""The size in bytes of the largest strip that a scan decodes: see `_is_padded`."""
+IMAGE_CODECS: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
+UNCOMPRESSED, NO_PREDICTOR = 1, 1
+"""Values of the tags Compression and Predictor for pages without them."""
+MAX_TRIAL_BYTES = 2**26
+"""Maximum size in bytes of a strip that a scan decodes, see `_is_padded`."""
 
 
 def build_page_array(
     source: SourceFile, pages: Sequence[Any], leading: Sequence[int], keyframe: Any
 ) -> ManifestArray:
-    """Return pages of one kind as an array.
+    """Return pages with the same storage as an array.
 
     Parameters
     ----------
     source : SourceFile
     pages : sequence
         Pages of tifffile in C order of the leading axes, with None for a missing page; or only the
-        first page, if all others follow it without a gap.
+        first page, if all pages are contiguous.
     leading : sequence of int
         Lengths of the axes before the axes of a page.
     keyframe : TiffPage
@@ -73,8 +72,8 @@ def build_page_array(
     Returns
     -------
     ManifestArray
-        Rows and columns follow the leading axes; samples, if there are several, come last, or
-        before the rows if each has its plane.
+        The axes are the leading axes, rows and columns. If there are several samples, they are the
+        last axis, or if each has a plane, the axis before the rows.
 
     Raises
     ------
@@ -83,17 +82,17 @@ def build_page_array(
     FormatError
         The file contradicts itself.
     """
-    _check_array(keyframe)
+    _check_page(keyframe)
     page_axes = _build_axes(keyframe)
     grid = tuple(axis.nchunks for axis in page_axes)
-    check_table((*leading, *grid), _count_described(pages, keyframe), "TIFF series")
+    check_table((*leading, *grid), _count_chunks(pages, keyframe), "TIFF series")
     offsets, lengths = _find_byte_ranges(pages, leading, keyframe, prod(grid))
     if _is_padded(keyframe, offsets, lengths):
         page_axes = _build_axes(keyframe, padded=True)
-    if int(keyframe.compression) == PLAIN and not _is_packed(keyframe):
-        # everything after the rows of the image is padding
+    if int(keyframe.compression) == UNCOMPRESSED and not _is_packed(keyframe):
+        # the bytes after the rows of the image are padding
         lengths = np.minimum(
-            lengths.reshape(-1, *grid), _find_plain_lengths(page_axes, keyframe)
+            lengths.reshape(-1, *grid), _compute_chunk_lengths(page_axes, keyframe)
         ).reshape(-1)
     exists = lengths > 0
     manifest = ChunkManifest.build(
@@ -108,20 +107,20 @@ def build_page_array(
         keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in page_axes)
     )
     layout = tuple(range(len(axes)))
-    nodata = nodata_of(keyframe)
+    nodata = get_nodata(keyframe)
     fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
     pipeline = CodecPipeline(dtype, codecs, fill, layout)
     array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     return replace(array, fill_value=pipeline.missing_value)
 
 
-def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
-    """Return the number of chunks that pages describe individually."""
+def _count_chunks(pages: Sequence[Any], keyframe: Any) -> int:
+    """Return the number of chunks in the tags of the pages."""
     existing = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in existing)
 
 
-def _find_plain_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
+def _compute_chunk_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
     """Return the lengths of the chunks of an uncompressed page."""
     lengths: Any = np.int64(page.dtype.itemsize)
     for axis in page_axes:
@@ -129,12 +128,12 @@ def _find_plain_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
     return lengths
 
 
-def _check_array(page: Any) -> None:
+def _check_page(page: Any) -> None:
     """Raise an error for a page that cannot be represented as chunks, or that no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg, is_image = compression in Jpeg.tiff_compressions, _is_image(page)
     is_fax = compression in Fax.tiff_compressions
-    refused = {
+    unsupported = {
         f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
         or (8 * page.dtype.itemsize != bits and not is_image and not _is_packed(page)),
         # GDAL swaps the bytes of such samples, tifffile does not
@@ -142,19 +141,20 @@ def _check_array(page: Any) -> None:
         and page.parent.byteorder == ">",
         f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
         f"compression {_format_tag(page.compression)}": compression
-        not in (PLAIN, *list_codec_names("tiff")),
+        not in (UNCOMPRESSED, *list_codec_names("tiff")),
         f"predictor {_format_tag(page.predictor)}": int(page.predictor)
-        not in (UNPREDICTED, *list_codec_names("tiff_predictor"))
+        not in (NO_PREDICTOR, *list_codec_names("tiff_predictor"))
         and (not is_image or compression in Lerc.tiff_compressions),
         f"predictor {_format_tag(page.predictor)} of {bits} bits": int(page.predictor)
-        != UNPREDICTED
+        != NO_PREDICTOR
         and _is_packed(page),
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
         and (not is_jpeg or page.planarconfig != CONTIGUOUS),
-        "different formats of samples": _is_different(page, 339) or _is_different(page, 258),
+        "different formats of samples": _has_different_values(page, 339)
+        or _has_different_values(page, 258),
     }
-    if reasons := [reason for reason, is_so in refused.items() if is_so]:
+    if reasons := [reason for reason, is_unsupported in unsupported.items() if is_unsupported]:
         raise UnsupportedError(
             f"TIFF with {' and '.join(reasons)}: chunks cannot express it, or no codec decodes it; "
             f"read it with tifffile's asarray(), or convert it with gdal_translate"
@@ -167,35 +167,35 @@ def _format_tag(value: Any) -> str:
 
 
 def _is_image(page: Any) -> bool:
-    """Return whether each chunk is an image, whose decoder returns whole samples."""
-    return any(int(page.compression) in image.tiff_compressions for image in IMAGES)
+    """Return whether chunks are images, whose decoder returns samples of whole bytes."""
+    return any(int(page.compression) in image.tiff_compressions for image in IMAGE_CODECS)
 
 
 def _is_packed(page: Any) -> bool:
-    """Return whether samples are integers, or booleans, of fewer bits than their dtype has."""
+    """Return whether samples are integers or booleans with fewer bits than their dtype."""
     if page.dtype is None or not isinstance(page.bitspersample, int):
         return False
-    most = 1 if page.dtype.kind == "b" else 8 * page.dtype.itemsize - 1
-    return page.dtype.kind in "bu" and page.bitspersample <= min(most, 31)
+    max_bits = 1 if page.dtype.kind == "b" else 8 * page.dtype.itemsize - 1
+    return page.dtype.kind in "bu" and page.bitspersample <= min(max_bits, 31)
 
 
-def _is_different(page: Any, code: int) -> bool:
+def _has_different_values(page: Any, code: int) -> bool:
     tag = page.tags.get(code)
     values = tag.value if tag is not None else ()
     return isinstance(values, tuple) and len(set(values)) > 1
 
 
 def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
-    """Return whether the last strip has as many rows as the others, some outside the image.
+    """Return whether the last strip is padded to as many rows as the others.
 
-    According to TIFF 6.0, section 3, it ends with the image. Some writers pad it, which only
-    decoding shows. So the first of the last strips is decoded, unless that would take much longer
-    than the scan.
+    According to TIFF 6.0, section 3, it ends with the image. Some writers pad it, which can only be
+    found by decoding. So the last strip of the first page is decoded, unless that would take much
+    longer than the scan.
     """
     rows = _count_strip_rows(page)
     compression = int(page.compression)
-    # the decoder of fax needs the number of rows
-    if page.is_tiled or compression in (PLAIN, *Fax.tiff_compressions):
+    # the fax decoder needs the number of rows
+    if page.is_tiled or compression in (UNCOMPRESSED, *Fax.tiff_compressions):
         return False
     if not page.imagelength % rows:
         return False
@@ -203,33 +203,33 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     last, sizes = (column.reshape(-1, count)[:, -1] for column in (offsets, lengths))
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
     bits = page.bitspersample if _is_packed(page) else 8 * page.dtype.itemsize
-    full: int = rows * -(-page.imagewidth * samples * bits // 8)
-    candidates = np.flatnonzero((sizes > 0) & (sizes <= MAX_TRIED) & (last > 0))
+    full_size: int = rows * -(-page.imagewidth * samples * bits // 8)
+    candidates = np.flatnonzero((sizes > 0) & (sizes <= MAX_TRIAL_BYTES) & (last > 0))
     pipeline = (*_reverse_bits(page), codec_from_tiff(compression, page))
-    if not candidates.size or full > MAX_TRIED:
+    if not candidates.size or full_size > MAX_TRIAL_BYTES:
         return False
     file = page.parent.filehandle
     file.seek(int(last[candidates[0]]))
     try:
         data: Buffer = file.read(int(sizes[candidates[0]]))
         for codec in pipeline:
-            data = codec.decode(data, full if codec is pipeline[-1] else len(data))
+            data = codec.decode(data, full_size if codec is pipeline[-1] else len(data))
     except (CodecError, UnsupportedError):
         # reading the strip raises the error
         return False
-    return len(data) == full
+    return len(data) == full_size
 
 
 def _count_strip_rows(page: Any) -> int:
-    """Return the number of rows of a whole strip, which may exceed the rows of the image."""
+    """Return the number of rows of a strip, which may exceed the rows of the image."""
     tag = page.tags.get("RowsPerStrip")
-    # tifffile limits its own value to the image
+    # tifffile limits its attribute to the image
     rows_per_strip = tag.value if tag and isinstance(tag.value, int) else 0
     return max(int(page.rowsperstrip), rows_per_strip)
 
 
 def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
-    """Return the chunk axes of a page as stored: samples last, or planes first."""
+    """Return the chunk axes of a page as stored, with samples last, or planes first."""
     rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
     if page.is_tiled:
         height, width, last = page.tilelength, page.tilewidth, None
@@ -257,7 +257,7 @@ def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
 def _find_byte_ranges(
     pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int
 ) -> Any:
-    """Return the offsets and lengths of all chunks as flat arrays; length 0 is a missing chunk."""
+    """Return the offsets and lengths of all chunks as flat arrays; missing chunks have length 0."""
     if len(pages) == 1 and prod(leading) > 1:
         return _find_contiguous_ranges(pages[0], prod(leading))
     if len(pages) != prod(leading):
@@ -271,7 +271,7 @@ def _find_byte_ranges(
 
 
 def _find_contiguous_ranges(page: Any, count: int) -> Any:
-    """Return the byte ranges of pages that follow the first page without a gap, as in ImageJ."""
+    """Return the byte ranges of contiguous pages, as in ImageJ."""
     if not page.is_contiguous:
         raise UnsupportedError(
             f"TIFF series of {count} pages that describes only the first, which is not "
@@ -304,32 +304,32 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
     """Return the codecs of chunks, and the decoded dtype."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
     compression, predictor = int(page.compression), int(page.predictor)
-    last = () if compression == PLAIN else (codec_from_tiff(compression, page),)
+    last = () if compression == UNCOMPRESSED else (codec_from_tiff(compression, page),)
     if last and isinstance(last[0], Fax | Image | Jpeg):
-        # images have the order of the machine, and no predictors; GDAL puts numbers into LERC in
-        # the byte order of the file
+        # images have native byte order and no predictor; GDAL writes numbers into LERC in the
+        # byte order of the file
         order = page.parent.byteorder if isinstance(last[0], Lerc) else "<"
         return (*last, *_reverse_bits(page)), dtype.newbyteorder(order)
     last = (*last, *_reverse_bits(page))
-    together = len(chunk) == 3 and page.planarconfig == CONTIGUOUS
-    rows, columns, samples = chunk if together else (*chunk[-2:], 1)
+    is_interleaved = len(chunk) == 3 and page.planarconfig == CONTIGUOUS
+    rows, columns, samples = chunk if is_interleaved else (*chunk[-2:], 1)
     if _is_packed(page):
         dtype = dtype.newbyteorder("<")
         return (PackedIntegers(dtype.str, page.bitspersample, columns * samples), *last), dtype
     # libtiff has no predictor without compression
-    if predictor == UNPREDICTED or compression == PLAIN:
+    if predictor == NO_PREDICTOR or compression == UNCOMPRESSED:
         return last, dtype
     predictor_codec = predictor_from_tiff(predictor, (rows, columns, samples), dtype)
     return (predictor_codec, *last), np.dtype(predictor_codec.dtype)
 
 
 def _reverse_bits(page: Any) -> tuple[Codec, ...]:
-    """Return the codec of reversed bits if the page has them; image codecs handle them."""
+    """Return the codec for reversed bits, which image codecs do not need."""
     return (ReversedBits(),) if page.fillorder == 2 and not _is_image(page) else ()
 
 
-def nodata_of(page: Any) -> Any:
-    """Return GDAL's value for pixels without data, or None if no pixel can have it."""
+def get_nodata(page: Any) -> Any:
+    """Return GDAL's nodata value, or None if no pixel can have it."""
     tag = page.tags.get("GDAL_NODATA")
     if tag is None or page.dtype is None or page.dtype.kind not in "iuf":
         return None
@@ -354,30 +354,32 @@ def _parse_integer(text: str) -> int:
 
 
 def read_geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return GeoKeys as attributes: numbers, strings, lists of numbers."""
-    return {name: _to_plain(value) for name, value in tags.items()}
+    """Return GeoKeys as attributes: numbers, strings and lists of numbers."""
+    return {name: _to_builtin(value) for name, value in tags.items()}
 
 
-def _to_plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_to_plain(item) for item in value]
+        return [_to_builtin(item) for item in value]
     return int(value) if isinstance(value, int) else value
 
 
 # ---------------------------------------------------------------------- tiff
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""First bytes, with byte order and version, of TIFF (6.0, section 2) and of BigTIFF."""
+"""First bytes of TIFF (6.0, section 2) and BigTIFF: byte order and version."""
 STORAGE_TAGS: dict[int, tuple[int, ...]] = {
     **dict.fromkeys((256, 257, 322, 323), (0,)),
     **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
     278: (2**32 - 1,),
 }
-"""Tags that define how a page is stored (TIFF 6.0, section 8), and their defaults:
-lengths of the image and of tiles; bits, compression, order of bits, samples, planes, predictor,
-format; rows of a strip."""
+"""Tags that define how a page is stored (TIFF 6.0, section 8), and their defaults.
+
+These are the lengths of the image and of tiles; bits, compression, order of bits, samples, planes,
+predictor, format; rows of a strip.
+"""
 INTEGER_TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
 """Types of tags that are unsigned integers."""
 TIFF_ERRORS = (
@@ -392,11 +394,11 @@ TIFF_ERRORS = (
     struct.error,
 )
 """Errors that tifffile raises for damaged files."""
-IMAGE = "band_data"
+VARIABLE_NAME = "band_data"
 """Name of the variable, as in rioxarray."""
-DIMS = {"S": "band"}
-"""Names of axes other than tifffile's letters in lower case."""
-TEXTS = {
+DIM_NAMES = {"S": "band"}
+"""Names of axes that are not the letter of tifffile in lower case."""
+TEXT_ATTRIBUTES = {
     "ImageDescription": "TIFFTAG_IMAGEDESCRIPTION",
     "DocumentName": "TIFFTAG_DOCUMENTNAME",
     "Software": "TIFFTAG_SOFTWARE",
@@ -405,7 +407,7 @@ TEXTS = {
     "HostComputer": "TIFFTAG_HOSTCOMPUTER",
     "Copyright": "TIFFTAG_COPYRIGHT",
 }
-"""Tags that are attributes, with their names in GDAL."""
+"""Names in GDAL of the tags that become attributes."""
 PIXEL_IS_POINT = 2
 
 
@@ -429,8 +431,8 @@ def read(
     skip : iterable of str
         Names of variables to leave out.
     below : bool
-        Whether an image and its overviews are siblings, since children share the axes of their
-        parent in a tree. Then the image itself is the group ``"0"``, unless it is the only one.
+        Whether the image becomes the group ``"0"`` next to its overviews, if it has any, since
+        children in a tree share the axes of their parent.
 
     Raises
     ------
@@ -448,24 +450,24 @@ def read(
         open_source(source) as file,
         tifffile.TiffFile(file, name=path_or_url(source.url)) as tiff,
     ):
-        # unlike listing the series, counting pages terminates if pages form a cycle
+        # count the pages first, which terminates even if they form a cycle
         if not len(tiff.pages) or not tiff.series:
             raise FormatError(
                 f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
             )
         images = list(_iterate_images(tiff))
         for _, levels, number in images:
-            _check_all_tags(file, tiff.tiff, levels[number].keyframe)
+            _check_readable_tags(file, tiff.tiff, levels[number].keyframe)
         groups = {
             path: _build_group(source, levels, number, skipped) for path, levels, number in images
         }
     root = groups.pop("")
     nested: dict[str, ManifestGroup] = {}
     for path, root_group in groups.items():
-        above, _, name = path.rpartition("/")
-        if above:
-            nested[above] = replace(
-                nested[above], groups={**nested[above].groups, name: root_group}
+        parent, _, name = path.rpartition("/")
+        if parent:
+            nested[parent] = replace(
+                nested[parent], groups={**nested[parent].groups, name: root_group}
             )
         else:
             nested[name] = root_group
@@ -474,7 +476,7 @@ def read(
 
 
 def _number_overviews(group: ManifestGroup) -> ManifestGroup:
-    """Add a group ``"0"`` with the full resolution to images that have overviews."""
+    """Return a group where each image with overviews also has a group ``"0"`` of itself."""
     if not group.groups:
         return group
     itself = {"0": replace(group, groups={})}
@@ -484,7 +486,7 @@ def _number_overviews(group: ManifestGroup) -> ManifestGroup:
 
 
 def _move_arrays_to_leaves(group: ManifestGroup) -> ManifestGroup:
-    """Return a group without the variables of inner groups, which overviews repeat in ``"0"``."""
+    """Return a group with variables only in groups without subgroups."""
     if not group.groups:
         return group
     return ManifestGroup(
@@ -492,10 +494,10 @@ def _move_arrays_to_leaves(group: ManifestGroup) -> ManifestGroup:
     )
 
 
-def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
+def _check_readable_tags(file: BinaryIO, form: Any, page: Any) -> None:
     """Raise an error for a page with tags that tifffile could not read and skipped.
 
-    Without the tag of its type, an image would be read as one of another type.
+    Without these tags, the image could be read wrongly.
     """
     file.seek(page.offset)
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
@@ -504,13 +506,13 @@ def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
         struct.unpack_from(f"{form.byteorder}H", entries, offset)[0]
         for offset in range(0, len(entries), form.tagsize)
     }
-    lacking = sorted(code for code in codes if code not in page.tags)
-    if lacking:
-        raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
+    unread = sorted(code for code in codes if code not in page.tags)
+    if unread:
+        raise ValueError(f"tags {unread} of the directory at byte {page.offset} cannot be read")
 
 
-def _check_alike_pages(series: Any) -> None:
-    """Raise an error if the pages of an image differ; tifffile only compares some tags."""
+def _check_same_storage(series: Any) -> None:
+    """Raise an error if the storage of pages differs, since tifffile compares only some tags."""
     first = series.keyframe
     expected = _read_storage_tags(first)
     for page in series.pages:
@@ -518,30 +520,30 @@ def _check_alike_pages(series: Any) -> None:
         if page is None or page is first or not page.offset or page.parent is not first.parent:
             continue
         if (values := _read_storage_tags(page)) != expected:
-            odd = sorted(code for code in expected if values[code] != expected[code])
+            differing = sorted(code for code in expected if values[code] != expected[code])
             raise FormatError(
                 f"TIFF pages {first.index} and {page.index} are of one image and have other tags "
-                f"{odd}; the file is damaged, fetch it again, or read its pages with tifffile"
+                f"{differing}; the file is damaged, fetch it again, or read its pages with tifffile"
             )
 
 
 def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
-    """Return the values of tags that define how a page is stored, or the number of these values."""
+    """Return the values of the storage tags of a page; of long tags, only the number of values."""
     form, file = page.parent.tiff, page.parent.filehandle
     file.seek(page.offset)
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
     entries = file.read(count * form.tagsize)
     values = dict(STORAGE_TAGS)
     for offset in range(0, len(entries), form.tagsize):
-        code, kind = struct.unpack_from(form.tagformat1, entries, offset)
+        code, type_code = struct.unpack_from(form.tagformat1, entries, offset)
         if code not in values:
             continue
         number, raw = struct.unpack_from(form.tagformat2, entries, offset + 4)
-        letter = INTEGER_TYPES.get(kind, "")
+        letter = INTEGER_TYPES.get(type_code, "")
         if letter and number * struct.calcsize(letter) <= len(raw):
             values[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
         else:
-            # the tag contains the offset of its values, which are not read
+            # the tag contains the offset of the values, which are not read
             values[code] = (number,) * 2
     # a strip with more rows than the image contains all rows
     values[278] = min(values[278], values[257])
@@ -560,38 +562,41 @@ def _iterate_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
 def _build_group(
     source: SourceFile, levels: Any, level: int, skip: frozenset[str]
 ) -> ManifestGroup:
-    """Return one image with its coordinates."""
-    series, full = levels[level], levels[0].keyframe
+    """Return an image with its coordinates."""
+    series, full_page = levels[level], levels[0].keyframe
     page = series.keyframe
-    dims = tuple(DIMS.get(letter, letter.lower()) for letter in _name_axes(series))
+    dims = tuple(DIM_NAMES.get(letter, letter.lower()) for letter in _name_axes(series))
     variables: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
-    transform = _find_geotransform(full)
+    transform = _find_geotransform(full_page)
     if transform is not None:
-        ratios = full.imagewidth / page.imagewidth, full.imagelength / page.imagelength
-        transform = _coarsen(transform, *ratios)
-    attributes, coordinates = _collect_attributes(full, page), _build_coordinates(transform, page)
-    reference = _build_reference_system(full, transform)
+        ratios = full_page.imagewidth / page.imagewidth, full_page.imagelength / page.imagelength
+        transform = _scale_transform(transform, *ratios)
+    attributes, coordinates = (
+        _collect_attributes(full_page, page),
+        _build_coordinates(transform, page),
+    )
+    reference = _build_grid_mapping(full_page, transform)
     if reference is not None:
         attributes |= {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
         coordinates[REFERENCE_SYSTEM] = reference
-    if IMAGE not in skip:
+    if VARIABLE_NAME not in skip:
         try:
             _check_packing(attributes)
             array = _build_array(source, series)
         except VirtualdsError as error:
-            error.locate(f"variable {IMAGE!r}", source.url)
-            problems[IMAGE] = error
+            error.locate(f"variable {VARIABLE_NAME!r}", source.url)
+            problems[VARIABLE_NAME] = error
             array = ManifestArray.unreadable(series.shape, page.dtype or "u1", f"{error}")
         origin = path_or_url(source.url)
         encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
-        variables[IMAGE] = ManifestVariable(dims, array, attributes, encoding)
+        variables[VARIABLE_NAME] = ManifestVariable(dims, array, attributes, encoding)
     variables |= {name: v for name, v in coordinates.items() if name not in skip}
     return ManifestGroup(variables, {}, {}, {"unlimited_dims": set()}, problems)
 
 
 def _name_axes(series: Any) -> str:
-    """Return the letters of the axes, with repeated ones replaced by unused ones."""
+    """Return the letters of the axes, where repeated letters are replaced by unused ones."""
     names = ""
     for letter in str(series.axes):
         unused = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + names)
@@ -602,9 +607,9 @@ def _name_axes(series: Any) -> str:
 def _build_array(source: SourceFile, series: Any) -> ManifestArray:
     """Return the values of an image."""
     page = series.keyframe
-    _check_alike_pages(series)
-    lead = len(series.shape) - (2 + (page.samplesperpixel > 1))
-    leading = tuple(int(n) for n in series.shape[:lead]) if lead >= 0 else ()
+    _check_same_storage(series)
+    leading_ndim = len(series.shape) - (2 + (page.samplesperpixel > 1))
+    leading = tuple(int(n) for n in series.shape[:leading_ndim]) if leading_ndim >= 0 else ()
     array = build_page_array(source, list(series.pages), leading, page)
     if array.shape != tuple(series.shape):
         raise UnsupportedError(
@@ -618,8 +623,10 @@ def _build_array(source: SourceFile, series: Any) -> ManifestArray:
 
 
 Affine = tuple[float, float, float, float, float, float]
-"""The geotransform of GDAL, ``(c, a, b, f, d, e)``: x = c + a * column + b * row for a corner of a
-pixel, and y = f + d * column + e * row."""
+"""Geotransform of GDAL, ``(c, a, b, f, d, e)``.
+
+The upper left corner of a pixel is x = c + a * column + b * row, y = f + d * column + e * row.
+"""
 
 
 def _find_geotransform(page: Any) -> Affine | None:
@@ -651,15 +658,15 @@ def _read_numbers(page: Any, tag: str) -> tuple[float, ...]:
     return tuple(float(n) for n in values) if isinstance(values, tuple) else ()
 
 
-def _coarsen(affine: Affine, columns: float, rows: float) -> Affine:
+def _scale_transform(affine: Affine, columns: float, rows: float) -> Affine:
     c, a, b, f, d, e = affine
     return c, a * columns, b * rows, f, d * columns, e * rows
 
 
 def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
-    """Return the coordinates of pixel centres, bit for bit as computed by rasterio.
+    """Return the coordinates of pixel centres, bit-identical to those of rasterio.
 
-    There are none for a rotated grid.
+    Returns none for a rotated grid.
     """
     if affine is None or affine[2] or affine[4]:
         return {}
@@ -669,7 +676,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
     return {"y": ManifestVariable(("y",), y), "x": ManifestVariable(("x",), x)}
 
 
-def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
+def _build_grid_mapping(page: Any, affine: Affine | None) -> ManifestVariable | None:
     """Return the grid mapping variable of the file, with GeoKeys as attributes."""
     keys = read_geo_keys(page.geotiff_tags or {})
     attributes = describe_crs(keys)
@@ -682,27 +689,27 @@ def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariabl
 # ---------------------------------------------------------------------- attributes
 
 
-def _collect_attributes(full: Any, page: Any) -> dict[str, Any]:
+def _collect_attributes(full_page: Any, page: Any) -> dict[str, Any]:
     """Return the attributes of an image."""
     attributes: dict[str, Any] = {}
-    for tag, name in TEXTS.items():
-        if (known := full.tags.get(tag)) is not None and isinstance(known.value, str):
-            attributes[name] = known.value
-    keys = full.geotiff_tags or {}
+    for tag, name in TEXT_ATTRIBUTES.items():
+        if (entry := full_page.tags.get(tag)) is not None and isinstance(entry.value, str):
+            attributes[name] = entry.value
+    keys = full_page.geotiff_tags or {}
     if "GTRasterTypeGeoKey" in keys:
         point = keys["GTRasterTypeGeoKey"] == PIXEL_IS_POINT
         attributes["AREA_OR_POINT"] = "Point" if point else "Area"
-    attributes |= _parse_gdal_metadata(full)
-    nodata = nodata_of(full)
+    attributes |= _parse_gdal_metadata(full_page)
+    nodata = get_nodata(full_page)
     if nodata is not None:
         attributes["_FillValue"] = nodata
-    elif (raw := full.tags.get("GDAL_NODATA")) is not None:
+    elif (raw := full_page.tags.get("GDAL_NODATA")) is not None:
         attributes["nodata"] = str(raw.value)
     return attributes
 
 
 def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
-    """Return the items of GDAL's metadata: of the image, and of its bands as far as they agree."""
+    """Return the items of the GDAL metadata of an image and its bands as attributes."""
     tag = page.tags.get("GDAL_METADATA")
     if tag is None:
         return {}
@@ -712,45 +719,45 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
         root = ElementTree.fromstring(re.sub(r"\0+$", "", str(tag.value)))
     except ElementTree.ParseError:
         return {"GDAL_METADATA": str(tag.value)}
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     roles: dict[str, dict[int, str]] = {}
     for item in root.iter("Item"):
         name, text, sample = item.get("name") or "Item", item.text or "", item.get("sample")
         if sample is None:
-            found[name] = text
+            attributes[name] = text
             continue
-        # like GDAL, use the number at the beginning of the text, otherwise the first band
+        # like GDAL, use the number at the start of the text, or else the first band
         number = re.match(r"\s*[0-9]{1,9}", sample)
         band = int(number[0]) if number else 0
         if role := item.get("role"):
             roles.setdefault(role, {})[band] = text
         else:
-            found[f"{name}_band_{band + 1}"] = text
-    return found | _collect_band_attributes(roles, page.samplesperpixel)
+            attributes[f"{name}_band_{band + 1}"] = text
+    return attributes | _collect_band_attributes(roles, page.samplesperpixel)
 
 
 def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
-    """Return names, units and packing of bands; packing becomes CF attributes if bands agree."""
-    found: dict[str, Any] = {}
+    """Return names, units and packing of bands; if all have the same packing, as CF attributes."""
+    attributes: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():
         texts = [roles.get(role, {}).get(band, "") for band in range(count)]
         if any(texts):
-            found[name] = texts[0] if len(set(texts)) == 1 and count == 1 else texts
+            attributes[name] = texts[0] if len(set(texts)) == 1 and count == 1 else texts
     numbers = {
         role: [_parse_number(roles.get(role, {}).get(n) or default) for n in range(count)]
         for role, default in {"scale": "1", "offset": "0"}.items()
     }
-    if any(len(set(each)) > 1 or isinstance(each[0], str) for each in numbers.values()):
+    if any(len(set(n)) > 1 or isinstance(n[0], str) for n in numbers.values()):
         # incomplete packing attributes would make CF readers compute wrong values
         used = {role: each for role, each in numbers.items() if roles.get(role)}
-        return found | {f"{role}s": each for role, each in used.items()}
+        return attributes | {f"{role}s": each for role, each in used.items()}
     [scale], [offset] = map(set, numbers.values())
-    found |= {} if scale == 1 else {"scale_factor": scale}
-    return found | ({} if offset == 0 else {"add_offset": offset})
+    attributes |= {} if scale == 1 else {"scale_factor": scale}
+    return attributes | ({} if offset == 0 else {"add_offset": offset})
 
 
 def _parse_number(text: str) -> float | str:
-    """Return the number at the beginning of a string, like GDAL, or the string if there is none."""
+    """Return the number at the start of a string, as GDAL does, or the string if there is none."""
     with suppress(ValueError):
         return float(text)
     # the decimal point may be a comma
@@ -761,12 +768,12 @@ def _parse_number(text: str) -> float | str:
 def _check_packing(attributes: Mapping[str, Any]) -> None:
     """Raise an error for an image whose scales or offsets are not numbers."""
     for name in ("scales", "offsets"):
-        known = attributes.get(name)
-        if odd := [n for n in known if isinstance(n, str)] if isinstance(known, list) else []:
+        values = attributes.get(name)
+        if invalid := [n for n in values if isinstance(n, str)] if isinstance(values, list) else []:
             raise UnsupportedError(
-                f"{name} of the bands in GDAL_METADATA, {odd}, are no numbers, so nobody can say "
-                f"what the values are; set them anew with gdal_edit, or read the stored numbers "
-                f"with tifffile's asarray()"
+                f"{name} of the bands in GDAL_METADATA, {invalid}, are no numbers, so nobody can "
+                "say what the values are; set them anew with gdal_edit, or read the stored "
+                "numbers with tifffile's asarray()"
             )
 
 
@@ -777,17 +784,17 @@ def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     tiff = closing.enter_context(tifffile.TiffFile(target()))
     images: dict[str, Any] = {}
 
-    def image_of(wanted: NativeRegion) -> Any:
-        if wanted.group not in images:
-            parts = [part for part in wanted.group.split("/") if part]
+    def read_image(region: NativeRegion) -> Any:
+        if region.group not in images:
+            parts = [part for part in region.group.split("/") if part]
             is_named = bool(parts) and parts[0].startswith("series_")
             series = int(parts.pop(0).removeprefix("series_")) if is_named else 0
             level = int(parts[0]) if parts else 0
             images.clear()
-            images[wanted.group] = tiff.series[series].levels[level].asarray()
-        return images[wanted.group]
+            images[region.group] = tiff.series[series].levels[level].asarray()
+        return images[region.group]
 
-    return make_stored_reader(image_of)
+    return make_stored_reader(read_image)
 
 
 PARSER = Parser(

@@ -1,4 +1,4 @@
-"""Reads the chunk indexes of HDF5 datasets as columns.
+"""Chunk indexes of HDF5 datasets, read as columns.
 
 HDF5 File Format Specification 3.0, III.A and VII. Indexes of the same layout, in one file or in
 many, are read together.
@@ -46,11 +46,11 @@ def find_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
 def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
     """Return the consecutive chunks of datasets with an implicit index (VII.B)."""
     layout, file, ends = indexes.layout, indexes.file, indexes.rows.ends
-    can = not layout.has_filters and None not in layout.limits
-    require(np.full(len(file), can), file, "chunks that may grow have no index")
+    is_possible = not layout.has_filters and None not in layout.limits
+    require(np.full(len(file), is_possible), file, "chunks that may grow have no index")
     nbytes = prod(layout.maximum_grid) * layout.nbytes
-    fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
-    require(fits, file, "chunks lie past the end of the file")
+    is_inside = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
+    require(is_inside, file, "chunks lie past the end of the file")
     for lengths, limit in zip(indexes.shape.T, layout.limits, strict=True):
         require(lengths <= (limit or 0), file, "a shape is greater than the greatest")
     grids, inverse = np.unique(
@@ -65,17 +65,18 @@ def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
 def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
     """Return the implicit chunks of datasets with the same grid."""
     layout = indexes.layout
-    if indexes.wanted is None:
+    if indexes.requested is None:
         position = np.indices(grid).reshape(len(grid), -1)
     else:
-        position = indexes.wanted.copy()
+        position = indexes.requested.copy()
     offset = np.zeros(position.shape[1], np.int64)
     for values, stride in zip(position, compute_strides(layout.maximum_grid), strict=True):
         offset += values * (stride * layout.nbytes)
     position *= np.array(layout.chunks)[:, None]
     address = (indexes.root[owner, None] + offset).ravel()
-    position, of = np.tile(position, (1, len(owner))), np.repeat(owner, len(offset))
-    return ChunkRows(of, position, np.zeros_like(of), address, np.full(len(of), layout.nbytes))
+    position, owners = np.tile(position, (1, len(owner))), np.repeat(owner, len(offset))
+    lengths = np.full(len(owners), layout.nbytes)
+    return ChunkRows(owners, position, np.zeros_like(owners), address, lengths)
 
 
 # ---------------------------------------------------------------------- all kinds of index
@@ -88,7 +89,7 @@ READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
     IndexKind.EXTENSIBLE_ARRAY: read_extensible_arrays,
     IndexKind.B_TREE_2: read_trees_2,
 }
-"""Readers of each kind of index; a single chunk is in the layout message."""
+"""Readers by kind of index; a single chunk is in the layout message."""
 
 
 def read_indexes(
@@ -99,9 +100,9 @@ def read_indexes(
     shape: Ints,
     length: Ints | None = None,
     mask: Ints | None = None,
-    wanted: Ints | None = None,
+    requested: Ints | None = None,
 ) -> ChunkRows:
-    """Read the chunk indexes of datasets whose indexes have the same layout.
+    """Return the chunks of datasets whose indexes have the same layout.
 
     Parameters
     ----------
@@ -110,14 +111,14 @@ def read_indexes(
     file : int64 array, shape (n,)
         The file of each dataset.
     root : int64 array, shape (n,)
-        The address in its layout message, as returned by `read_uints`.
+        The address in the layout message, as returned by `read_uints`.
     shape : int64 array, shape (n, ndim)
     length, mask : int64 array, shape (n,), optional
         Size and filter mask of single chunks, from the layout message.
-    wanted : int64 array, shape (ndim, k), optional
-        Chunks to look up in the index of a single dataset, counted in chunks and in C order. Only
-        the parts of the index that they need are read; other chunks of these parts are found, too.
-        Everything that is read is checked as if all were read.
+    requested : int64 array, shape (ndim, k), optional
+        Chunks to look up in the index of a single dataset, as positions in the chunk grid in C
+        order. Only the required parts of the index are read; the result also has the other chunks
+        of these parts.
 
     Returns
     -------
@@ -126,7 +127,7 @@ def read_indexes(
     defined = np.flatnonzero(is_defined(root, rows.offset_size))
     if not defined.size:
         return ChunkRows.empty(len(layout.chunks))
-    indexes = Indexes(rows, layout, file, root, shape, wanted).at(defined)
+    indexes = Indexes(rows, layout, file, root, shape, requested).at(defined)
     if layout.kind != IndexKind.SINGLE:
         chunks = READERS[layout.kind](indexes)
     else:

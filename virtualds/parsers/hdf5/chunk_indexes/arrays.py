@@ -1,4 +1,4 @@
-"""Reads fixed and extensible arrays, HDF5 1.10's indexes for at most one unlimited axis.
+"""Fixed and extensible arrays, the chunk indexes for at most one unlimited axis since HDF5 1.10.
 
 HDF5 File Format Specification 3.0, VII.C and VII.D.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.layout import (
-    LAST,
+    MAX_INT64,
     ChunkRows,
     Indexes,
     check_chunks,
@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     join_chunks,
     parse_elements,
     ravel_in_order,
-    read_index_heads,
+    read_index_headers,
     sort_chunks,
     unravel_in_order,
 )
@@ -32,10 +32,10 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     Bools,
     Bytes,
     UnknownRowsError,
-    check_once,
+    check_single_parents,
     have_checksums,
     is_defined,
-    read_rows_in_parts,
+    read_row_batches,
     read_uints,
     require,
 )
@@ -57,16 +57,16 @@ class ElementRun(NamedTuple):
     used: Ints | None = None
 
 
-def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
-    """Require headers of version 0; their client id tells whether chunks are filtered."""
+def check_versions(indexes: Indexes, heads: Bytes, name: str) -> None:
+    """Require headers of version 0, whose client id is that of filtered or unfiltered chunks."""
     version, client = heads[:, 4], heads[:, 5]
     supported = (version == 0) & (client < 2)
     if not supported.all():
         first = int(np.flatnonzero(~supported)[0])
-        unknown = f"{what} of version {version[first]} and client {client[first]}"
+        unknown = f"{name} of version {version[first]} and client {client[first]}"
         require(supported, indexes.file, unknown, UnknownRowsError)
     same = client == indexes.layout.has_filters
-    require(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
+    require(same, indexes.file, f"{name} and the filters of its dataset contradict each other")
 
 
 def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
@@ -76,8 +76,8 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
     matches = (data[:, :6] == head).all(axis=1)
     matches &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
     problem = f"a block {signature.decode()} of an array of chunks is missing"
-    sound = matches & have_checksums(data)
-    require(sound, indexes.file[owner], f"{problem}, or has a wrong checksum")
+    is_valid = matches & have_checksums(data)
+    require(is_valid, indexes.file[owner], f"{problem}, or has a wrong checksum")
 
 
 def join_runs(
@@ -90,7 +90,7 @@ def join_runs(
 
 
 def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of the elements of a run that may be used."""
+    """Return the chunks of the used elements of a run."""
     size = indexes.rows.offset_size
     count = run.raw.shape[1] // run.size
     raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
@@ -102,7 +102,7 @@ def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) 
     if not exists.all():
         owner, number, raw = owner[exists], number[exists], raw[exists]
     position = find(number)
-    # arrays number the chunks of the maximum shape; HDF5 never looks past the shape
+    # arrays have elements for the maximum shape; HDF5 ignores those past the shape
     inside = (position < indexes.shape[owner].T).all(axis=0)
     if not inside.all():
         owner, position, raw = owner[inside], position[:, inside], raw[inside]
@@ -113,8 +113,8 @@ def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) 
 # HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the maximum
 # shape; a long one is divided into pages.
 
-BEFORE_HEADER = 6
-"""The size in bytes of a block before the address of its header: signature, version and client."""
+BLOCK_PREFIX_BYTES = 6
+"""Size in bytes of a block before the address of its header: signature, version and client."""
 
 
 class _FixedArrayLayout(NamedTuple):
@@ -131,9 +131,9 @@ class _FixedArrayLayout(NamedTuple):
 
 
 def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
-    """Read fixed arrays (VII.C)."""
+    """Return the chunks of fixed arrays (VII.C)."""
     rows = indexes.rows
-    heads = read_index_heads(
+    heads = read_index_headers(
         indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array"
     )
     check_versions(indexes, heads, "a fixed array")
@@ -141,15 +141,15 @@ def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
 
 
 def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read arrays whose headers differ only in the address of their data block."""
+    """Return the chunks of arrays whose headers differ only in the address of the data block."""
     rows, layout, file = indexes.rows, indexes.layout, indexes.file
     begin = 8 + rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     count = int(read_uints(heads[:1, 8:begin])[0])
     array = _FixedArrayLayout(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
-    is_sound = is_element_size(layout, array.element, rows.offset_size)
-    is_sound = is_sound and count == prod(layout.maximum_grid) and None not in layout.limits
-    require(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
+    is_valid = is_element_size(layout, array.element, rows.offset_size)
+    is_valid = is_valid and count == prod(layout.maximum_grid) and None not in layout.limits
+    require(np.full(len(file), is_valid), file, "the header of a fixed array contradicts itself")
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     longer = "a fixed array is longer than its file"
     require(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
@@ -167,10 +167,10 @@ def _read_fixed_blocks(
     indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
 ) -> Iterator[ElementRun]:
     """Yield the elements of arrays that are not divided into pages."""
-    start = BEFORE_HEADER + indexes.rows.offset_size
+    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size
     size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
-    for part, data in read_rows_in_parts(indexes.rows, indexes.file[owner], block, size):
+    for part, data in read_row_batches(indexes.rows, indexes.file[owner], block, size):
         check_blocks(indexes, owner[part], data, b"FADB")
         yield ElementRun(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
 
@@ -180,17 +180,17 @@ def _read_fixed_pages(
 ) -> Iterator[ElementRun]:
     """Yield the elements of written pages; other pages have undefined contents."""
     rows, file = indexes.rows, indexes.file
-    start = BEFORE_HEADER + rows.offset_size
+    start = BLOCK_PREFIX_BYTES + rows.offset_size
     size = start + -(-array.pages // 8) + CHECKSUM_BYTES
     data = rows.read_rows(file[owner], block, size)
     check_blocks(indexes, owner, data, b"FADB")
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
     page_owners, page = np.nonzero(bits)
-    if indexes.wanted is not None:
+    if indexes.requested is not None:
         layout, order = indexes.layout, list(range(len(indexes.layout.chunks)))
-        wanted = ravel_in_order(layout, indexes.wanted, order, layout.maximum_grid)
-        is_needed = intersect(wanted, page * array.page, (page + 1) * array.page)
+        requested = ravel_in_order(layout, indexes.requested, order, layout.maximum_grid)
+        is_needed = intersect(requested, page * array.page, (page + 1) * array.page)
         page_owners, page = page_owners[is_needed], page[is_needed]
     length = array.page * array.element + CHECKSUM_BYTES
     address = block[page_owners] + size + page * length
@@ -199,7 +199,7 @@ def _read_fixed_pages(
     for mask, count in ((~last, array.page), (last, last_count)):
         owners, first = owner[page_owners[mask]], page[mask] * array.page
         length = count * array.element + CHECKSUM_BYTES
-        for part, data in read_rows_in_parts(rows, file[owners], address[mask], length):
+        for part, data in read_row_batches(rows, file[owners], address[mask], length):
             wrong = "a page of a fixed array has a wrong checksum"
             require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
@@ -207,12 +207,11 @@ def _read_fixed_pages(
 
 
 # ---------------------------------------------------------------------- extensible arrays
-# HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
-# returns wrong positions if the unlimited axis is not the first.
+# HDF5 File Format Specification 3.0, VII.D. `H5Dchunk_iter` of HDF5, up to 2.0, returns wrong
+# positions if the unlimited axis is not the first.
 
-"""The size in bytes of a block before the address of its header: signature, version and client."""
-CONTRADICTION = "the header of an extensible array contradicts itself"
-"""The error of a header with impossible numbers."""
+INCONSISTENT_HEADER = "the header of an extensible array contradicts itself"
+"""Error message for an inconsistent header."""
 
 
 class _ExtensibleArrayLayout(NamedTuple):
@@ -220,8 +219,8 @@ class _ExtensibleArrayLayout(NamedTuple):
 
     element: int
     max_bits: int
-    in_index: int
-    least: int
+    index_elements: int
+    min_elements: int
     pointers: int
     page_bits: int
 
@@ -233,16 +232,16 @@ class _ExtensibleArrayLayout(NamedTuple):
     @property
     def supers(self) -> int:
         """Maximum number of super blocks of the array."""
-        return 1 + self.max_bits - (self.least.bit_length() - 1)
+        return 1 + self.max_bits - (self.min_elements.bit_length() - 1)
 
     @property
     def supers_in_index(self) -> int:
-        """Super blocks whose data blocks are listed in the index block itself."""
+        """The number of super blocks whose data blocks are listed in the index block."""
         return 2 * (self.pointers.bit_length() - 1)
 
     @property
     def blocks_in_index(self) -> int:
-        """Data blocks that the index block lists."""
+        """The number of data blocks that the index block lists."""
         return 2 * (self.pointers - 1)
 
     @property
@@ -254,20 +253,20 @@ class _ExtensibleArrayLayout(NamedTuple):
 class _Arrays(NamedTuple):
     """Arrays of one layout.
 
-    ``used`` is the number of elements of each array that may be used; ``wanted`` are the indexes of
-    wanted elements, or None for all.
+    ``used`` is the number of elements of each array that may be used; ``requested`` are the indexes
+    of the requested elements, or None for all.
     """
 
     indexes: Indexes
     layout: _ExtensibleArrayLayout
     used: Ints
-    wanted: Ints | None
+    requested: Ints | None
 
     def needs(self, first: int, count: int) -> bool:
-        """Return a mask of the ranges of elements that contain requested chunks."""
-        if self.wanted is None:
+        """Return whether a range of elements contains requested chunks."""
+        if self.requested is None:
             return True
-        low, high = np.searchsorted(self.wanted, (first, min(first + count, LAST)))
+        low, high = np.searchsorted(self.requested, (first, min(first + count, MAX_INT64)))
         return bool(low < high)
 
 
@@ -292,20 +291,20 @@ class _DataBlocks(NamedTuple):
 
 
 def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
-    """Read extensible arrays (VII.D)."""
+    """Return the chunks of extensible arrays (VII.D)."""
     size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
-    heads = read_index_heads(indexes, size, b"EAHD", "extensible array")
+    heads = read_index_headers(indexes, size, b"EAHD", "extensible array")
     check_versions(indexes, heads, "an extensible array")
     return group_by_header(indexes, heads, slice(6, 12), _read_equal_headers)
 
 
 def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read arrays whose headers differ only in addresses and in the number of used elements."""
+    """Return the chunks of arrays whose headers differ only in addresses and element counts."""
     rows, file = indexes.rows, indexes.file
     layout = _parse_layout(indexes, heads)
     begin = 12 + 4 * rows.length_size
     used = read_uints(heads[:, begin : begin + rows.length_size])
-    require(used >= 0, file, CONTRADICTION)
+    require(used >= 0, file, INCONSISTENT_HEADER)
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
@@ -316,43 +315,45 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     def find_positions(number: Ints) -> Ints:
         return unravel_in_order(indexes.layout, number, order, indexes.layout.maximum_grid)
 
-    wanted = indexes.wanted
-    if wanted is not None:
-        wanted = ravel_in_order(indexes.layout, wanted, order, indexes.layout.maximum_grid)
-    arrays = _Arrays(indexes, layout, used, wanted)
+    requested = indexes.requested
+    if requested is not None:
+        requested = ravel_in_order(indexes.layout, requested, order, indexes.layout.maximum_grid)
+    arrays = _Arrays(indexes, layout, used, requested)
     return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), find_positions)
 
 
 def _parse_layout(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
     """Parse the layout of arrays from their common header."""
     layout, limits = _ExtensibleArrayLayout(*heads[0, 6:12].tolist()), indexes.layout.limits
-    powers = all(n and not n & (n - 1) for n in (layout.least, layout.pointers))
-    sound = powers and layout.supers_in_index <= layout.supers and layout.max_bits <= 64
-    sound = sound and is_element_size(indexes.layout, layout.element, indexes.rows.offset_size)
+    powers = all(n and not n & (n - 1) for n in (layout.min_elements, layout.pointers))
+    is_valid = powers and layout.supers_in_index <= layout.supers and layout.max_bits <= 64
+    is_valid = is_valid and is_element_size(
+        indexes.layout, layout.element, indexes.rows.offset_size
+    )
     # blocks listed in the index block have no pages
-    sound = sound and layout.least << layout.supers_in_index // 2 <= layout.page
-    sound = sound and limits.count(None) == 1 and 0 not in limits
-    sound = sound and max(indexes.layout.maximum_grid) < 2**63
-    require(np.full(len(heads), sound), indexes.file, CONTRADICTION)
+    is_valid = is_valid and layout.min_elements << layout.supers_in_index // 2 <= layout.page
+    is_valid = is_valid and limits.count(None) == 1 and 0 not in limits
+    is_valid = is_valid and max(indexes.layout.maximum_grid) < 2**63
+    require(np.full(len(heads), is_valid), indexes.file, INCONSISTENT_HEADER)
     return layout
 
 
 def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRun]:
-    """Yield all elements that may be used, in runs."""
+    """Yield runs of all used elements."""
     indexes, layout = arrays.indexes, arrays.layout
     size = indexes.rows.offset_size
-    start = BEFORE_HEADER + size
-    begin = start + layout.in_index * layout.element
-    in_supers = begin + layout.blocks_in_index * size
-    stop = in_supers + (layout.supers - layout.supers_in_index) * size
+    start = BLOCK_PREFIX_BYTES + size
+    begin = start + layout.index_elements * layout.element
+    super_start = begin + layout.blocks_in_index * size
+    stop = super_start + (layout.supers - layout.supers_in_index) * size
     named: list[_IndexBlocks] = []
     file = indexes.file[owner]
-    for part, data in read_rows_in_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
+    for part, data in read_row_batches(indexes.rows, file, block, stop + CHECKSUM_BYTES):
         owners = owner[part]
         check_blocks(indexes, owners, data, b"EAIB")
         yield _make_run(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
-        blocks = _read_addresses(data[:, begin:in_supers], size)
-        named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, in_supers:stop], size)))
+        blocks = _read_addresses(data[:, begin:super_start], size)
+        named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, super_start:stop], size)))
     if named:
         joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
         for length, data_blocks in _find_data_blocks(arrays, joined).items():
@@ -370,27 +371,28 @@ def _read_addresses(fields: Bytes, size: int) -> Ints:
 def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
     """Return the existing data blocks, by the number of their elements.
 
-    Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
+    Super block ``n`` has ``2**(n // 2)`` data blocks of ``min_elements * 2**((n + 1) // 2)``
+    elements.
     """
     layout, size = arrays.layout, arrays.indexes.rows.offset_size
     data_blocks: dict[int, list[_DataBlocks]] = {}
-    first, start = layout.in_index, 0
+    first, start = layout.index_elements, 0
     for number in range(layout.supers):
         owner = np.flatnonzero(first < arrays.used[named.owner])
         if not owner.size:
             break
-        count, length = 1 << number // 2, layout.least << (number + 1) // 2
+        count, length = 1 << number // 2, layout.min_elements << (number + 1) // 2
         pages: Bools | None = None
         if number < layout.supers_in_index:
             address = named.blocks[owner, start : start + count]
             start += count
         elif arrays.needs(first, count * length):
-            address_of_super = named.supers[owner, number - layout.supers_in_index]
-            owner, address_of_super = (
-                column[is_defined(address_of_super, size)] for column in (owner, address_of_super)
+            super_address = named.supers[owner, number - layout.supers_in_index]
+            owner, super_address = (
+                column[is_defined(super_address, size)] for column in (owner, super_address)
             )
             address, pages = _read_super_blocks(
-                arrays, named.owner[owner], address_of_super, count, length
+                arrays, named.owner[owner], super_address, count, length
             )
         else:
             first += count * length
@@ -398,7 +400,7 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         # index of the first element of each block of an array
         begin = first + np.arange(count) * length
         owners, at = np.nonzero(
-            is_defined(address, size) & intersect(arrays.wanted, begin, begin + length)
+            is_defined(address, size) & intersect(arrays.requested, begin, begin + length)
         )
         if owners.size:
             selected = None if pages is None else pages[owners, at]
@@ -409,18 +411,18 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
 
 
 def _read_super_blocks(
-    arrays: _Arrays, owner: Ints, address_of_super: Ints, count: int, length: int
+    arrays: _Arrays, owner: Ints, super_address: Ints, count: int, length: int
 ) -> tuple[Ints, Bools | None]:
-    """Return addresses of the data blocks of super blocks, and a mask of their written pages."""
+    """Return the data block addresses in super blocks, and a mask of their written pages."""
     indexes, layout = arrays.indexes, arrays.layout
     pages = length // layout.page if length > layout.page else 0
-    bits = BEFORE_HEADER + indexes.rows.offset_size + layout.number_size
+    bits = BLOCK_PREFIX_BYTES + indexes.rows.offset_size + layout.number_size
     begin = bits + count * -(-pages // 8)
     stop = begin + count * indexes.rows.offset_size
     file = indexes.file[owner]
     room = "a super block of an extensible array is longer than its file"
     require(indexes.rows.ends[file] >= stop, file, room)
-    data = indexes.rows.read_rows(file, address_of_super, stop + CHECKSUM_BYTES)
+    data = indexes.rows.read_rows(file, super_address, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
     if not pages:
@@ -436,15 +438,15 @@ def _read_blocks(
     """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, layout = arrays.indexes, arrays.layout
     has_pages = length > layout.page
-    start = BEFORE_HEADER + indexes.rows.offset_size + layout.number_size
+    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size + layout.number_size
     size = start + CHECKSUM_BYTES + (0 if has_pages else length * layout.element)
     owner, first, address = (
         np.concatenate([blocks[column] for blocks in data_blocks]) for column in range(3)
     )
     file = indexes.file[owner]
     twice = "an extensible array has a data block twice"
-    check_once(indexes.rows, file, owner, address, size, twice)
-    for part, data in read_rows_in_parts(indexes.rows, file, address, size):
+    check_single_parents(indexes.rows, file, owner, address, size, twice)
+    for part, data in read_row_batches(indexes.rows, file, address, size):
         check_blocks(indexes, owner[part], data, b"EADB")
         if not has_pages:
             yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
@@ -463,10 +465,10 @@ def _read_pages(
     indexes, layout = arrays.indexes, arrays.layout
     size = layout.page * layout.element + CHECKSUM_BYTES
     start = first[:, None] + np.arange(written.shape[1]) * layout.page
-    owners, page = np.nonzero(written & intersect(arrays.wanted, start, start + layout.page))
+    owners, page = np.nonzero(written & intersect(arrays.requested, start, start + layout.page))
     owner, first = owner[owners], first[owners] + page * layout.page
     address, file = begin[owners] + page * size, indexes.file[owner]
-    for part, data in read_rows_in_parts(indexes.rows, file, address, size):
+    for part, data in read_row_batches(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"
         require(have_checksums(data), file[part], wrong)
         yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])

@@ -1,4 +1,4 @@
-"""Types and functions that all chunk indexes share: their layout, and chunks as columns."""
+"""Types and functions of all chunk indexes: the layout of an index, and chunks as columns."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from virtualds.parsers.hdf5.structure.messages import IndexKind
 from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 
 MASK_BYTES = 4
-"""The size in bytes of a filter mask."""
-LAST = 2**63 - 1
-"""The maximum value in a column."""
+"""Size in bytes of a filter mask."""
+MAX_INT64 = 2**63 - 1
+"""Maximum value of a column."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class IndexLayout:
     Parameters
     ----------
     kind : int
-        The kind of index: an `IndexKind`.
+        The kind of index, an `IndexKind`.
     chunks : tuple of int
-        Elements of a chunk along each axis.
+        The chunk shape.
     itemsize : int
         The size in bytes of an element.
     limits : tuple of int or None
-        The maximum length of each axis, or None for an unlimited one.
+        The maximum length of each axis, or None if it is unlimited.
     has_filters : bool
     """
 
@@ -55,10 +55,10 @@ class IndexLayout:
     has_filters: bool
 
     @classmethod
-    def of(cls, facts: DatasetFacts) -> IndexLayout:
+    def from_facts(cls, facts: DatasetFacts) -> IndexLayout:
         """Return the layout of the index of a chunked dataset.
 
-        If it is unknown, HDF5 lists the chunks, in the order of a version 1 B-tree.
+        If the index is unknown, HDF5 lists the chunks in the order of a version 1 B-tree.
         """
         layout, limits = facts.layout, facts.space.limits
         kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
@@ -71,15 +71,15 @@ class IndexLayout:
 
     @cached_property
     def maximum_grid(self) -> tuple[int, ...]:
-        """Chunks along each axis at its maximum length; 0 for an unlimited one."""
+        """The number of chunks along each axis at its maximum length; 0 if it is unlimited."""
         return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
 
 
 class Indexes(NamedTuple):
-    """Indexes of one layout: the file, the root address and the shape of the dataset of each.
+    """Indexes of one layout, each with file, root address and shape of its dataset.
 
-    ``wanted`` are the chunks to look up in a single index, one row per axis, counted in chunks and
-    in C order, or None if all chunks of all indexes are read.
+    ``requested`` are the chunks to look up in a single index, as positions in the chunk grid in C
+    order with one row per axis, or None to read all chunks.
     """
 
     rows: ByteRows
@@ -87,14 +87,14 @@ class Indexes(NamedTuple):
     file: Ints
     root: Ints
     shape: Ints
-    wanted: Ints | None = None
+    requested: Ints | None = None
 
     def at(self, which: Ints) -> Indexes:
-        """Return some of the indexes."""
+        """Return the indexes at ``which``."""
         return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
 
     def count_before(self, positions: Ints) -> Ints:
-        """Return the flat indexes of chunk positions in the grid of the only dataset.
+        """Return the flat indexes of positions in the chunk grid of the only dataset.
 
         Keys of trees may be outside the shape.
         """
@@ -108,18 +108,18 @@ class Indexes(NamedTuple):
 
 
 class ChunkRows(NamedTuple):
-    """Chunks that were written, sorted by dataset and then in C order.
+    """Chunks that have been written, sorted by dataset and then in C order.
 
     Parameters
     ----------
     owner : int64 array, shape (n,)
-        The position of the dataset among those that are read.
+        The index of the dataset among those that are read.
     position : int64 array, shape (ndim, n)
         The position in elements.
     mask : int64 array, shape (n,)
-        Which filters were skipped.
+        The filter mask, with a bit per skipped filter.
     address, length : int64 array, shape (n,)
-        The position of the bytes, relative to the base of the file.
+        The byte range, relative to the base of the file.
     """
 
     owner: Ints
@@ -137,7 +137,7 @@ class ChunkRows(NamedTuple):
     def count_before(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
         """Return the flat index of each chunk in a grid.
 
-        The grid may have more axes, within elements, which are never divided.
+        The grid may also have axes within elements, which are not chunked.
         """
         total = np.zeros(self.owner.size, np.int64)
         for first, chunk, stride in zip(self.position, chunks, compute_strides(grid), strict=False):
@@ -145,15 +145,15 @@ class ChunkRows(NamedTuple):
         return total
 
     def at(self, which: Bools | Ints) -> ChunkRows:
-        """Return some of the chunks."""
+        """Return the chunks at ``which``."""
         return ChunkRows(*(column[..., which] for column in self))
 
 
 def parse_elements(layout: IndexLayout, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
-    """Parse filter mask, address and length from elements of an array or equivalent records.
+    """Parse filter mask, address and length from the elements of an array, or equivalent records.
 
-    Chunks without filters all have the same length, and their elements are only addresses. The
-    width of a length follows from the width of an element (VII.C.3, VII.D.3).
+    Without filters, elements are only addresses, since all chunks have the same length. The width
+    of a length is the remaining width of an element (VII.C.3, VII.D.3).
     """
     address = read_uints(raw[:, :offset_size])
     if not layout.has_filters:
@@ -162,12 +162,12 @@ def parse_elements(layout: IndexLayout, raw: Bytes, offset_size: int) -> tuple[I
     return read_uints(raw[:, -MASK_BYTES:]), address, length
 
 
-def read_index_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
+def read_index_headers(indexes: Indexes, size: int, signature: bytes, name: str) -> Bytes:
     """Return the headers of indexes, after checking their signatures and checksums."""
     heads = indexes.rows.read_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
     matches = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
-    sound = matches & have_checksums(heads)
-    require(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")
+    is_valid = matches & have_checksums(heads)
+    require(is_valid, indexes.file, f"there is no {name} of chunks, or its checksum is wrong")
     return heads
 
 
@@ -179,7 +179,7 @@ def is_element_size(layout: IndexLayout, size: int, offset_size: int) -> bool:
 
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
-    """Join the chunks of all parts, and empty the list to free memory on the way."""
+    """Return the chunks of all parts; the list is emptied to free memory."""
     if len(parts) == 1:
         return parts.pop()
     columns = [list(column) for column in zip(*parts, strict=True)]
@@ -192,22 +192,22 @@ def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
 
 
 def check_chunks(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
-    """Check that chunks are within the shape and in the file, and return them."""
+    """Return chunks after checking that they are inside the shape and the file."""
     layout, file, owner = indexes.layout, indexes.file, chunks.owner
     if not layout.has_filters:
         same = chunks.length == layout.nbytes
-        _require(same, file, owner, "a chunk without filters has another length")
+        _require_chunks(same, file, owner, "a chunk without filters has another length")
     # a negative number is too large when read as unsigned
     for axis, values in enumerate(chunks.position):
         inside = values.view(np.uint64) < _take_by_owner(indexes.shape[:, axis], owner)
-        _require(inside, file, owner, "a chunk lies outside of the shape")
+        _require_chunks(inside, file, owner, "a chunk lies outside of the shape")
     end = indexes.rows.ends[file]
-    fits = chunks.length.view(np.uint64) <= _take_by_owner(end, owner)
-    _require(fits, file, owner, "a chunk is longer than any file")
-    fits = chunks.address.view(np.uint64) <= _take_by_owner(end, owner) - chunks.length.view(
+    is_inside = chunks.length.view(np.uint64) <= _take_by_owner(end, owner)
+    _require_chunks(is_inside, file, owner, "a chunk is longer than any file")
+    is_inside = chunks.address.view(np.uint64) <= _take_by_owner(end, owner) - chunks.length.view(
         np.uint64
     )
-    _require(fits, file, owner, "a chunk lies past the end of the file")
+    _require_chunks(is_inside, file, owner, "a chunk lies past the end of the file")
     return chunks
 
 
@@ -216,13 +216,13 @@ def _take_by_owner(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
     return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
 
-def _require(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
-    if not sound.all():
-        raise RowsError(frozenset(file[owner[~sound]].tolist()), reason)
+def _require_chunks(is_valid: Bools, file: Ints, owner: Ints, reason: str) -> None:
+    if not is_valid.all():
+        raise RowsError(frozenset(file[owner[~is_valid]].tolist()), reason)
 
 
 def find_ascending(owner: Ints, position: Ints) -> Bools:
-    """Return a mask of the chunks, from the second on, that come after their predecessor."""
+    """Return whether each chunk, from the second on, comes after its predecessor."""
     after = np.zeros(max(len(owner) - 1, 0), bool)
     for values in position[::-1]:
         low, high = values[:-1], values[1:]
@@ -233,16 +233,16 @@ def find_ascending(owner: Ints, position: Ints) -> Bools:
 
 
 def check_order(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
-    """Check that chunks are in ascending order, as lookups in trees require, and return them."""
+    """Return chunks after checking that they are in ascending order, as lookups require."""
     after = find_ascending(chunks.owner, chunks.position)
-    _require(
+    _require_chunks(
         after, indexes.file, chunks.owner[1:], "chunks are listed twice, or not in their order"
     )
     return chunks
 
 
 def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
-    """Return a mask of the keys ``low`` that come before ``high``, all of shape ``(n, axes)``."""
+    """Return whether each key ``low`` comes before ``high``; both have the shape ``(n, axes)``."""
     result = np.full(len(low), or_same)
     for axis in reversed(range(low.shape[1])):
         a, b = low[:, axis], high[:, axis]
@@ -262,13 +262,13 @@ def unravel_in_order(
     order : list of int
         The axes, the slowest first.
     sizes : tuple of int
-        Chunks along each axis; the first axis in the order is unlimited.
+        The number of chunks along each axis; the first axis in the order is unlimited.
     """
     position = np.empty((len(layout.chunks), len(number)), np.int64)
     for axis in reversed(order[1:]):
-        above = number // sizes[axis]
-        np.subtract(number, above * sizes[axis], out=position[axis])
-        number = above
+        quotient = number // sizes[axis]
+        np.subtract(number, quotient * sizes[axis], out=position[axis])
+        number = quotient
     position[order[0]] = number
     for axis, chunk in enumerate(layout.chunks):
         position[axis] *= chunk
@@ -285,18 +285,18 @@ def ravel_in_order(
     return np.sort(number)
 
 
-def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
-    """Return a mask of the ranges of flat indexes that contain wanted indexes (None for all)."""
-    if wanted is None:
+def intersect(requested: Ints | None, begin: Ints, end: Ints) -> Bools:
+    """Return whether each range of flat indexes contains requested indexes (None for all)."""
+    if requested is None:
         return np.ones(begin.shape, bool)
-    result: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
+    result: Bools = np.searchsorted(requested, begin) < np.searchsorted(requested, end)
     return result
 
 
 def group_by_header(
     indexes: Indexes, heads: Bytes, fields: slice, read: Callable[[Indexes, Bytes], ChunkRows]
 ) -> ChunkRows:
-    """Group indexes with the same bytes in some fields of their headers, and read each group."""
+    """Return the chunks of indexes; those with equal header fields are read together."""
     same = heads[:, fields]
     if len(same) == 1 or (same == same[0]).all():
         return read(indexes, heads)
@@ -311,7 +311,7 @@ def group_by_header(
 
 
 def sort_chunks(chunks: ChunkRows) -> ChunkRows:
-    """Sort chunks by dataset, and then in C order."""
+    """Sort chunks by dataset and then in C order, in place; return them."""
     if find_ascending(chunks.owner, chunks.position).all():
         return chunks
     order = np.lexsort((*chunks.position[::-1], chunks.owner))

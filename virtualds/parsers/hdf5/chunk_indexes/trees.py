@@ -1,7 +1,7 @@
-"""Reads B-trees of chunks, level by level.
+"""B-trees of chunks, which are read level by level.
 
-HDF5 File Format Specification 3.0, III.A.1 and III.A.2. Version 1 is the index of most files,
-version 2 that of datasets with several unlimited axes since HDF5 1.10.
+HDF5 File Format Specification 3.0, III.A.1 and III.A.2. Version 1 is the index of most files.
+Version 2 is the index of datasets with several unlimited axes since HDF5 1.10.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.layout import (
-    LAST,
+    MAX_INT64,
     ChunkRows,
     Indexes,
     check_chunks,
@@ -26,43 +26,43 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     is_element_size,
     join_chunks,
     parse_elements,
-    read_index_heads,
+    read_index_headers,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
-    BEFORE_RECORDS,
     CHECKSUM_BYTES,
+    NODE_PREFIX_BYTES,
     Bools,
     Bytes,
     RowsError,
     TreeLayout,
     UnknownRowsError,
-    check_once,
+    check_single_parents,
     compute_checksums,
     is_defined,
-    read_rows_in_parts,
+    read_row_batches,
     read_uints,
     require,
 )
 
 # ---------------------------------------------------------------------- version 1
-# HDF5 File Format Specification 3.0, III.A.1. HDF5 finds a chunk by the keys of all levels, but its
-# own list of chunks (`H5Dchunk_iter`) only uses those of the last level. If keys contradict each
-# other, the list contains chunks that HDF5 does not find.
+# HDF5 File Format Specification 3.0, III.A.1. HDF5 finds a chunk by the keys of all levels, but
+# lists chunks (`H5Dchunk_iter`) only by those of the last level. If keys are inconsistent, it lists
+# chunks that it does not find.
 
 
-NODE_HEAD = 8
-"""The size in bytes of signature, type, level and number of entries of a node (III.A.1)."""
-MASK_AND_LENGTH = 8
-"""The size in bytes of a key before its position."""
-OF_CHUNKS = 1
-"""The type of a version 1 B-tree whose leaves are chunks."""
+NODE_HEADER_BYTES = 8
+"""Size in bytes of signature, type, level and number of entries of a node (III.A.1)."""
+KEY_PREFIX_BYTES = 8
+"""Size in bytes of a key before the position: length and filter mask."""
+CHUNK_TREE = 1
+"""Type of a version 1 B-tree whose leaves are chunks."""
 Entries = npt.NDArray[Any]
 
 
 class _OldNodes(NamedTuple):
-    """Nodes of one level: their owners, their addresses, and the keys from their parents.
+    """Nodes of one level: owners, addresses, and the keys around them in their parents.
 
-    ``low`` and ``high`` are None for roots, which have no parent.
+    ``low`` and ``high`` are None for roots.
     """
 
     owner: Ints
@@ -71,7 +71,7 @@ class _OldNodes(NamedTuple):
     high: Ints | None
 
     def select(self, part: slice | Ints) -> _OldNodes:
-        """Return some of the nodes."""
+        """Return the nodes at ``part``."""
         low = None if self.low is None else self.low[part]
         high = None if self.high is None else self.high[part]
         return _OldNodes(self.owner[part], self.address[part], low, high)
@@ -81,7 +81,7 @@ class _NodeLayout(NamedTuple):
     """The layout of nodes: size, maximum number of entries, and the dtype of an entry."""
 
     size: int
-    most: int
+    max_entries: int
     entries_at: int
     entry: np.dtype[Any]
 
@@ -89,17 +89,17 @@ class _NodeLayout(NamedTuple):
 @lru_cache(64)
 def make_node_layout(rank: int, istore_k: int, offset_size: int) -> _NodeLayout:
     """Return the layout of a node; ``rank`` is the number of axes plus one, as in keys."""
-    # a key always has 8 bytes per axis
+    # positions have 8 bytes per axis, regardless of the size of a length
     key = [("length", "<u4"), ("mask", "<u4"), ("position", "<i8", (rank,))]
     entry = np.dtype([*key, ("child", "u1", (offset_size,))])
-    begin = NODE_HEAD + 2 * offset_size
+    begin = NODE_HEADER_BYTES + 2 * offset_size
     # the last key has no child
     size = begin + (2 * istore_k + 1) * entry.itemsize - offset_size
     return _NodeLayout(size, 2 * istore_k, begin, entry)
 
 
 def read_old_trees(indexes: Indexes) -> ChunkRows:
-    """Read version 1 B-trees, all nodes of a level at once."""
+    """Return the chunks of version 1 B-trees; all nodes of a level are read together."""
     rows, layout, file = indexes.rows, indexes.layout, indexes.file
     node = make_node_layout(len(layout.chunks) + 1, rows.istore_k, rows.offset_size)
     roots = _OldNodes(np.arange(len(file)), indexes.root, None, None)
@@ -112,22 +112,22 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
         parts = _read_old_nodes(indexes, node, children)
         children = []
         if joined.size:
-            parts = _chain((roots.select(joined), data[joined]), parts)
+            parts = _chain_parts((roots.select(joined), data[joined]), parts)
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
                 below = _find_old_children(indexes, nodes, used, entries, last)
-                children.append(_keep_wanted(indexes, below))
+                children.append(_select_requested(indexes, below))
             else:
                 leaves.append(_find_leaf_chunks(indexes, nodes, used, entries, last))
     chunks = join_chunks(leaves, len(layout.chunks))
-    # trees of different depth are read in another order
+    # trees of different depths are not read in order
     if (chunks.owner[1:] < chunks.owner[:-1]).any():
         chunks = chunks.at(np.argsort(chunks.owner, kind="stable"))
     return check_order(indexes, check_chunks(indexes, chunks))
 
 
-def _chain(
+def _chain_parts(
     first: tuple[_OldNodes, Bytes], following: Iterator[tuple[_OldNodes, Bytes]]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
     yield first
@@ -144,9 +144,9 @@ def _read_old_nodes(
     if len(children) > 1:
         nodes = nodes.select(np.argsort(nodes.owner, kind="stable"))
     file = indexes.file[nodes.owner]
-    two = "a node of a B-tree has two parents"
-    check_once(indexes.rows, file, nodes.owner, nodes.address, node.size, two)
-    for part, data in read_rows_in_parts(indexes.rows, file, nodes.address, node.size):
+    reason = "a node of a B-tree has two parents"
+    check_single_parents(indexes.rows, file, nodes.owner, nodes.address, node.size, reason)
+    for part, data in read_row_batches(indexes.rows, file, nodes.address, node.size):
         yield nodes.select(part), data
 
 
@@ -158,27 +158,27 @@ def _check_nodes(
     A root whose last chunk was removed is a leaf without entries.
     """
     file, is_root = indexes.file[nodes.owner], nodes.low is None
-    signature = np.frombuffer(b"TREE" + bytes([OF_CHUNKS, level]), np.uint8)
+    signature = np.frombuffer(b"TREE" + bytes([CHUNK_TREE, level]), np.uint8)
     require((data[:, :6] == signature).all(axis=1), file, f"a B-tree lacks a node of level {level}")
     used = read_uints(data[:, 6:8])
-    counts = f"a node of a B-tree has no entries, or more than {node.most}"
-    fewest = 0 if is_root and level == 0 else 1
-    require((used >= fewest) & (used <= node.most), file, counts)
+    counts = f"a node of a B-tree has no entries, or more than {node.max_entries}"
+    min_entries = 0 if is_root and level == 0 else 1
+    require((used >= min_entries) & (used <= node.max_entries), file, counts)
     if is_root:
         size = indexes.rows.offset_size
-        for begin in (NODE_HEAD, NODE_HEAD + size):
-            beside = read_uints(data[:, begin : begin + size])
-            require(~is_defined(beside, size), file, "the root of a B-tree has neighbours")
-    stop = node.entries_at + node.most * node.entry.itemsize
+        for begin in (NODE_HEADER_BYTES, NODE_HEADER_BYTES + size):
+            sibling = read_uints(data[:, begin : begin + size])
+            require(~is_defined(sibling, size), file, "the root of a B-tree has neighbours")
+    stop = node.entries_at + node.max_entries * node.entry.itemsize
     room = data[:, node.entries_at : stop].view(node.entry)
-    entries = room[np.arange(node.most) < used[:, None]]
+    entries = room[np.arange(node.max_entries) < used[:, None]]
     return used, entries, _read_last_keys(node, data, used)
 
 
 def _read_last_keys(node: _NodeLayout, data: Bytes, used: Ints) -> Ints:
     """Return the positions in the last keys of nodes, which follow their last entries."""
     positions = node.entry["position"]
-    begin = node.entries_at + used * node.entry.itemsize + MASK_AND_LENGTH
+    begin = node.entries_at + used * node.entry.itemsize + KEY_PREFIX_BYTES
     at = begin[:, None] + np.arange(positions.itemsize)
     return np.take_along_axis(data, at, 1).view("<i8")
 
@@ -188,8 +188,8 @@ def _check_keys(
 ) -> None:
     """Raise an error for nodes in which HDF5 would not find all entries.
 
-    HDF5 looks for a chunk between the key of an entry and the next key, on every level. The last
-    key of a node may be left over from a removed chunk, so it may be any greater key.
+    HDF5 searches for a chunk between the key of an entry and the next key, on each level. The last
+    key of a node may be that of a removed chunk, so it may be any greater key.
     """
     file = indexes.file[nodes.owner]
     steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
@@ -222,13 +222,15 @@ def _find_old_children(
     return _OldNodes(owner, read_uints(entries["child"]), low, high)
 
 
-def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
-    """Return the nodes below which HDF5 would search for the requested chunks."""
-    if indexes.wanted is None or nodes.low is None or nodes.high is None:
+def _select_requested(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
+    """Return the nodes in which HDF5 would search for the requested chunks."""
+    if indexes.requested is None or nodes.low is None or nodes.high is None:
         return nodes
     steps = np.array(indexes.layout.chunks)
     low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
-    return nodes.select(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
+    return nodes.select(
+        np.flatnonzero(intersect(indexes.count_before(indexes.requested), low, high))
+    )
 
 
 def _find_leaf_chunks(
@@ -255,17 +257,17 @@ def _find_leaf_chunks(
 # HDF5 File Format Specification 3.0, III.A.2. Records are in nodes of all levels; each node has the
 # number of records below it, so that every record has a known position in the order.
 
-PLAIN, FILTERED = 10, 11
-"""Types of records: of chunks without and with filters (III.A.2)."""
-TREE_HEAD = 16
-"""The size in bytes of the header of a tree before the address of its root."""
+UNFILTERED, FILTERED = 10, 11
+"""Types of records of chunks without and with filters (III.A.2)."""
+TREE_HEADER_BYTES = 16
+"""Size in bytes of the header of a tree before the address of its root."""
 
 
 class _Nodes(NamedTuple):
     """Nodes of one level.
 
-    ``records`` and ``total`` are the numbers of records of a node without and with the nodes below
-    it; ``begin`` is the number of records of all trees that come before.
+    ``records`` and ``total`` are the numbers of records of a node without and with its descendants;
+    ``begin`` is the number of records of all trees that come before.
     """
 
     owner: Ints
@@ -275,7 +277,7 @@ class _Nodes(NamedTuple):
     total: Ints
 
     def select(self, part: slice | Bools) -> _Nodes:
-        """Return some of the nodes."""
+        """Return the nodes at ``part``."""
         return _Nodes(*(column[part] for column in self))
 
 
@@ -287,29 +289,31 @@ class _Records(NamedTuple):
 
 
 def read_trees(indexes: Indexes) -> ChunkRows:
-    """Read version 2 B-trees, all nodes of a level at once."""
+    """Return the chunks of version 2 B-trees; all nodes of a level are read together."""
     rows, file = indexes.rows, indexes.file
-    size = TREE_HEAD + rows.offset_size + 2 + rows.length_size
-    heads = read_index_heads(indexes, size, b"BTHD", "version 2 B-tree")
-    kind = FILTERED if indexes.layout.has_filters else PLAIN
+    size = TREE_HEADER_BYTES + rows.offset_size + 2 + rows.length_size
+    heads = read_index_headers(indexes, size, b"BTHD", "version 2 B-tree")
+    kind = FILTERED if indexes.layout.has_filters else UNFILTERED
     require(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
     require(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
     return group_by_header(indexes, heads, slice(6, 14), _read_equal_headers)
 
 
 def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read trees whose headers only differ in their roots."""
+    """Return the chunks of trees whose headers differ only in their roots."""
     rows, file = indexes.rows, indexes.file
     layout = _parse_layout(indexes, heads)
     address, counts = (
-        heads[:, TREE_HEAD : TREE_HEAD + rows.offset_size],
-        heads[:, TREE_HEAD + rows.offset_size :],
+        heads[:, TREE_HEADER_BYTES : TREE_HEADER_BYTES + rows.offset_size],
+        heads[:, TREE_HEADER_BYTES + rows.offset_size :],
     )
     root, count = read_uints(address), read_uints(counts[:, :2])
     total = read_uints(counts[:, 2 : 2 + rows.length_size])
     exists = is_defined(root, rows.offset_size)
-    fits = (total >= 0) & (total <= rows.ends[file] // layout.record) & (exists | (total == 0))
-    require(fits, file, "a B-tree has more records than its file has room for")
+    is_possible = (
+        (total >= 0) & (total <= rows.ends[file] // layout.record) & (exists | (total == 0))
+    )
+    require(is_possible, file, "a B-tree has more records than its file has room for")
     owner = np.flatnonzero(exists)
     begin = np.cumsum(total) - total
     nodes = _Nodes(owner, root[owner], count[owner], begin[owner], total[owner])
@@ -320,31 +324,33 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
             raw = _read_records(layout, level_nodes, data, level)
             if level:
                 below, number = _find_children(indexes, layout, level_nodes, data, level)
-                if indexes.wanted is not None:
-                    below = below.select(_find_needed(indexes, level_nodes, raw, indexes.wanted))
+                if indexes.requested is not None:
+                    below = below.select(
+                        _find_required_children(indexes, level_nodes, raw, indexes.requested)
+                    )
                 children.append(below)
             else:
-                number = _count_up(level_nodes.begin, level_nodes.records)
+                number = _make_ranges(level_nodes.begin, level_nodes.records)
             parts.append(_Records(number, raw))
         if not children:
             break
         nodes = _Nodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
-    if indexes.wanted is not None:
+    if indexes.requested is not None:
         return _order_records(indexes, parts)
     return _join_records(indexes, layout, total, parts)
 
 
-def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
-    """Return a mask of the child nodes that may lead to requested chunks.
+def _find_required_children(indexes: Indexes, nodes: _Nodes, raw: Bytes, requested: Ints) -> Bools:
+    """Return whether each child node may lead to requested chunks.
 
     ``raw`` are the records of the nodes, which are between the children.
     """
     steps = np.array(indexes.layout.chunks)[:, None]
     position = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).position
     before = indexes.count_before(position // steps)
-    edges = np.concatenate(([-1], before, [LAST]))
-    at = _count_up(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
-    return intersect(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
+    edges = np.concatenate(([-1], before, [MAX_INT64]))
+    at = _make_ranges(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
+    return intersect(indexes.count_before(requested), edges[at] + 1, edges[at + 1])
 
 
 def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
@@ -363,7 +369,7 @@ def _parse_layout(indexes: Indexes, heads: Bytes) -> TreeLayout:
     size, record, depth = (
         int(read_uints(heads[:1, a:b])[0]) for a, b in ((6, 10), (10, 12), (12, 14))
     )
-    layout = TreeLayout.of(size, record, depth, indexes.rows.offset_size)
+    layout = TreeLayout.from_header(size, record, depth, indexes.rows.offset_size)
     element = record - 8 * len(indexes.layout.chunks)
     if layout is None or not is_element_size(indexes.layout, element, indexes.rows.offset_size):
         every = frozenset(indexes.file.tolist())
@@ -376,22 +382,22 @@ def _read_tree_nodes(
 ) -> Iterator[tuple[_Nodes, Bytes]]:
     """Yield checked nodes of a level in parts."""
     file = indexes.file[nodes.owner]
-    two = "a node of a B-tree has two parents"
-    check_once(indexes.rows, file, nodes.owner, nodes.address, layout.size, two)
+    reason = "a node of a B-tree has two parents"
+    check_single_parents(indexes.rows, file, nodes.owner, nodes.address, layout.size, reason)
     counts = "a node of a B-tree has another number of records than it says"
-    fits = nodes.records <= layout.most[level]
-    require(fits & (nodes.total >= nodes.records), file, counts)
+    is_possible = nodes.records <= layout.max_records[level]
+    require(is_possible & (nodes.total >= nodes.records), file, counts)
     if not level:
         require(nodes.total == nodes.records, file, counts)
     head = (b"BTIN" if level else b"BTLF") + bytes(
-        [0, FILTERED if indexes.layout.has_filters else PLAIN]
+        [0, FILTERED if indexes.layout.has_filters else UNFILTERED]
     )
-    for part, data in read_rows_in_parts(indexes.rows, file, nodes.address, layout.size):
+    for part, data in read_row_batches(indexes.rows, file, nodes.address, layout.size):
         selected = nodes.select(part)
         matches = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
         require(matches, file[part], f"a B-tree lacks a node of level {level}")
         stop = (
-            BEFORE_RECORDS
+            NODE_PREFIX_BYTES
             + selected.records * layout.record
             + (selected.records + bool(level)) * layout.pointer[level]
         )
@@ -401,16 +407,16 @@ def _read_tree_nodes(
         yield selected, data
 
 
-def _count_up(begin: Ints, count: Ints) -> Ints:
-    """Return ``count`` consecutive integers from each beginning."""
+def _make_ranges(begin: Ints, count: Ints) -> Ints:
+    """Return ranges of ``count`` integers from each ``begin``, concatenated."""
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
 def _read_records(layout: TreeLayout, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
     """Return the records that nodes contain."""
-    most = layout.most[level]
-    stop = BEFORE_RECORDS + most * layout.record
-    room = data[:, BEFORE_RECORDS:stop].view(f"V{layout.record}")
+    most = layout.max_records[level]
+    stop = NODE_PREFIX_BYTES + most * layout.record
+    room = data[:, NODE_PREFIX_BYTES:stop].view(f"V{layout.record}")
     picked = room[np.arange(most) < nodes.records[:, None]]
     return picked.view(np.uint8).reshape(-1, layout.record)
 
@@ -419,9 +425,9 @@ def _find_children(
     indexes: Indexes, layout: TreeLayout, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
     """Return the child nodes, and the indexes of the records between them."""
-    at, most = indexes.rows.offset_size, layout.most[level]
+    at, most = indexes.rows.offset_size, layout.max_records[level]
     pointer = layout.pointer[level]
-    begin = BEFORE_RECORDS + nodes.records * layout.record
+    begin = NODE_PREFIX_BYTES + nodes.records * layout.record
     fields = np.take_along_axis(data, begin[:, None] + np.arange((most + 1) * pointer), 1)
     used = np.arange(most + 1) <= nodes.records[:, None]
     raw = fields.reshape(len(data), most + 1, pointer)[used]
@@ -435,7 +441,7 @@ def _find_children(
     require(within, indexes.file[owner], wrong)
     exact = np.add.reduceat(total, start) + nodes.records == nodes.total
     require(exact, indexes.file[nodes.owner], wrong)
-    # every child is followed by one record, except for the last child of a node
+    # each child is followed by a record, except for the last child of a node
     step = total + 1
     before = np.cumsum(step) - step
     first = np.repeat(nodes.begin - before[start], children) + before
@@ -466,7 +472,7 @@ def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
     columns = parse_elements(indexes.layout, raw[:, :stop], indexes.rows.offset_size)
     position = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
     for values, chunk in zip(position, chunks, strict=True):
-        countable = (values >= 0) & (values <= LAST // chunk)
+        countable = (values >= 0) & (values <= MAX_INT64 // chunk)
         require(countable, indexes.file[owner], "a chunk lies outside of the shape")
         values *= chunk
     return ChunkRows(owner, position, *columns)

@@ -1,7 +1,7 @@
-"""The bytes of several files as rows, and operations on rows of any metadata.
+"""Bytes of several files as rows, and operations on rows of any metadata.
 
-HDF5 File Format Specification 3.0. Rows of equal length become columns of numbers; an error
-of rows names the files that they come from.
+HDF5 File Format Specification 3.0. Rows of equal length are parsed to columns of numbers; errors
+name the files of the rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 CHECKSUM_BYTES = 4
-"""The size in bytes of a checksum."""
-NEAR = 2**14
-"""The maximum number of bytes between rows that are read instead of skipped."""
-READ_TOGETHER = 2**22
-"""The size in bytes of rows that are read at a time."""
+"""Size in bytes of a checksum."""
+MAX_GAP = 2**14
+"""Maximum number of bytes between rows that are read together."""
+BATCH_BYTES = 2**22
+"""Size in bytes of the rows to read at a time."""
 
 
 class RowsError(Exception):
@@ -34,7 +34,7 @@ class RowsError(Exception):
     Parameters
     ----------
     files : frozenset of int
-        The indexes of the files at fault.
+        The indexes of these files.
     reason : str
     """
 
@@ -76,21 +76,21 @@ class ByteRows(Protocol):
         """
 
 
-def require(sound: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
+def require(is_valid: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
     """Raise an error that names the files of invalid rows."""
-    if not sound.all():
-        raise error(frozenset(file[~sound].tolist()), reason)
+    if not is_valid.all():
+        raise error(frozenset(file[~is_valid].tolist()), reason)
 
 
 def have_checksums(rows: Bytes) -> Bools:
-    """Return a mask of the rows that end with the checksum of their other bytes (lookup3)."""
+    """Return whether each row ends with the checksum of its other bytes (lookup3)."""
     stated = read_uints(rows[:, -CHECKSUM_BYTES:])
     return np.equal(compute_checksums(rows[:, :-CHECKSUM_BYTES]), stated)
 
 
 def compute_checksums(rows: Bytes | list[Bytes]) -> Ints:
     """Return the checksum of each row (lookup3)."""
-    # imported here, since it takes long and only some files have checksums
+    # imported lazily, since it is slow and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
     return np.fromiter(map(jenkins_lookup3, rows), np.int64, len(rows))
@@ -119,31 +119,31 @@ def read_uints(fields: Bytes) -> Ints:
 
 
 def is_defined(address: Ints, offset_size: int) -> Bools:
-    """Return a mask of the defined addresses; all bits of an undefined address are set (II.A)."""
+    """Return whether each address is defined; all bits of an undefined address are set (II.A)."""
     return np.not_equal(address, -1 if offset_size == 8 else (1 << 8 * offset_size) - 1)
 
 
-def read_rows_in_parts(
+def read_row_batches(
     rows: ByteRows, file: Ints, address: Ints, length: int
 ) -> Iterator[tuple[slice, Bytes]]:
-    """Yield slices of about `READ_TOGETHER` bytes, with their rows."""
-    step = max(READ_TOGETHER // length, 1)
+    """Yield slices of about `BATCH_BYTES` bytes, with their rows."""
+    step = max(BATCH_BYTES // length, 1)
     for begin in range(0, len(address), step):
         part = slice(begin, begin + step)
         yield part, rows.read_rows(file[part], address[part], length)
 
 
-def check_once(
-    rows: ByteRows, file: Ints, owner: Ints, address: Ints, length: int, what: str
+def check_single_parents(
+    rows: ByteRows, file: Ints, owner: Ints, address: Ints, length: int, reason: str
 ) -> None:
-    """Require that blocks of one length have one parent, and fit together into their file.
+    """Require that each block has one parent, and that the blocks of an index fit into its file.
 
-    ``owner`` is the index of each block.
+    ``owner`` is the index of each block; ``reason`` is the error for a block with two parents.
     """
     order = np.lexsort((address, owner))
-    near, of = address[order], owner[order]
-    again = (near[1:] == near[:-1]) & (of[1:] == of[:-1])
-    require(~again, file[order[1:]], what)
+    addresses, owners = address[order], owner[order]
+    is_repeated = (addresses[1:] == addresses[:-1]) & (owners[1:] == owners[:-1])
+    require(~is_repeated, file[order[1:]], reason)
     count = np.bincount(owner)
     require((count * length)[owner] <= rows.ends[file], file, "an index is longer than the file")
 
@@ -177,20 +177,20 @@ def gather_rows(
 
 
 def _find_runs(address: Ints, length: int) -> list[tuple[int, int]]:
-    """Return the runs of sorted rows to read in one range: close together and not too long."""
-    far = np.diff(address) > length + NEAR
-    block = (address - address[0]) // READ_TOGETHER
-    breaks = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
+    """Return the runs of sorted rows to read in one range, which are close together and short."""
+    is_far = np.diff(address) > length + MAX_GAP
+    block = (address - address[0]) // BATCH_BYTES
+    breaks = (np.flatnonzero(is_far | (np.diff(block) != 0)) + 1).tolist()
     return list(pairwise([0, *breaks, len(address)]))
 
 
 # ---------------------------------------------------------------------- version 2 B-trees
 
 
-BEFORE_RECORDS = 6
-"""The size in bytes of a node before its records: signature, version and type (III.A.2)."""
+NODE_PREFIX_BYTES = 6
+"""Size in bytes of a node before its records: signature, version and type (III.A.2)."""
 MAX_DEPTH = 32
-"""The maximum depth of a tree; a deeper tree would have more records than there are addresses."""
+"""Maximum depth of a tree; a deeper tree would have more records than there are addresses."""
 
 
 class TreeLayout(NamedTuple):
@@ -201,43 +201,43 @@ class TreeLayout(NamedTuple):
     size, record : int
         The size in bytes of a node, and of a record.
     depth : int
-        Levels below the root.
-    most, pointer, total : tuple of int
-        By level, the leaves first: the maximum number of records of a node, the bytes of a pointer,
-        and among these the bytes of the number of all records below the child.
+        The number of levels below the root.
+    max_records, pointer, total : tuple of int
+        By level, the leaves first: the maximum number of records of a node, the size in bytes of a
+        pointer, and of the total number of records in it.
     """
 
     size: int
     record: int
     depth: int
-    most: tuple[int, ...]
+    max_records: tuple[int, ...]
     pointer: tuple[int, ...]
     total: tuple[int, ...]
 
     @property
     def count_size(self) -> int:
         """The size in bytes of the number of records of a node."""
-        return _count_bytes(self.most[0])
+        return _compute_byte_width(self.max_records[0])
 
     @classmethod
-    def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeLayout | None:
-        """Return the layout that a header states, or None if it contradicts itself."""
-        room = size - BEFORE_RECORDS - CHECKSUM_BYTES
+    def from_header(cls, size: int, record: int, depth: int, offset_size: int) -> TreeLayout | None:
+        """Return the layout of a tree from its header, or None if it is inconsistent."""
+        room = size - NODE_PREFIX_BYTES - CHECKSUM_BYTES
         if depth > MAX_DEPTH or not 0 < record <= room:
             return None
-        most, pointer, total = [room // record], [0], [0]
-        below = most[0]
+        max_records, pointer, total = [room // record], [0], [0]
+        below = max_records[0]
         for level in range(1, depth + 1):
-            # pointers to inner nodes also contain the number of all records below
-            total.append(_count_bytes(below) if level > 1 else 0)
-            pointer.append(offset_size + _count_bytes(most[0]) + total[level])
-            most.append((room - pointer[level]) // (record + pointer[level]))
-            if most[level] < 1:
+            # pointers to inner nodes also have the total number of records below
+            total.append(_compute_byte_width(below) if level > 1 else 0)
+            pointer.append(offset_size + _compute_byte_width(max_records[0]) + total[level])
+            max_records.append((room - pointer[level]) // (record + pointer[level]))
+            if max_records[level] < 1:
                 return None
-            below = (most[level] + 1) * below + most[level]
-        return cls(size, record, depth, tuple(most), tuple(pointer), tuple(total))
+            below = (max_records[level] + 1) * below + max_records[level]
+        return cls(size, record, depth, tuple(max_records), tuple(pointer), tuple(total))
 
 
-def _count_bytes(number: int) -> int:
+def _compute_byte_width(number: int) -> int:
     """Return the number of bytes that a number needs."""
     return -(-number.bit_length() // 8)

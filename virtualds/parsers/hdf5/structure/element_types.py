@@ -1,4 +1,4 @@
-"""The types of elements, and the global heap with variable-length elements.
+"""Types of elements, and the global heap with variable-length elements.
 
 HDF5 File Format Specification 3.0, IV.A.2.d, "Datatype Message", and III.E, "Global Heap".
 """
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.parsers.hdf5.structure.file_bytes import (
-    FORMS,
+    INTEGER_CODES,
     FileBytes,
     free,
     keep,
@@ -43,20 +43,22 @@ from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 # ---------------------------------------------------------------------- types
 # Datatype messages: the types of HDF5 as stored in the file.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.d. Versions 1 to 5 of the message are known.
+# HDF5 File Format Specification 3.0, IV.A.2.d, versions 1 to 5.
 
 
-VERSIONS = range(1, 6)
-"""Known versions of the message: version 3 has no padding, 4 has other references, 5 has complex
-numbers."""
-TYPE_HEAD = 8
-"""The size in bytes of the head of all types: version and class, class bits, size of an element."""
-REGION = 1
-"""The value of `HDF5Type.sort` for references to regions."""
-SEQUENCE, TEXT = 0, 1
+SUPPORTED_VERSIONS = range(1, 6)
+"""Supported versions of the message.
+
+Version 3 has no padding, version 4 has other references, and version 5 has complex numbers.
+"""
+TYPE_HEADER_BYTES = 8
+"""Size in bytes of the header of a type: version and class, class bits, size of an element."""
+REGION_KIND = 1
+"""Value of `HDF5Type.sort` for references to regions."""
+SEQUENCE_KIND, STRING_KIND = 0, 1
 """Values of `HDF5Type.sort` for variable-length types."""
 RECTANGULAR = 1
-"""The bits of complex numbers: both parts of one type, in rectangular form."""
+"""Bits of complex numbers: both parts of one type, in rectangular form."""
 MAX_DEPTH = 64
 """Maximum depth of nested types."""
 MAX_AXES = 32
@@ -69,8 +71,8 @@ PROPERTY_LENGTHS = {
     TypeClass.BITFIELD: 4,
     TypeClass.REFERENCE: 0,
 }
-"""The number of bytes after the head of types that contain no other types."""
-NUMBERS = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.BITFIELD})
+"""Number of bytes after the header, for types that contain no other types."""
+NUMBER_CLASSES = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.BITFIELD})
 """Classes of types with a bit offset and a precision."""
 
 
@@ -120,7 +122,7 @@ class HDF5Type(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether elements are variable-length strings."""
-        return self.kind == TypeClass.VLEN and self.sort == TEXT
+        return self.kind == TypeClass.VLEN and self.sort == STRING_KIND
 
     @property
     def charset(self) -> int:
@@ -129,7 +131,7 @@ class HDF5Type(NamedTuple):
 
     @property
     def is_big_endian(self) -> bool:
-        """Whether a number begins with its most significant byte."""
+        """Whether a number is stored with the most significant byte first."""
         return bool(self.bits & 1)
 
     @property
@@ -139,17 +141,17 @@ class HDF5Type(NamedTuple):
 
     @property
     def precision(self) -> int:
-        """Bits of a number."""
+        """The number of bits of a number."""
         return read_uint(self.properties, 2, 2)
 
     @property
     def exponent(self) -> int:
-        """Bits of the exponent of a float."""
+        """The number of bits of the exponent of a float."""
         return self.properties[5]
 
     @property
     def fraction(self) -> int:
-        """Bits of the fraction of a float."""
+        """The number of bits of the fraction of a float."""
         return self.properties[7]
 
     @property
@@ -161,8 +163,7 @@ class HDF5Type(NamedTuple):
     def has_variable_length(self) -> bool:
         """Whether elements are or contain variable-length strings or sequences.
 
-        These are stored in the global heap. Old references to regions are stored there too, but do
-        not count.
+        These are stored in the global heap, like old region references, which are not included.
         """
         return self.kind == TypeClass.VLEN or any(
             part.has_variable_length for _, part in self.parts
@@ -172,9 +173,9 @@ class HDF5Type(NamedTuple):
 def is_region(kind: bytes) -> bool:
     """Return whether elements of a type are references to regions of datasets."""
     return (
-        len(kind) >= TYPE_HEAD
+        len(kind) >= TYPE_HEADER_BYTES
         and kind[0] & 0x0F == TypeClass.REFERENCE
-        and kind[1] & 0x0F == REGION
+        and kind[1] & 0x0F == REGION_KIND
     )
 
 
@@ -190,39 +191,39 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
 def parse_type_message(data: bytes) -> HDF5Type:
     """Parse the type in a message."""
     parsed = _parse(data, 0, 0)
-    # old writers reserved more for members of compounds than they used, and HDF5 reads past it
-    behind = data[parsed.length :]
-    if not behind or any(behind):
+    # old writers reserved more bytes for members of compounds than they used, which HDF5 ignores
+    padding = data[parsed.length :]
+    if not padding or any(padding):
         check_end(data, parsed.length)
     return parsed
 
 
 def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
-    """Parse the type that begins at an offset in a message."""
+    """Return the type at an offset in a message."""
     if depth > MAX_DEPTH:
         raise MessageError("a type holds types without end")
-    head = read_bytes(data, offset, TYPE_HEAD)
-    version, of_class = head[0] >> 4, head[0] & 0x0F
+    head = read_bytes(data, offset, TYPE_HEADER_BYTES)
+    version, class_number = head[0] >> 4, head[0] & 0x0F
     bits, size = read_uint(head, 1, 3), read_uint(head, 4, 4)
-    if version not in VERSIONS:
+    if version not in SUPPORTED_VERSIONS:
         raise UnknownFormError(f"a type of version {version}")
-    if of_class not in PARSERS:
-        raise UnknownFormError(f"a type of class {of_class}")
+    if class_number not in PARSERS:
+        raise UnknownFormError(f"a type of class {class_number}")
     if not size:
         raise MessageError("a type has elements without bytes")
-    kind = TypeClass(of_class)
-    parsed = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
+    kind = TypeClass(class_number)
+    parsed = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEADER_BYTES, bits), depth + 1)
     if kind != TypeClass.VLEN and any(start + part.size > size for start, part in parsed.parts):
         raise MessageError(f"a type of {size} bytes holds types that do not lie in it")
     return parsed
 
 
-def _parse_plain(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read a type that contains no other types."""
+def _parse_simple(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Parse a type that contains no other types."""
     length = PROPERTY_LENGTHS[head.kind]
-    properties = read_bytes(data, offset + TYPE_HEAD, length)
-    parsed = head._replace(length=TYPE_HEAD + length, properties=properties)
-    if head.kind in NUMBERS:
+    properties = read_bytes(data, offset + TYPE_HEADER_BYTES, length)
+    parsed = head._replace(length=TYPE_HEADER_BYTES + length, properties=properties)
+    if head.kind in NUMBER_CLASSES:
         last = parsed.offset + parsed.precision
         if not parsed.precision or last > 8 * head.size:
             raise MessageError(f"a number of {8 * head.size} bits ends at bit {last}")
@@ -232,41 +233,41 @@ def _parse_plain(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Ty
 
 
 def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read an opaque type: its tag is padded to 8 bytes."""
+    """Parse an opaque type, whose tag is padded to 8 bytes."""
     length = head.bits & 0xFF
     if length % 8:
         raise MessageError(f"an opaque type has a tag of {length} bytes")
-    tag = read_bytes(data, offset + TYPE_HEAD, length).partition(b"\0")[0]
-    return head._replace(length=TYPE_HEAD + length, properties=tag)
+    tag = read_bytes(data, offset + TYPE_HEADER_BYTES, length).partition(b"\0")[0]
+    return head._replace(length=TYPE_HEADER_BYTES + length, properties=tag)
 
 
 def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read a variable-length type."""
-    if head.sort not in (SEQUENCE, TEXT):
+    """Parse a variable-length type."""
+    if head.sort not in (SEQUENCE_KIND, STRING_KIND):
         raise MessageError(f"a variable-length type is of sort {head.sort}")
-    return _add_base_type(head, _parse(data, offset + TYPE_HEAD, depth), TYPE_HEAD)
+    return _add_base_type(head, _parse(data, offset + TYPE_HEADER_BYTES, depth), TYPE_HEADER_BYTES)
 
 
 def _parse_complex(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    base = _parse(data, offset + TYPE_HEAD, depth)
+    base = _parse(data, offset + TYPE_HEADER_BYTES, depth)
     if head.bits != RECTANGULAR or base.kind != TypeClass.FLOAT or head.size != 2 * base.size:
         raise UnknownFormError(f"complex numbers of form {head.bits} and {head.size} bytes")
-    return _add_base_type(head, base, TYPE_HEAD)
+    return _add_base_type(head, base, TYPE_HEADER_BYTES)
 
 
 def _add_base_type(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
-    """Return a type with its base type, whose message begins ``start`` bytes after its own."""
+    """Return a type with its base type, which is ``start`` bytes after the start of the type."""
     return head._replace(length=start + base.length, parts=((0, base),))
 
 
 def _parse_enum(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read an enum: its integer type, all names, all values."""
-    base = _parse(data, offset + TYPE_HEAD, depth)
+    """Parse an enum: integer type, names and values."""
+    base = _parse(data, offset + TYPE_HEADER_BYTES, depth)
     if base.kind != TypeClass.INTEGER:
         raise UnknownFormError(f"an enum of type {base.kind.name.lower()}")
     if base.size != head.size:
         raise MessageError(f"an enum of {head.size} bytes is made of integers of {base.size}")
-    at, names = offset + TYPE_HEAD + base.length, []
+    at, names = offset + TYPE_HEADER_BYTES + base.length, []
     for _ in range(head.bits & 0xFFFF):
         name, at = _read_name(data, offset, at)
         names.append(name)
@@ -289,18 +290,18 @@ def _read_name(data: bytes, offset: int, at: int) -> tuple[bytes, int]:
 
 
 def _parse_array(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
-    old, rank = data[offset] >> 4 < 3, read_uint(data, offset + TYPE_HEAD, 1)
+    old, rank = data[offset] >> 4 < 3, read_uint(data, offset + TYPE_HEADER_BYTES, 1)
     # before version 3 of the message, reserved bytes precede the lengths of the axes, and the order
     # of the axes follows them
-    start = TYPE_HEAD + (4 if old else 1)
+    start = TYPE_HEADER_BYTES + (4 if old else 1)
     dims = read_uints(data, offset + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
     parsed = _add_base_type(head, _parse(data, offset + start, depth), start)
-    return _check_sound_array(parsed._replace(dims=dims))
+    return _check_array(parsed._replace(dims=dims))
 
 
-def _check_sound_array(kind: HDF5Type) -> HDF5Type:
-    """Check that axes and size of an array type agree, and return it."""
+def _check_array(kind: HDF5Type) -> HDF5Type:
+    """Return an array type after checking that its axes match its size."""
     size = kind.base.size * prod(kind.dims)
     if not 0 < len(kind.dims) <= MAX_AXES or not 0 < size == kind.size:
         raise MessageError(
@@ -311,7 +312,7 @@ def _check_sound_array(kind: HDF5Type) -> HDF5Type:
 
 def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     width = 4 if data[offset] >> 4 < 3 else -(-head.size.bit_length() // 8)
-    at, names, parts = offset + TYPE_HEAD, [], []
+    at, names, parts = offset + TYPE_HEADER_BYTES, [], []
     for _ in range(head.bits & 0xFFFF):
         name, at = _read_name(data, offset, at)
         start, axes = read_uint(data, at, width), at + width
@@ -319,15 +320,15 @@ def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
         part = _parse(data, at, depth)
         at += part.length
         if data[offset] >> 4 == 1:
-            part = _repeat(data, axes, part)
+            part = _make_member_array(data, axes, part)
         names.append(name)
         parts.append((start, part))
     _check_members(names, parts)
     return head._replace(length=at - offset, names=tuple(names), parts=tuple(parts))
 
 
-def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
-    """Return the type of a member, which in version 1 may be an array of up to four axes."""
+def _make_member_array(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
+    """Return the type of a member of version 1, which may be an array of up to four axes."""
     rank = read_uint(data, offset, 1)
     if rank > 4:
         raise MessageError(f"a member of a type has {rank} axes")
@@ -336,7 +337,7 @@ def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
     dims = read_uints(data, offset + 12, 4, rank)
     size = part.size * prod(dims)
     array = HDF5Type(TypeClass.ARRAY, size, part.length, parts=((0, part),), dims=dims)
-    return _check_sound_array(array)
+    return _check_array(array)
 
 
 def _check_members(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
@@ -352,7 +353,7 @@ def _check_members(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> Non
 
 Parse = Callable[[bytes, int, HDF5Type, int], HDF5Type]
 PARSERS: dict[int, Parse] = {
-    **dict.fromkeys(PROPERTY_LENGTHS, _parse_plain),
+    **dict.fromkeys(PROPERTY_LENGTHS, _parse_simple),
     TypeClass.OPAQUE: _parse_opaque,
     TypeClass.COMPOUND: _parse_compound,
     TypeClass.ENUM: _parse_enum,
@@ -367,30 +368,29 @@ type, and its depth of nesting."""
 # ---------------------------------------------------------------------- the global heap
 # The global heap of HDF5, which contains variable-length strings and sequences.
 #
-# HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the heap: damage there can
-# end the process, or keep it busy forever. So this module checks the heap before HDF5 reads it.
+# HDF5 File Format Specification 3.0, III.E, "Global Heap". On a damaged heap, HDF5 can crash, or
+# never return. So the heap is checked before HDF5 reads it.
 
 
-REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
-"""Structs of single references, by the size of an address; the dtypes below are for many."""
+REFERENCE_STRUCTS = {size: Struct(f"<I{form}I") for size, form in INTEGER_CODES.items()}
+"""Structs of references by the size of an address."""
 REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
-    for size in FORMS
+    for size in INTEGER_CODES
 }
 """Dtypes of references by the size of an address: number of elements, address of the collection,
 and number in the collection (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
-"""The size in bytes of a reference, and of an element of the sequence, in a type of sequences
+"""Size in bytes of a reference, and of an element of the sequence, in a type of sequences
 (IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
 """Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
 MIN_COLLECTION = 2**12
-"""The minimum size in bytes of a collection of HDF5."""
-COLLECTION_HEAD = 16
-"""The number of bytes before the first object of a collection: signature, version and size, padded
-to 8 bytes."""
-OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
-"""Structs of number and length before an object, padded to 8 bytes, by the size of a length.
+"""Minimum size in bytes of a collection of HDF5."""
+COLLECTION_HEADER_BYTES = 16
+"""Number of bytes before the first object of a collection: signature, version and size."""
+OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in INTEGER_CODES.items()}
+"""Structs of the number and length before an object, padded to 8 bytes, by the size of a length.
 
 The specification (III.E) does not show the padding; it is `H5HG_SIZEOF_OBJHDR` of HDF5.
 """
@@ -399,7 +399,7 @@ Elements = npt.NDArray[np.uint8]
 
 
 class Collection(NamedTuple):
-    """A collection of the heap: offsets and lengths of its objects, by number."""
+    """A collection of the heap, with the offsets and lengths of its objects by number."""
 
     address: int
     data: bytes
@@ -407,16 +407,16 @@ class Collection(NamedTuple):
     lengths: dict[int, int]
 
 
-class Budget:
+class ByteBudget:
     """Limits the bytes of all sequences to little more than the size of the file.
 
-    In a valid file no two elements share an object. A damaged file could refer to an object of a
-    megabyte a million times.
+    In a valid file, elements do not share objects, but a damaged file could refer to a large object
+    millions of times.
     """
 
     def __init__(self, file: FileBytes) -> None:
         self.file = file
-        self.left = file.end + MAX_BYTES
+        self.remaining = file.end + MAX_BYTES
 
     def locate(self, collection: Collection, number: int, nbytes: int) -> int:
         """Return the offset of an object in a collection, after checking its length."""
@@ -433,7 +433,7 @@ class Budget:
         self, collection: Collection, numbers: list[int], nbytes: list[int]
     ) -> list[int]:
         """Return the offsets of objects, like `locate`."""
-        # a file may have many strings, so there is no Python loop over them
+        # no Python loop, since there may be many strings
         lengths = map(collection.lengths.get, numbers, repeat(-1))
         if any(map(gt, nbytes, lengths)):
             return [
@@ -443,8 +443,8 @@ class Budget:
         return list(map(collection.begins.__getitem__, numbers))
 
     def _spend(self, nbytes: int) -> None:
-        self.left -= nbytes
-        if self.left < 0:
+        self.remaining -= nbytes
+        if self.remaining < 0:
             self.file.raise_damaged("its sequences have more bytes than the file")
 
 
@@ -456,14 +456,13 @@ def is_sequence(kind: bytes) -> bool:
 def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = False) -> list[bytes]:
     """Return the bytes of each element of an attribute of sequences.
 
-    With ``is_value`` they may differ between files of the same structure; without it, only what the
-    caller records depends on them.
+    With ``is_value``, they may differ between files of the same structure.
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
-    budget = Budget(file)
-    form = REFERENCES[file.offset_size]
-    of_reference, size = REFERENCE_SIZES.unpack_from(kind)
-    if of_reference != form.size or count * form.size > len(data):
+    budget = ByteBudget(file)
+    form = REFERENCE_STRUCTS[file.offset_size]
+    reference_size, size = REFERENCE_SIZES.unpack_from(kind)
+    if reference_size != form.size or count * form.size > len(data):
         file.raise_damaged(f"an attribute has {len(data)} bytes for {count} sequences")
     rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, MIN_COLLECTION) for _, address, _ in rows if address)
@@ -501,10 +500,10 @@ def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
     elements : array of bytes
         As stored, one per row.
     """
-    _check_within_budget(Budget(file), kind, elements)
+    _check_part(ByteBudget(file), kind, elements)
 
 
-def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+def _check_part(budget: ByteBudget, kind: HDF5Type, elements: Elements) -> None:
     if kind.kind == TypeClass.VLEN:
         _check_references(budget, kind, elements)
         return
@@ -512,47 +511,47 @@ def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> 
         if part.has_variable_length:
             width = kind.size if kind.kind == TypeClass.ARRAY else part.size
             within = elements[:, offset : offset + width]
-            _check_within_budget(budget, part, within.reshape(-1, part.size))
+            _check_part(budget, part, within.reshape(-1, part.size))
 
 
-def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+def _check_references(budget: ByteBudget, kind: HDF5Type, elements: Elements) -> None:
     base = kind.base
-    for part in _find_parts(budget, kind, elements):
+    for part in _iterate_collections(budget, kind, elements):
         if base.has_variable_length:
             for begin, length in zip(part.begins, part.nbytes, strict=True):
                 within = np.frombuffer(part.data, np.uint8, length, begin)
-                _check_within_budget(budget, base, within.reshape(-1, base.size))
+                _check_part(budget, base, within.reshape(-1, base.size))
 
 
-def read_texts(
-    budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
+def read_strings(
+    budget: ByteBudget, kind: HDF5Type, elements: Elements, encoding: str
 ) -> npt.NDArray[np.object_]:
-    """Return variable-length strings, each up to its first NUL.
+    """Return variable-length strings, truncated at their first NUL.
 
-    Bytes that cannot be decoded become U+FFFD. Parameters and errors are those of
+    Invalid bytes are replaced by U+FFFD. Parameters and errors are those of
     `check_elements`.
     """
     texts = np.full(len(elements), "", object)
-    for part in _find_parts(budget, kind, elements):
+    for part in _iterate_collections(budget, kind, elements):
         ends = map(add, part.begins, part.nbytes)
         raw = [part.data[i:j] for i, j in zip(part.begins, ends, strict=True)]
-        texts[part.which] = [text.partition(b"\0")[0].decode(encoding, "replace") for text in raw]
+        texts[part.rows] = [text.partition(b"\0")[0].decode(encoding, "replace") for text in raw]
     return texts
 
 
 class _CollectionElements(NamedTuple):
-    """Elements in one collection: ``which`` are indexes, ``begins`` are offsets in the data."""
+    """Elements in one collection: ``rows`` are their indexes, ``begins`` their offsets."""
 
-    which: npt.NDArray[np.intp]
+    rows: npt.NDArray[np.intp]
     data: bytes
     begins: list[int]
     nbytes: list[int]
 
 
-def _find_parts(
-    budget: Budget, kind: HDF5Type, elements: Elements
+def _iterate_collections(
+    budget: ByteBudget, kind: HDF5Type, elements: Elements
 ) -> Iterator[_CollectionElements]:
-    """Yield the elements by collection, without those that have no reference."""
+    """Yield the elements in each collection; empty elements are in none."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
@@ -571,8 +570,8 @@ def _find_parts(
 
 def read_collection(file: FileBytes, address: int) -> Collection:
     """Return the collection at an address."""
-    begin = COLLECTION_HEAD
-    head = file.get_if_loaded(address, begin)
+    begin = COLLECTION_HEADER_BYTES
+    head = file.peek(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.raise_damaged(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)
@@ -593,7 +592,8 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:
-            # the length of free space includes its header; with less, HDF5 would loop forever
+            # the length of free space includes its header; with a smaller one, HDF5 would loop
+            # forever
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
         file.raise_damaged(f"the global heap at {address} contradicts itself")

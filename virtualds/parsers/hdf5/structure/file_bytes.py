@@ -1,4 +1,4 @@
-"""Reads HDF5 files as bytes with notes of their meaning; superblocks and object headers.
+"""The bytes of HDF5 files, with notes of their meaning; superblocks and object headers.
 
 HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock", and IV.A.1, "Object
 Headers".
@@ -17,30 +17,30 @@ import numpy as np
 from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.structure.byte_rows import (
+    BATCH_BYTES,
     CHECKSUM_BYTES,
-    READ_TOGETHER,
     Bytes,
     gather_rows,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores.block_cache import CACHED_PAGES, FIRST_PAGES, MAX_PAGES, PAGE, Blocks
+from virtualds.stores.block_cache import CACHED_PAGES, FIRST_PAGES, MAX_PAGES, PAGE_SIZE, Blocks
 from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- notes
-# Notes on the bytes of an HDF5 file: what depends on each of them.
+# Notes on the meaning of the bytes of an HDF5 file.
 #
-# While a file is parsed, every byte is *structure*, unless a parser says otherwise: it determines
-# what is read next, or what the file is. Other bytes are addresses, slots (values that may differ
-# between files of the same structure), checksums, or unused. The notes form a blueprint
-# (`virtualds.parsers.hdf5.file_structure`).
+# While a file is parsed, each byte is *structure* unless a parser records something else: it
+# determines what is read next, or what the file contains. Other bytes are addresses, slots (values
+# that may differ between files of the same structure), checksums, or unused. The notes are the
+# basis of a blueprint (`virtualds.parsers.hdf5.file_structure`).
 #
-# A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
+# A file without notes is read as plain `bytes` and `int`, for which the functions here do nothing.
 
 
-FIXED = -1
-"""The block number that stands for an address that is the same in all files."""
+FIXED_ADDRESS = -1
+"""Block number of an address that is the same in all files."""
 
 
 class Pointer(NamedTuple):
@@ -59,8 +59,7 @@ class Address(int):
 class TrackedBytes(bytes):
     """Bytes that know their position: a block, and the offset in it.
 
-    They are not hashable, so that no cache keeps the notes of a file; use ``bytes(piece)`` as a
-    key.
+    They are not hashable, so that no cache keeps the notes of a file; use ``bytes(data)`` as key.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -97,9 +96,9 @@ class Slot(NamedTuple):
 
 
 class HeapReference(NamedTuple):
-    """A reference to an object of the global heap: the bytes of the object are a slot.
+    """A reference to an object of the global heap, whose bytes may differ between files.
 
-    ``counted`` is the position of the number of elements, in four bytes before the address of the
+    ``counted`` is the slot of the number of elements, the four bytes before the address of the
     collection ``block``; each element has ``width`` bytes.
     """
 
@@ -111,18 +110,18 @@ class HeapReference(NamedTuple):
 
 @dataclass(eq=False)
 class ByteNotes:
-    """Notes of the meaning of the bytes of one file.
+    """Notes on the meaning of the bytes of one file.
 
     Parameters
     ----------
     blocks : list of TrackedBlock
-        Blocks in the order in which they were read; an address is in a block before its own.
+        Blocks in the order in which they were read; the address of a block is in an earlier block.
     slots : dict
         Bytes that may differ between files, by their meaning.
     references : dict
         Objects of the global heap that may differ, by their meaning.
     same : list of (Pointer, int)
-        Addresses of existing blocks.
+        Further addresses of blocks, with the number of the block.
     checksums : dict of int to int
         The offset of the checksum of a block.
     objects : dict of int to list of (int, int, int)
@@ -153,22 +152,22 @@ class ByteNotes:
             return data
         else:
             self.same.append((address.pointer, number))
-        return _make_piece(self, number, 0, data)
+        return _make_tracked_bytes(self, number, 0, data)
 
     def find(self, address: int) -> int | None:
         """Return the index of the block at an address, or None if it was not read."""
         return self._numbers.get(int(address))
 
 
-def _make_piece(notes: ByteNotes, block: int, begin: int, data: bytes) -> TrackedBytes:
+def _make_tracked_bytes(notes: ByteNotes, block: int, begin: int, data: bytes) -> TrackedBytes:
     piece = TrackedBytes(data)
     piece.notes, piece.block, piece.begin = notes, block, begin
     return piece
 
 
 def fix(address: int) -> Address:
-    """Return a plain address, which must be equal in all files of the same structure."""
-    return _make_address(address, FIXED, address)
+    """Return an address that must be equal in all files of the same structure."""
+    return _make_address(address, FIXED_ADDRESS, address)
 
 
 def _make_address(value: int, block: int, offset: int) -> Address:
@@ -178,10 +177,10 @@ def _make_address(value: int, block: int, offset: int) -> Address:
 
 
 def slice_bytes(data: bytes, begin: int, stop: int | None = None) -> bytes:
-    """Return a slice of bytes, with its position if that of the bytes is known."""
+    """Return a slice of bytes, with its position if the position of the bytes is known."""
     if not isinstance(data, TrackedBytes):
         return data[begin:stop]
-    return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
+    return _make_tracked_bytes(data.notes, data.block, data.begin + begin, data[begin:stop])
 
 
 def note_address(data: bytes, offset: int, size: int, value: int) -> int:
@@ -270,19 +269,17 @@ def mark_incomplete(data: bytes) -> None:
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
 MAX_SUPERBLOCK = 128
-"""The maximum size in bytes of a superblock with addresses of 8 bytes."""
-FORMS = {2: "H", 4: "I", 8: "Q"}
-"""Codes of `struct` by the size of an address or length; the specification also allows 16 and
-32."""
+"""Maximum size in bytes of a superblock with addresses of 8 bytes."""
+INTEGER_CODES = {2: "H", 4: "I", 8: "Q"}
+"""Codes of `struct` by the size of an address or length; the sizes 16 and 32 are not supported."""
 DEFAULT_ISTORE_K = 32
-"""Half of the children (K) of a node of chunks, if the file does not state it (version 0)."""
+"""Half of the maximum number of children (K) of a node of chunks in version 0."""
 DEFAULT_GROUP_NODE_K, DEFAULT_GROUP_LEAF_K = 16, 4
-"""Half of the children of a node of groups, and half of the symbols of a node (versions 2 and
-3)."""
-BEING_WRITTEN = 0b101
-"""Flags of a file that a writer has open, alone or together with readers (version 3)."""
+"""Half of the maximum children, and symbols, of a node of groups in versions 2 and 3."""
+WRITE_FLAGS = 0b101
+"""Flags of a file that a writer has open, exclusively or with SWMR readers (version 3)."""
 END_OF_FILE = "end of file"
-"""The slot of the end of the file: no file may be shorter."""
+"""Key of the slot of the end of the file."""
 
 
 class Superblock(NamedTuple):
@@ -293,7 +290,7 @@ class Superblock(NamedTuple):
     offset_size, length_size : int
         The size in bytes of an address, and of a length.
     root : int
-        Address of the header of the root group.
+        The address of the object header of the root group.
     end : int
         The offset of the end of the file from its first byte.
     driver, extension : int
@@ -303,7 +300,7 @@ class Superblock(NamedTuple):
         Half of the maximum number of children of a node of a version 1 B-tree of chunks, and of one
         of groups; half of the maximum number of symbols of a node.
     is_being_written : bool
-        Whether a writer has the file open, or died before it closed it.
+        Whether a writer has the file open, or terminated before closing it.
     checksum : int or None
         The offset of the checksum, if there is one.
     """
@@ -325,8 +322,8 @@ class UnknownSuperblockError(ValueError):
     """Raised for a superblock of an unknown form."""
 
 
-def measure_superblock(head: bytes) -> int:
-    """Return the size of the superblock at the start of some bytes.
+def compute_superblock_size(head: bytes) -> int:
+    """Return the size in bytes of the superblock at the start of ``head``.
 
     Raises
     ------
@@ -337,19 +334,19 @@ def measure_superblock(head: bytes) -> int:
     offset, length = head[13:15] if version < 2 else head[9:11]
     if version > 3:
         raise UnknownSuperblockError(f"a superblock of version {version}")
-    if offset not in FORMS or length not in FORMS:
+    if offset not in INTEGER_CODES or length not in INTEGER_CODES:
         raise UnknownSuperblockError(f"addresses of {offset} bytes and lengths of {length}")
     if version > 1:
         return 12 + 4 * offset + CHECKSUM_BYTES
     # the addresses, and the symbol table entry of the root group
-    return 24 + 4 * version + 4 * offset + measure_symbol(offset, length)
+    return 24 + 4 * version + 4 * offset + compute_symbol_size(offset, length)
 
 
-def measure_symbol(offset_size: int, length_size: int) -> int:
-    """Return the size of a symbol table entry.
+def compute_symbol_size(offset_size: int, length_size: int) -> int:
+    """Return the size in bytes of a symbol table entry.
 
-    In the specification (III.C), the offset of its name has the size of an address. HDF5 itself
-    writes it in the size of a length (`H5G__ent_encode`), which differs in a few files.
+    In the specification (III.C), the offset of the name has the size of an address, but HDF5 writes
+    it with the size of a length (`H5G__ent_encode`), which differs in a few files.
     """
     return length_size + offset_size + 24
 
@@ -375,7 +372,7 @@ def _parse_superblock_v0(data: bytes) -> Superblock:
         root=_read_address(data, root, size),
         end=parse_uint(data, begin + 2 * size, size),
         driver=parse_uint(data, begin + 3 * size, size),
-        extension=_undefined(size),
+        extension=_make_undefined(size),
         istore_k=parse_uint(data, 24, 2) if version else DEFAULT_ISTORE_K,
         group_node_k=parse_uint(data, 18, 2),
         group_leaf_k=parse_uint(data, 16, 2),
@@ -393,38 +390,37 @@ def _parse_superblock_v2(data: bytes) -> Superblock:
         data[10],
         root=_read_address(data, 12 + 3 * size, size),
         end=parse_uint(data, 12 + 2 * size, size),
-        driver=_undefined(size),
+        driver=_make_undefined(size),
         extension=_read_address(data, 12 + size, size),
-        is_being_written=data[8] == 3 and bool(data[11] & BEING_WRITTEN),
+        is_being_written=data[8] == 3 and bool(data[11] & WRITE_FLAGS),
         checksum=offset,
     )
 
 
 def _read_address(data: bytes, offset: int, size: int) -> int:
     value = parse_uint(data, offset, size)
-    return value if value == _undefined(size) else note_address(data, offset, size, value)
+    return value if value == _make_undefined(size) else note_address(data, offset, size, value)
 
 
-def _undefined(size: int) -> int:
+def _make_undefined(size: int) -> int:
     return (1 << 8 * size) - 1
 
 
 # ---------------------------------------------------------------------- files
-# The bytes of an HDF5 file, read by address without HDF5, never past the end.
+# The bytes of an HDF5 file, which are read by address, without HDF5.
 
 
-NEARBY = 2**12
-"""The number of bytes of a local file that are read if fewer are requested: others are close by."""
+READ_AHEAD_BYTES = 2**12
+"""Minimum number of bytes to read from a local file, since the next bytes are often needed."""
 HEAD_BYTES = 2**14
-"""The number of bytes of a local file that are read when it is opened: most metadata of many
-files."""
-AHEAD = FIRST_PAGES
-"""The number of pages that a round of requests fetches after the pages that it needs."""
-MAX_AHEAD = CACHED_PAGES // 2
-"""The maximum number of pages that are fetched before they are read, and stay cached until then."""
+"""Number of bytes of a local file to read when it is opened."""
+READ_AHEAD_PAGES = FIRST_PAGES
+"""Number of pages to fetch in a round of requests after the pages that are needed."""
+MAX_PREFETCHED_PAGES = CACHED_PAGES // 2
+"""Maximum number of pages to prefetch, which must remain cached until they are read."""
 
-Work = Callable[[], "list[Work]"]
-"""A function that reads some bytes, and returns further works that depend on them."""
+FetchStep = Callable[[], "list[FetchStep]"]
+"""A function that reads bytes, and returns the steps that depend on them."""
 
 
 class DeclinedError(UnsupportedError):
@@ -432,7 +428,7 @@ class DeclinedError(UnsupportedError):
 
 
 class MissingError(Exception):
-    """Raised in a `Work` if bytes of a remote file are not cached; its caller fetches them."""
+    """Raised in a `FetchStep` if bytes of a remote file are not cached."""
 
 
 class FileBytes:
@@ -465,17 +461,17 @@ class FileBytes:
     shared_messages = 0, 0
     """The address of the table of messages that objects share, and its number of entries."""
     unknown = ""
-    """The part of the metadata that has an unknown form, or ""."""
+    """The unknown form of metadata, or ""."""
 
     def __init__(self, source: SourceFile, notes: ByteNotes | None = None) -> None:
         self.source = source
         self.notes = notes
         self.base = 0
         self._handle: int | None = None
-        self._head = self._near = b""
-        self._near_at = 0
+        self._head = self._buffer = b""
+        self._buffer_start = 0
         self._blocks: Blocks | None = None
-        self._wanted: set[int] | None = None
+        self._pages_to_fetch: set[int] | None = None
         self.collections: dict[int, Any] = {}
         try:
             self._open()
@@ -491,7 +487,7 @@ class FileBytes:
         if scheme_of(url) != "file":
             self._blocks = open_blocks(self.source)
             self.end = self.source.size or 0
-            self._head = self._blocks.get_cached(0, min(FIRST_PAGES * PAGE, self.end)) or b""
+            self._head = self._blocks.get_cached(0, min(FIRST_PAGES * PAGE_SIZE, self.end)) or b""
             return
         self._handle = os.open(local_path(url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
@@ -508,29 +504,29 @@ class FileBytes:
             self._handle = None
 
     def read_noted(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes that begin at an address.
+        """Return exactly ``length`` bytes at an address, with notes.
 
         Raises
         ------
         FormatError
-            They are not all in the file.
+            The file ends before.
         """
         data = self.read(address, length)
         return data if self.notes is None else self.notes.add(address, data)
 
-    def get_if_loaded(self, address: int, most: int) -> bytes:
-        """Return the bytes that begin at an address, fewer than ``most`` if the file ends.
+    def peek(self, address: int, max_bytes: int) -> bytes:
+        """Return up to ``max_bytes`` bytes at an address, without notes.
 
-        They determine how many bytes to take; nothing else may depend on them.
+        They may only be used to determine how many bytes to read.
         """
-        return self.read(address, max(min(most, self.end - self.base - address), 0))
+        return self.read(address, max(min(max_bytes, self.end - self.base - address), 0))
 
     def read_ranges(self, ranges: Sequence[Range]) -> Iterator[bytes]:
-        """Yield the bytes of many ranges, with few requests for a remote file."""
+        """Yield the bytes of ranges, with few requests for a remote file."""
         if self._blocks is None:
             yield from (self.read(*byte_range) for byte_range in ranges)
             return
-        for batch in _split_ranges(ranges):
+        for batch in _batch_ranges(ranges):
             self.prepare(batch)
             yield from (self.read(*byte_range) for byte_range in batch)
 
@@ -538,53 +534,58 @@ class FileBytes:
         """Prefetch ranges of a remote file together."""
         if self._blocks is None or self.end <= len(self._head):
             return
-        absolute = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
-        if self._wanted is None:
+        absolute = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE_SIZE]
+        if self._pages_to_fetch is None:
             self._blocks.fetch_together(absolute)
         else:
-            self._wanted.update(self._blocks.find_missing(absolute))
+            self._pages_to_fetch.update(self._blocks.find_missing_pages(absolute))
 
-    def read_ahead(self, works: Iterable[Work]) -> None:
-        """Prefetch the bytes of a remote file that ``works`` read.
+    def prefetch(self, steps: Iterable[FetchStep]) -> None:
+        """Prefetch the bytes of a remote file that ``steps`` read.
 
-        A work ends if bytes are not cached, and is repeated when these have arrived: the missing
-        bytes of all works are fetched at once. So there are as many rounds of requests as addresses
-        in a chain, however many works there are. A work that fails will fail again later.
+        A step stops if bytes are not cached, and is repeated after the missing bytes of all steps
+        have been fetched together. So the number of rounds of requests depends on the length of the
+        longest chain of addresses, not on the number of steps. Errors of a step are ignored, since
+        the actual read raises them.
         """
         if self._blocks is None or self.end <= len(self._head):
             return
         notes, collections = self.notes, self.collections
-        self._wanted, self.notes, self.collections = set(), None, {}
+        self._pages_to_fetch, self.notes, self.collections = set(), None, {}
         try:
-            self._fetch_for(self._blocks, self._wanted, list(works))
+            self._fetch_for(self._blocks, self._pages_to_fetch, list(steps))
         finally:
-            self._wanted, self.notes, self.collections = None, notes, collections
+            self._pages_to_fetch, self.notes, self.collections = None, notes, collections
 
-    def _fetch_for(self, blocks: Blocks, block_numbers: set[int], works: list[Work]) -> None:
+    def _fetch_for(self, blocks: Blocks, block_numbers: set[int], steps: list[FetchStep]) -> None:
         fetched = 0
-        while works and fetched < MAX_AHEAD:
-            again: list[Work] = []
-            for work in works:
+        while steps and fetched < MAX_PREFETCHED_PAGES:
+            again: list[FetchStep] = []
+            for step in steps:
                 try:
-                    works.extend(work())
+                    steps.extend(step())
                 except MissingError:
-                    again.append(work)
+                    again.append(step)
                 except VirtualdsError:
                     # the actual read will raise the error
                     continue
-            works = again
-            fetched += blocks.fetch_pages(sorted(block_numbers)[:MAX_PAGES], AHEAD) if works else 0
+            steps = again
+            fetched += (
+                blocks.fetch_pages(sorted(block_numbers)[:MAX_PAGES], READ_AHEAD_PAGES)
+                if steps
+                else 0
+            )
             block_numbers.clear()
 
     def read(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes that begin at an address, without notes."""
+        """Return exactly ``length`` bytes at an address, without notes."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
             self.raise_damaged(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
 
     @property
     def ends(self) -> Ints:
-        """Bytes that can be addressed, as an array of one file."""
+        """The number of bytes that can be addressed, as an array for one file."""
         return np.array([self.end - self.base])
 
     def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
@@ -598,16 +599,16 @@ class FileBytes:
     def _read(self, offset: int, length: int) -> bytes:
         if offset + length <= len(self._head):
             return self._head[offset : offset + length]
-        if self._handle is not None and length <= NEARBY:
-            begin = offset - self._near_at
-            if not 0 <= begin <= len(self._near) - length:
-                self._near_at, begin = offset, 0
-                self._near = os.pread(self._handle, NEARBY, offset)
-            cached = self._near[begin : begin + length]
+        if self._handle is not None and length <= READ_AHEAD_BYTES:
+            begin = offset - self._buffer_start
+            if not 0 <= begin <= len(self._buffer) - length:
+                self._buffer_start, begin = offset, 0
+                self._buffer = os.pread(self._handle, READ_AHEAD_BYTES, offset)
+            cached = self._buffer[begin : begin + length]
         elif self._blocks is None:
             cached = os.pread(self._handle or 0, length, offset)
         else:
-            if self._wanted is not None:
+            if self._pages_to_fetch is not None:
                 self._check_cached(self._blocks, offset, length)
             cached = self._blocks.read(offset, length)
         if len(cached) < length:
@@ -615,19 +616,21 @@ class FileBytes:
         return cached
 
     def _check_cached(self, blocks: Blocks, offset: int, length: int) -> None:
-        if (missing := blocks.find_missing([(offset, length)])) and self._wanted is not None:
-            self._wanted.update(missing)
+        if (
+            missing := blocks.find_missing_pages([(offset, length)])
+        ) and self._pages_to_fetch is not None:
+            self._pages_to_fetch.update(missing)
             raise MissingError
 
     def unpack_address(self, data: bytes, offset: int) -> int:
-        """Return the address at an offset in a piece of metadata."""
+        """Return the address at an offset in metadata."""
         value = parse_uint(data, offset, self.offset_size)
         if self.notes is None or not self.is_defined(value):
             return value
         return note_address(data, offset, self.offset_size, value)
 
     def unpack_length(self, data: bytes, offset: int) -> int:
-        """Return the length at an offset in a piece of metadata."""
+        """Return the length at an offset in metadata."""
         return parse_uint(data, offset, self.length_size)
 
     def is_defined(self, address: int) -> bool:
@@ -635,19 +638,19 @@ class FileBytes:
         return address != (1 << 8 * self.offset_size) - 1
 
     def raise_damaged(self, reason: str) -> NoReturn:
-        """Raise `FormatError`: the file contradicts itself."""
+        """Raise `FormatError` for damaged metadata."""
         raise make_damage_error(self.source.url, reason)
 
     def raise_unsupported(self, reason: str) -> NoReturn:
-        """Raise `DeclinedError`: metadata has an unknown form."""
+        """Raise `DeclinedError` for metadata of an unknown form."""
         raise make_unknown_error(self.source.url, reason)
 
     def _read_superblock(self) -> None:
-        # the position of the superblock overrides its base address
+        # the position of the superblock has precedence over its base address
         self.base = self._find_signature()
-        head = self.get_if_loaded(0, MAX_SUPERBLOCK).ljust(MAX_SUPERBLOCK, b"\0")
+        head = self.peek(0, MAX_SUPERBLOCK).ljust(MAX_SUPERBLOCK, b"\0")
         try:
-            size = measure_superblock(head)
+            size = compute_superblock_size(head)
         except UnknownSuperblockError as error:
             self.unknown = str(error)
             undefined = 2**64 - 1
@@ -672,7 +675,7 @@ class FileBytes:
 
 
 def make_damage_error(url: str, reason: str) -> FormatError:
-    """Return the error for a file that contradicts itself."""
+    """Return the error for damaged metadata."""
     return FormatError(f"{url}: its metadata are damaged ({reason}); fetch the file again")
 
 
@@ -704,18 +707,18 @@ def lock_for_reading(handle: int) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        # a file system without locks
+        # a filesystem without locks
         return
 
 
 def parse_uint(data: bytes, offset: int, size: int) -> int:
-    """Return the little-endian unsigned integer at an offset in a piece of metadata."""
+    """Return the little-endian unsigned integer at an offset in metadata."""
     return int.from_bytes(data[offset : offset + size], "little")
 
 
-def is_sound(block: bytes) -> bool:
-    """Return whether the last four bytes of a block are the checksum of the others (lookup3)."""
-    # imported here, since it takes long and only some files have checksums
+def has_valid_checksum(block: bytes) -> bool:
+    """Return whether a block ends with the checksum of its other bytes (lookup3)."""
+    # imported lazily, since it is slow and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
     offset = len(block) - CHECKSUM_BYTES
@@ -723,12 +726,12 @@ def is_sound(block: bytes) -> bool:
     return bool(jenkins_lookup3(block[:offset]) == parse_uint(block, offset, CHECKSUM_BYTES))
 
 
-def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Divide a list of ranges into lists of at most about `READ_TOGETHER` bytes."""
+def _batch_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Yield batches of ranges of at most about `BATCH_BYTES` bytes."""
     batch: list[Range] = []
     nbytes = 0
     for byte_range in ranges:
-        if batch and nbytes + byte_range[1] > READ_TOGETHER:
+        if batch and nbytes + byte_range[1] > BATCH_BYTES:
             yield batch
             batch, nbytes = [], 0
         batch.append(byte_range)
@@ -742,13 +745,13 @@ def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
-MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
-"""Types of messages without effect: empty messages, and modification times."""
-HEADER_GUESS = 512
-"""The number of bytes of a header that are read before its length is known, as in HDF5."""
+IGNORED_MESSAGES = frozenset({0x00, 0x0E, 0x12})
+"""Types of messages that are ignored: empty messages, and modification times."""
+HEADER_BYTES = 512
+"""Number of bytes of a header to read before its length is known, as in HDF5."""
 MAX_BYTES = 2**26
-"""The maximum size in bytes of all messages of an object."""
-HEAD_V1 = Struct("<BxHII4x")
+"""Maximum size in bytes of all messages of an object."""
+HEADER_V1 = Struct("<BxHII4x")
 """Version, number of messages, references, size of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
 """Type, size and flags of a message (IV.A.1), and its position in creation order."""
@@ -795,30 +798,30 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
 
 
 def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
-    """Return the bytes of the first messages, and the struct of the head of each message."""
-    head = file.get_if_loaded(address, HEADER_GUESS)
+    """Return the bytes of the first messages, and the struct of the header of a message."""
+    head = file.peek(address, HEADER_BYTES)
     if head[:4] == b"OHDR":
-        return _read_first_of_version_2(file, address, head)
-    if len(head) < HEAD_V1.size or head[0] != 1:
+        return _read_first_block_v2(file, address, head)
+    if len(head) < HEADER_V1.size or head[0] != 1:
         file.raise_damaged(f"there is no object at {address}")
-    stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
+    stop = HEADER_V1.size + HEADER_V1.unpack_from(head)[3]
     block = file.read_noted(address, stop)
-    # bytes that pad the header
-    free(block, HEAD_V1.size - 4, HEAD_V1.size)
-    return slice_bytes(block, HEAD_V1.size, stop), MESSAGE_V1
+    # padding of the header
+    free(block, HEADER_V1.size - 4, HEADER_V1.size)
+    return slice_bytes(block, HEADER_V1.size, stop), MESSAGE_V1
 
 
-def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+def _read_first_block_v2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     if head[4] != 2:
         file.raise_unsupported(f"an object header of version {head[4]}")
     flags = head[5]
     times = 16 * bool(flags & 0x20)
-    # the numbers of attributes at which their storage changes come after the times
+    # the times are followed by the numbers of attributes at which their storage changes
     begin = 6 + times + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
     block = file.read_noted(address, stop)
-    if not is_sound(block):
+    if not has_valid_checksum(block):
         file.raise_damaged(f"the header of the object at {address} has a wrong checksum")
     free(block, 6, 6 + times)
     form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
@@ -829,7 +832,7 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
     block = file.read_noted(address, length)
     if form is MESSAGE_V1:
         return block
-    if block[:4] != b"OCHK" or not is_sound(block):
+    if block[:4] != b"OCHK" or not has_valid_checksum(block):
         file.raise_damaged(
             f"part of an object header is missing at {address}, or has a wrong checksum"
         )
@@ -837,7 +840,7 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
 
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
-    """Yield the messages of a block, except for those without effect."""
+    """Yield the messages of a block, except for ignored messages."""
     offset, step, stop = 0, form.size, len(block)
     # a shorter remainder is a gap
     last = stop - step
@@ -848,7 +851,7 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
         offset = begin + length
         if offset > stop:
             file.raise_damaged("a message is longer than the object header that it lies in")
-        is_known = kind not in MEANINGLESS
+        is_known = kind not in IGNORED_MESSAGES
         if is_noted:
             free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else offset)
         if is_known:

@@ -1,4 +1,4 @@
-"""Reads trees and heaps of many small objects: names and messages that do not fit into a header.
+"""Trees and heaps of small objects: names, and messages that do not fit into an object header.
 
 HDF5 File Format Specification 3.0.
 """
@@ -11,17 +11,17 @@ from struct import Struct
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.byte_rows import (
-    BEFORE_RECORDS,
     CHECKSUM_BYTES,
     MAX_DEPTH,
+    NODE_PREFIX_BYTES,
     TreeLayout,
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FileBytes,
+    compute_symbol_size,
     free,
-    is_sound,
+    has_valid_checksum,
     keep,
-    measure_symbol,
     note_checksum,
     note_same,
     parse_uint,
@@ -29,17 +29,17 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
 )
 
 # ---------------------------------------------------------------------- version 2 B-trees
-# Version 2 B-trees of HDF5, read as a list of their records.
+# Version 2 B-trees, which are read as a list of records.
 #
 # HDF5 File Format Specification 3.0, III.A.2. Every node has a checksum.
 
 
-HEAD = Struct("<4sBBIHH")
-"""Signature, version, type, sizes of a node and of a record, levels below the root (III.A.2)."""
+TREE_HEADER = Struct("<4sBBIHH")
+"""Signature, version, type, sizes of a node and of a record, depth (III.A.2)."""
 
 
 class _Tree(NamedTuple):
-    """A tree with records of one type, and the addresses of the nodes that were read."""
+    """A tree with records of one type, and the addresses of the nodes that have been read."""
 
     file: FileBytes
     kind: int
@@ -58,16 +58,16 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     kind, size : int
         The type of its records, and their size in bytes.
     """
-    begin = HEAD.size + 2
+    begin = TREE_HEADER.size + 2
     data = file.read_noted(
         address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES
     )
-    signature, version, record_type, node, record, depth = HEAD.unpack_from(data)
+    signature, version, record_type, node, record, depth = TREE_HEADER.unpack_from(data)
     if (
         signature != b"BTHD"
         or version
         or (record_type, record) != (kind, size)
-        or not is_sound(data)
+        or not has_valid_checksum(data)
     ):
         file.raise_damaged(
             f"there is no B-tree of type {kind} at {address}, or its checksum is wrong"
@@ -76,7 +76,7 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
-    layout = TreeLayout.of(node, record, depth, file.offset_size)
+    layout = TreeLayout.from_header(node, record, depth, file.offset_size)
     if layout is None:
         file.raise_damaged(f"a B-tree has nodes of {node} bytes on {depth} levels")
     records = list(_read_records(_Tree(file, kind, layout, set()), root, depth, count))
@@ -88,11 +88,11 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
 
 
 def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator[bytes]:
-    """Yield the records of a node and of the nodes below it, in order."""
+    """Yield the records of a node and of its descendants, in order."""
     file, layout = tree.file, tree.layout
-    stop = BEFORE_RECORDS + count * layout.record
+    stop = NODE_PREFIX_BYTES + count * layout.record
     children = stop + (count + 1) * layout.pointer[level]
-    if count > layout.most[level] or address in tree.seen:
+    if count > layout.max_records[level] or address in tree.seen:
         file.raise_damaged(
             f"a node of a B-tree at {address} has {count} records, or is there twice"
         )
@@ -102,7 +102,7 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
     data = file.read_noted(address, children + CHECKSUM_BYTES)
     if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
         file.raise_damaged(f"there is no node of a B-tree at {address}")
-    if not is_sound(data):
+    if not has_valid_checksum(data):
         file.raise_damaged(f"a node of a B-tree at {address} has a wrong checksum")
     if level:
         offsets = range(stop, children, layout.pointer[level])
@@ -113,23 +113,23 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
             below = parse_uint(data, offset + file.offset_size, layout.count_size)
             yield from _read_records(tree, file.unpack_address(data, offset), level - 1, below)
         if number < count:
-            begin = BEFORE_RECORDS + number * layout.record
+            begin = NODE_PREFIX_BYTES + number * layout.record
             yield data[begin : begin + layout.record]
 
 
 # ---------------------------------------------------------------------- fractal heaps
-# Fractal heaps of HDF5, with attributes that do not fit in an object header.
+# Fractal heaps, which contain attributes and links that do not fit into an object header.
 #
-# HDF5 File Format Specification 3.0, III.G. A heap has managed objects in its own blocks, huge ones
-# anywhere in the file, and tiny ones in their identifiers.
+# HDF5 File Format Specification 3.0, III.G. Managed objects are in the blocks of the heap, huge
+# objects anywhere in the file, and tiny objects in their ids.
 
 
 MANAGED, HUGE, TINY = range(3)
-"""Types of identifiers of objects (III.G.4)."""
-HUGE_OBJECTS = 1
-"""The type of the records of a version 2 B-tree of huge objects without filters (III.A.2)."""
+"""Types of heap ids (III.G.4)."""
+HUGE_OBJECT_RECORDS = 1
+"""Type of the records of a version 2 B-tree of huge objects without filters (III.A.2)."""
 HAS_CHECKSUMS = 0b10
-"""The flag of a heap whose direct blocks have checksums (III.G.1)."""
+"""Flag of a heap whose direct blocks have checksums (III.G.1)."""
 
 
 class FractalHeap:
@@ -146,13 +146,13 @@ class FractalHeap:
         self.file, self.address = file, address
         offset, length = file.offset_size, file.length_size
         data = file.read_noted(address, 22 + 12 * length + 3 * offset + CHECKSUM_BYTES)
-        if data[:4] != b"FRHP" or data[4] or not is_sound(data):
+        if data[:4] != b"FRHP" or data[4] or not has_valid_checksum(data):
             # with filters, the header is longer
             if data[:4] == b"FRHP" and parse_uint(data, 7, 2):
                 file.raise_unsupported("a fractal heap with filters")
             file.raise_damaged(f"there is no fractal heap at {address}, or its checksum is wrong")
-        self._identity = parse_uint(data, 5, 2)
-        # the number of the next huge object; free space and how many objects there are
+        self._id_size = parse_uint(data, 5, 2)
+        # the id of the next huge object, free space, and numbers of objects
         free(data, 14, 14 + length)
         free(data, 14 + length + offset, 14 + 10 * length + 2 * offset)
         self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
@@ -169,7 +169,8 @@ class FractalHeap:
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
             file.raise_damaged(f"the fractal heap at {address} contradicts itself")
         self._offset_size = -(-bits // 8)
-        # the size of a length is that of the longest block or of the longest object, if shorter
+        # the size of a length is that of the largest block, or of the largest object if that is
+        # smaller
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
         file.prepare([(self._root, self._start)])
         self._blocks: dict[tuple[int, int], bytes] = {}
@@ -178,7 +179,7 @@ class FractalHeap:
     def read_object(self, identity: bytes) -> bytes:
         """Return the object with a heap id."""
         kind = identity[0] >> 4
-        if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._identity:
+        if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._id_size:
             self.file.raise_damaged(
                 f"an object of the fractal heap at {self.address} is of type {kind}"
             )
@@ -190,7 +191,7 @@ class FractalHeap:
         length = parse_uint(identity, 1 + self._offset_size, self._length_size)
         block, first = self._find_block(offset)
         begin = offset - first
-        if begin < self._head or begin + length > len(block):
+        if begin < self._header_bytes or begin + length > len(block):
             self.file.raise_damaged(
                 f"an object of the fractal heap at {self.address} lies in no block"
             )
@@ -198,13 +199,13 @@ class FractalHeap:
         return slice_bytes(block, begin, begin + length)
 
     def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
-        """Return the location of a huge object, from a long enough identifier or a tree."""
+        """Return the address and length of a huge object, from its id or from a tree."""
         offset, length = self.file.offset_size, self.file.length_size
-        if self._identity - 1 >= offset + length:
+        if self._id_size - 1 >= offset + length:
             return self.file.unpack_address(identity, 1), self.file.unpack_length(
                 identity, 1 + offset
             )
-        number = parse_uint(identity, 1, min(length, self._identity - 1))
+        number = parse_uint(identity, 1, min(length, self._id_size - 1))
         if number not in self._huge_objects:
             self.file.raise_damaged(
                 f"the fractal heap at {self.address} has no huge object {number}"
@@ -213,7 +214,7 @@ class FractalHeap:
 
     @cached_property
     def _huge_objects(self) -> dict[int, tuple[int, int]]:
-        """Address and length of every huge object, by its number."""
+        """The address and length of each huge object, by number."""
         file = self.file
         if not file.is_defined(self._huge_tree):
             return {}
@@ -224,19 +225,19 @@ class FractalHeap:
                 file.unpack_address(record, 0),
                 file.unpack_length(record, start),
             )
-            for record in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
+            for record in read_records(file, self._huge_tree, HUGE_OBJECT_RECORDS, size)
         }
 
     @property
-    def _head(self) -> int:
+    def _header_bytes(self) -> int:
         """The size in bytes of a direct block before its objects (III.G.2)."""
         return 5 + self.file.offset_size + self._offset_size + CHECKSUM_BYTES * self._has_checksums
 
     def _find_block(self, offset: int) -> tuple[bytes, int]:
-        """Return the direct block at an offset in the heap, and the offset where it begins.
+        """Return the direct block at an offset in the heap, and the offset of its start.
 
-        Rows 0 and 1 of an indirect block have blocks of the same size, and each of the rows that
-        follow blocks of twice the size; those too long for direct blocks are indirect (III.G.3).
+        Rows 0 and 1 of an indirect block have blocks of the same size, which doubles with each
+        further row; blocks that are too large for direct blocks are indirect (III.G.3).
         """
         address, rows, first, size = self._root, self._rows, 0, self._start
         row_0 = self._width * self._start
@@ -262,7 +263,7 @@ class FractalHeap:
             begin, count = 5 + offset + self._offset_size, rows * self._width
             data = self.file.read_noted(address, begin + count * offset + CHECKSUM_BYTES)
             self._check(data, b"FHIB", first)
-            if not is_sound(data):
+            if not has_valid_checksum(data):
                 self.file.raise_damaged(
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
@@ -277,10 +278,12 @@ class FractalHeap:
         if (address, first) not in self._blocks:
             data = self.file.read_noted(address, size)
             self._check(data, b"FHDB", first)
-            start = self._head - CHECKSUM_BYTES
-            # the checksum is that of the whole block, with zeros in place of the checksum
-            blank = data[:start] + bytes(CHECKSUM_BYTES) + data[self._head :]
-            if self._has_checksums and not is_sound(blank + data[start : self._head]):
+            start = self._header_bytes - CHECKSUM_BYTES
+            # the checksum is computed with zeros in its place
+            block = data[:start] + bytes(CHECKSUM_BYTES) + data[self._header_bytes :]
+            if self._has_checksums and not has_valid_checksum(
+                block + data[start : self._header_bytes]
+            ):
                 self.file.raise_damaged(
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
@@ -290,7 +293,7 @@ class FractalHeap:
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
-        """Raise an error if a block belongs to another heap, or to another offset in this one."""
+        """Raise an error if a block belongs to another heap, or to another offset in the heap."""
         offset = self.file.offset_size
         heap, block_offset = (
             self.file.unpack_address(data, 5),
@@ -308,23 +311,23 @@ def _compute_log2(power: int) -> int:
 
 
 # ---------------------------------------------------------------------- symbol tables
-# Symbol tables: the oldest form of the links of a group in HDF5.
+# Symbol tables, the oldest storage of the links of a group.
 #
 # HDF5 File Format Specification 3.0, III.A.1 "Version 1 B-trees" (of type 0), III.B "Group Symbol
 # Table Nodes", III.C "Symbol Table Entry", III.D "Local Heaps".
 
 
-OF_GROUP = 0
-"""The type of a version 1 B-tree whose leaves are symbol table nodes."""
-SOFT_LINK = 2
-"""The cache type of an entry that is a soft link."""
+GROUP_TREE = 0
+"""Type of a version 1 B-tree whose leaves are symbol table nodes."""
+SOFT_LINK_ENTRY = 2
+"""Cache type of the entry of a soft link."""
 
 Symbol = tuple[bytes, int, bytes | None]
-"""A name, the address of its object, and for a soft link its target."""
+"""The name, the address of the object, and the target of a soft link or None."""
 
 
 def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
-    """Yield the symbols of a group, by name.
+    """Yield the symbols of a group, sorted by name.
 
     Parameters
     ----------
@@ -336,7 +339,7 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
     """
     file.prepare([(heap, 8 + 2 * file.length_size + file.offset_size)])
     nodes = _list_nodes(file, tree)
-    file.prepare((node, _measure_node(file)) for node in nodes)
+    file.prepare((node, _compute_node_size(file)) for node in nodes)
     names = _read_heap(file, heap)
     last = b""
     for node in nodes:
@@ -365,7 +368,7 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
     addresses, level = [root], None
     seen = {root}
     while True:
-        file.prepare((address, _measure_tree_node(file)) for address in addresses)
+        file.prepare((address, _compute_tree_node_size(file)) for address in addresses)
         nodes = [_read_tree_node(file, address) for address in addresses]
         levels = {node[0] for node in nodes}
         if len(levels) != 1 or (level is not None and levels != {level - 1}):
@@ -383,32 +386,32 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     """Return the level of a node, and the addresses of its children."""
     offset, length, group_node_k = file.offset_size, file.length_size, file.group_node_k
     begin, step = 8 + 2 * offset, length + offset
-    data = file.read_noted(address, _measure_tree_node(file))
+    data = file.read_noted(address, _compute_tree_node_size(file))
     used = parse_uint(data, 6, 2)
-    if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * group_node_k:
+    if data[:4] != b"TREE" or data[4] != GROUP_TREE or used > 2 * group_node_k:
         file.raise_damaged(f"there is no node of a group at {address}")
-    # sibling addresses, keys (names are compared directly) and unused bytes
+    # addresses of siblings, keys (the names themselves are compared) and unused bytes
     free(data, 8, len(data))
     pointers = (begin + number * step + length for number in range(used))
     return data[5], [file.unpack_address(data, at) for at in pointers]
 
 
-def _measure_tree_node(file: FileBytes) -> int:
+def _compute_tree_node_size(file: FileBytes) -> int:
     """Return the size in bytes of a node of the B-tree, including unused bytes."""
     offset, length = file.offset_size, file.length_size
     return 8 + 2 * offset + 2 * file.group_node_k * (length + offset) + length
 
 
-def _measure_node(file: FileBytes) -> int:
+def _compute_node_size(file: FileBytes) -> int:
     """Return the size in bytes of a symbol table node, including unused bytes."""
-    return 8 + 2 * file.group_leaf_k * measure_symbol(file.offset_size, file.length_size)
+    return 8 + 2 * file.group_leaf_k * compute_symbol_size(file.offset_size, file.length_size)
 
 
 def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
     length, most = file.length_size, 2 * file.group_leaf_k
-    step = measure_symbol(file.offset_size, length)
-    data = file.read_noted(address, _measure_node(file))
+    step = compute_symbol_size(file.offset_size, length)
+    data = file.read_noted(address, _compute_node_size(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
         file.raise_damaged(f"there is no symbol table node at {address}")
@@ -417,7 +420,7 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
         name = _read_name(file, names, file.unpack_length(data, begin))
         keep(data, begin, begin + length)
         cache = begin + length + file.offset_size
-        if parse_uint(data, cache, 4) == SOFT_LINK:
+        if parse_uint(data, cache, 4) == SOFT_LINK_ENTRY:
             offset = parse_uint(data, cache + 8, 4)
             yield name, 0, _read_name(file, names, offset)
             continue

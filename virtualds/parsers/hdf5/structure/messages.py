@@ -1,9 +1,9 @@
-"""Parses messages of object headers: dataspaces, fill values, filters and layouts.
+"""Parsers of messages of object headers: dataspaces, fill values, filters and layouts.
 
-HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they do not
-know the file, so callers name it (`raise_with_file`). Many files contain the same messages, so
-parsed messages are cached by their bytes. Callers pass plain bytes: bytes that know their position
-would keep the notes of a file in the cache.
+HDF5 File Format Specification 3.0, IV.A.2. The parsers are functions of bytes. They do not know the
+file, so callers add it to errors (`raise_with_file`). Many files contain the same messages, so
+parsed messages are cached by their bytes. Callers must pass plain bytes, since tracked bytes are
+not hashable.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 # ---------------------------------------------------------------------- bytes of a message
 
 
-PADDING = 7
+MAX_PADDING = 7
 """Maximum number of bytes after a message: version 1 headers pad messages to 8 bytes (IV.A.1.a)."""
 
 
 class MessageError(ValueError):
-    """A message contradicts itself, or is truncated."""
+    """Raised for a message that is inconsistent or truncated."""
 
 
 class UnknownFormError(ValueError):
-    """A message has a form that virtualds does not support."""
+    """Raised for a message of a form that virtualds does not support."""
 
 
 MESSAGE_ERRORS = (MessageError, UnknownFormError)
-"""Errors of parsers of messages, which do not know the file."""
+"""Errors of the parsers of messages."""
 
 
 def read_bytes(data: bytes, offset: int, length: int) -> bytes:
-    """Return exactly the bytes that begin at an offset."""
+    """Return exactly ``length`` bytes at an offset."""
     if offset + length > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {offset + length}")
     return data[offset : offset + length]
@@ -48,7 +48,7 @@ def read_uint(data: bytes, offset: int, size: int) -> int:
 
 
 def read_uints(data: bytes, offset: int, size: int, count: int) -> tuple[int, ...]:
-    """Return consecutive unsigned integers that begin at an offset."""
+    """Return consecutive unsigned integers at an offset."""
     raw = read_bytes(data, offset, size * count)
     return tuple(
         int.from_bytes(raw[at : at + size], "little") for at in range(0, size * count, size)
@@ -56,21 +56,21 @@ def read_uints(data: bytes, offset: int, size: int, count: int) -> tuple[int, ..
 
 
 def read_address(data: bytes, offset: int, size: int) -> int | None:
-    """Return the address at an offset, or None if all its bits are set: it is undefined (II.A)."""
+    """Return the address at an offset, or None if it is undefined (all bits set, II.A)."""
     address = read_uint(data, offset, size)
     return None if address == (1 << 8 * size) - 1 else address
 
 
 def check_end(data: bytes, stop: int) -> None:
-    """Raise an error for a message that is longer than its content."""
+    """Raise an error for a message that is truncated, or longer than its content."""
     if stop > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {stop}")
-    if stop + PADDING < len(data):
+    if stop + MAX_PADDING < len(data):
         raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
 
 
 def raise_with_file(file: FileBytes, error: Exception) -> NoReturn:
-    """Raise an error for a damaged or unknown message, with the name of the file."""
+    """Raise the error of a damaged or unknown message with the url of the file."""
     if isinstance(error, MessageError):
         file.raise_damaged(str(error))
     file.raise_unsupported(str(error))
@@ -94,9 +94,9 @@ class TypeClass(IntEnum):
 
 
 # ---------------------------------------------------------------------- dataspaces
-# Dataspace messages: how many elements a dataset or an attribute has.
+# Dataspace messages: the shape of a dataset or attribute.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.b. Versions 1 and 2 of the message are known.
+# HDF5 File Format Specification 3.0, IV.A.2.b, versions 1 and 2.
 
 
 class SpaceClass(IntEnum):
@@ -108,10 +108,12 @@ class SpaceClass(IntEnum):
 
 
 HAS_LIMITS, HAS_ORDER = 0b01, 0b10
-"""Flags: the maximum lengths follow; so does an order of axes, which HDF5 never wrote."""
+"""Flags of maximum lengths, and of an order of axes, which HDF5 has never written."""
 UNLIMITED = 2**64 - 1
-"""The maximum length of an unlimited axis (H5S_UNLIMITED). Lengths of fewer bytes cannot represent
-it: HDF5 writes their maximum, and reads that as a limit."""
+"""Maximum length of an unlimited axis (H5S_UNLIMITED).
+
+In lengths of fewer bytes, HDF5 writes the largest number, which it reads as a limit.
+"""
 MAX_AXES = 32
 """Maximum number of axes of a dataset (H5S_MAX_RANK)."""
 
@@ -142,11 +144,11 @@ class Dataspace(NamedTuple):
 @lru_cache(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     """Parse the dataspace of a message, with lengths of ``length_size`` bytes."""
-    version, rank, flags, of_class = read_bytes(data, 0, 4)
+    version, rank, flags, class_number = read_bytes(data, 0, 4)
     if version not in (1, 2):
         raise UnknownFormError(f"a dataspace of version {version}")
     # version 1 of the message has no class, but five reserved bytes
-    kind = of_class if version == 2 else SpaceClass.SIMPLE if rank else SpaceClass.SCALAR
+    kind = class_number if version == 2 else SpaceClass.SIMPLE if rank else SpaceClass.SCALAR
     if kind not in set(SpaceClass) or flags & ~HAS_LIMITS:
         raise UnknownFormError(f"a dataspace of class {kind} with flags {flags:#x}")
     if rank > (MAX_AXES if kind == SpaceClass.SIMPLE else 0):
@@ -164,10 +166,10 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
 
 
 # ---------------------------------------------------------------------- fill values
-# Fill Value messages: the values of elements that were not written.
+# Fill Value messages: the value of elements that have not been written.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f. Versions 1 to 3 of
-# the message are known. The attribute ``_FillValue`` is something else.
+# HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f, versions 1 to 3. This
+# is not the attribute ``_FillValue``.
 
 
 class FillState(IntEnum):
@@ -179,10 +181,9 @@ class FillState(IntEnum):
 
 
 UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
-"""Flags of version 3 of the message; its other flags determine when space is allocated, and when it
-is filled."""
-NEGATIVE = 2**31
-"""The smallest length that represents a negative number, which means that there is no value."""
+"""Flags of version 3; other flags determine when space is allocated and filled."""
+MIN_NEGATIVE = 2**31
+"""Smallest length that stands for a negative number, which means that there is no value."""
 
 
 class FillValue(NamedTuple):
@@ -192,8 +193,8 @@ class FillValue(NamedTuple):
     ----------
     state : FillState
     raw : bytes
-        The element as stored in the file, in the type of the dataset; empty unless the writer chose
-        it. For variable-length types it refers to the heap.
+        The stored element, in the type of the dataset; empty unless it is user-defined. In
+        variable-length types, it refers to the heap.
     """
 
     state: FillState
@@ -201,18 +202,18 @@ class FillValue(NamedTuple):
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the writer of the dataset set it explicitly."""
+        """Whether it is user-defined."""
         return self.state == FillState.CHOSEN
 
     def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return an explicit value as an array of one element, if its dtype has no references."""
+        """Return a user-defined value as an array of one element, in a dtype without references."""
         if len(self.raw) != dtype.itemsize:
             raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
         return np.frombuffer(self.raw, dtype)
 
 
 NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
-"""The fill value of a dataset without a message, and HDF5's default."""
+"""Fill value of a dataset without a message, and default of HDF5."""
 
 
 @lru_cache(4096)
@@ -220,7 +221,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     """Parse the fill value of a message."""
     version = read_uint(data, 0, 1)
     if version in (1, 2):
-        # the space allocation time and the fill time come first
+        # the first bytes are the space allocation time and the fill time
         defined, begin = bool(read_uint(data, 3, 1)), 4
         sized = defined
     elif version == 3:
@@ -240,15 +241,15 @@ def parse_fill_value(data: bytes) -> FillValue:
 
 @lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
-    """Parse the fill value of an old-style message, which a newer message overrides."""
+    """Parse an old Fill Value message, which is overridden by a new one."""
     fill_value = _parse_value(data, 0)
     return fill_value if fill_value.is_chosen else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
-    """Read a length and a value of that many bytes."""
+    """Parse a value that is preceded by its length."""
     size = read_uint(data, begin, 4)
-    if size >= NEGATIVE:
+    if size >= MIN_NEGATIVE:
         check_end(data, begin + 4)
         return NO_FILL
     raw = read_bytes(data, begin + 4, size)
@@ -257,18 +258,17 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
 
 
 # ---------------------------------------------------------------------- filters
-# Filter Pipeline messages: what was done to the bytes of chunks.
+# Filter Pipeline messages: the encoding of chunks.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.l. Versions 1 and 2 of the message are known.
+# HDF5 File Format Specification 3.0, IV.A.2.l, versions 1 and 2.
 
 
 FILTERS = 0x0B
-"""The type of the Filter Pipeline message (IV.A.2)."""
+"""Type of the Filter Pipeline message (IV.A.2)."""
 MAX_FILTERS = 32
 """Maximum number of filters of a pipeline."""
-RESERVED = 256
-"""The first number of filters that are not part of HDF5. In version 2 of the message, filters with
-lower numbers have no name."""
+FIRST_NAMED_FILTER = 256
+"""First number of filters that are not part of HDF5, which have a name in version 2."""
 
 
 class Filter(NamedTuple):
@@ -277,11 +277,11 @@ class Filter(NamedTuple):
     Parameters
     ----------
     number : int
-        Its number, as registered with The HDF Group.
+        The number of the filter, as registered with The HDF Group.
     flags : int
-        Bit 0: the filter was optional, so that a chunk may have skipped it.
+        Bit 0: the filter is optional, so chunks may have skipped it.
     values : tuple of int
-        Its parameters ("client data").
+        The parameters ("client data").
     """
 
     number: int
@@ -307,9 +307,9 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
 
 
 def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
-    """Parse the filter at an offset; return it and the offset of its end."""
+    """Return the filter at an offset, and the offset of its end."""
     number = read_uint(data, offset, 2)
-    named = version == 1 or number >= RESERVED
+    named = version == 1 or number >= FIRST_NAMED_FILTER
     length = read_uint(data, offset + 2, 2) if named else 0
     offset += 4 if named else 2
     flags, count = read_uints(data, offset, 2, 2)
@@ -323,14 +323,13 @@ def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
 
 
 # ---------------------------------------------------------------------- layouts
-# Data Layout messages: the positions of the elements of a dataset.
+# Data Layout messages: the location of the elements of a dataset.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.i. Versions 1 to 5 of the message are known.
+# HDF5 File Format Specification 3.0, IV.A.2.i, versions 1 to 5.
 
 
 EXTERNAL_FILES = 0x07
-"""The type of the message that lists other files (IV.A.2.h): a contiguous dataset with it has no
-address, and its elements are in those files."""
+"""Type of the message of a dataset whose elements are in external files (IV.A.2.h)."""
 
 
 class LayoutClass(IntEnum):
@@ -343,9 +342,9 @@ class LayoutClass(IntEnum):
 
 
 class IndexKind(IntEnum):
-    """Indexes of chunks, by their number in version 4 of the layout message.
+    """Kinds of chunk indexes, by their number in version 4 of the layout message.
 
-    The first is the index of earlier versions, which give it no number.
+    The first is the index of earlier versions, where it has no number.
     """
 
     B_TREE_1 = 0
@@ -356,20 +355,20 @@ class IndexKind(IntEnum):
     B_TREE_2 = 5
 
 
-PARAMETERS = {
+PARAMETER_SIZES = {
     IndexKind.SINGLE: (),
     IndexKind.IMPLICIT: (),
     IndexKind.FIXED_ARRAY: (1,),
     IndexKind.EXTENSIBLE_ARRAY: (1, 1, 1, 1, 1),
     IndexKind.B_TREE_2: (4, 1, 1),
 }
-"""The size in bytes of the parameters of an index, in order."""
-BARE_EDGES, FILTERED_SINGLE = 0b01, 0b10
-"""Flags: chunks that reach past the end are unfiltered; a single chunk is filtered."""
+"""Sizes in bytes of the parameters of an index, in order."""
+UNFILTERED_EDGES, FILTERED_SINGLE = 0b01, 0b10
+"""Flags of unfiltered chunks that reach past the end, and of a filtered single chunk."""
 
 
 class Layout(NamedTuple):
-    """The positions of the elements of a dataset.
+    """The location of the elements of a dataset.
 
     Parameters
     ----------
@@ -384,11 +383,11 @@ class Layout(NamedTuple):
     data : bytes
         Compact elements.
     dims : tuple of int
-        The number of elements of a chunk along each axis, and last the size of an element in bytes.
+        The chunk shape, followed by the size of an element in bytes.
     index_kind : IndexKind or None
         The kind of index of a chunked dataset.
     flags : int
-        The flags of a chunked dataset: `BARE_EDGES` and `FILTERED_SINGLE`.
+        The flags of a chunked dataset: `UNFILTERED_EDGES` and `FILTERED_SINGLE`.
     offset : int
         The offset in the message of the address, or of compact elements.
     parameters : tuple of int
@@ -413,7 +412,7 @@ class Layout(NamedTuple):
     @property
     def is_filtering_edges(self) -> bool:
         """Whether chunks that reach past the end are filtered."""
-        return not self.flags & BARE_EDGES
+        return not self.flags & UNFILTERED_EDGES
 
 
 @lru_cache(4096)
@@ -422,10 +421,10 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
-    of_class = read_uint(data, 2 if version < 3 else 1, 1)
-    if of_class > (LayoutClass.CHUNKED if version < 4 else LayoutClass.VIRTUAL):
-        raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
-    kind = LayoutClass(of_class)
+    class_number = read_uint(data, 2 if version < 3 else 1, 1)
+    if class_number > (LayoutClass.CHUNKED if version < 4 else LayoutClass.VIRTUAL):
+        raise UnknownFormError(f"a data layout of version {version} and class {class_number}")
+    kind = LayoutClass(class_number)
     if version < 3:
         layout, stop = _parse_layout_v1(data, kind, offset_size)
     elif kind == LayoutClass.CHUNKED and version > 3:
@@ -445,9 +444,9 @@ def _parse_layout_v1(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[
     """
     rank = _check_rank(read_uint(data, 1, 1), 2 if kind == LayoutClass.CHUNKED else 0)
     if kind == LayoutClass.COMPACT:
-        return _read_compact(data, 8 + 4 * rank, 4)
+        return _parse_compact(data, 8 + 4 * rank, 4)
     if kind == LayoutClass.CHUNKED:
-        return _read_tree(data, 8, offset_size, rank)
+        return _parse_old_chunked(data, 8, offset_size, rank)
     stop = 8 + offset_size + 4 * rank
     return Layout(kind, read_address(data, 8, offset_size), offset=8), stop
 
@@ -460,9 +459,9 @@ def _parse_layout_v3(
     Chunked layouts are parsed only in version 3; `_parse_chunked` parses those of later versions.
     """
     if kind == LayoutClass.COMPACT:
-        return _read_compact(data, 2, 2)
+        return _parse_compact(data, 2, 2)
     if kind == LayoutClass.CHUNKED:
-        return _read_tree(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
+        return _parse_old_chunked(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
     address, begin = read_address(data, 2, offset_size), 2 + offset_size
     if kind == LayoutClass.VIRTUAL:
         # the number of the object in a collection of the heap
@@ -477,17 +476,17 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
     It has class, flags, dimensionality, width of the dimensions, dimensions, index, and address.
     """
     flags, rank, width = read_bytes(data, 2, 3)
-    if flags & ~(BARE_EDGES | FILTERED_SINGLE):
+    if flags & ~(UNFILTERED_EDGES | FILTERED_SINGLE):
         raise UnknownFormError(f"a data layout with flags {flags:#x}")
     if not 0 < width <= 8:
         raise MessageError(f"a layout has lengths of {width} bytes")
     dims = _read_dims(data, 5, width, _check_rank(rank, 2))
     offset = 5 + width * rank
     number = read_uint(data, offset, 1)
-    if number not in PARAMETERS:
+    if number not in PARAMETER_SIZES:
         raise UnknownFormError(f"a chunk index of type {number}")
     index = IndexKind(number)
-    widths = PARAMETERS[index]
+    widths = PARAMETER_SIZES[index]
     if index == IndexKind.SINGLE and flags & FILTERED_SINGLE:
         widths = (length_size, 4)
     offset, parameters = offset + 1, []
@@ -509,21 +508,21 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
 
 
 def _check_rank(rank: int, extra: int) -> int:
-    # the size of an element in bytes counts as one more length, after those of the chunk
+    # the size of an element is one of these lengths, the last
     if not extra <= rank <= MAX_AXES + 1:
         raise MessageError(f"a layout has {rank} lengths")
     return rank
 
 
-def _read_compact(data: bytes, offset: int, width: int) -> tuple[Layout, int]:
+def _parse_compact(data: bytes, offset: int, width: int) -> tuple[Layout, int]:
     size = read_uint(data, offset, width)
     raw = read_bytes(data, offset + width, size)
     begin = offset + width
     return Layout(LayoutClass.COMPACT, size=size, data=raw, offset=begin), begin + size
 
 
-def _read_tree(data: bytes, offset: int, offset_size: int, rank: int) -> tuple[Layout, int]:
-    """Read the address of a version 1 B-tree, and the dimensions of chunks."""
+def _parse_old_chunked(data: bytes, offset: int, offset_size: int, rank: int) -> tuple[Layout, int]:
+    """Parse the address of a version 1 B-tree, and the chunk shape."""
     dims = _read_dims(data, offset + offset_size, 4, rank)
     address = read_address(data, offset, offset_size)
     kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1

@@ -1,6 +1,6 @@
-"""Reads object headers of HDF5: messages, also shared messages, attributes, and links.
+"""Object headers of HDF5: messages, including shared messages, attributes, and links.
 
-HDF5 File Format Specification 3.0, IV.A. Unknown forms raise an error that names them.
+HDF5 File Format Specification 3.0, IV.A. Unknown forms raise an error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.structure.file_bytes import (
-    HEADER_GUESS,
+    HEADER_BYTES,
     FileBytes,
     Message,
     free,
-    is_sound,
+    has_valid_checksum,
     note_slot,
     parse_uint,
     read_messages,
@@ -50,10 +50,9 @@ from virtualds.parsers.hdf5.structure.messages import (
 DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
-"""The flag of a message that is stored elsewhere (IV.A.1)."""
+"""Flag of a shared message (IV.A.1)."""
 MAX_BYTES = 2**26
-"""The maximum size in bytes of all attributes of an object beyond those of the file, and its
-sequences."""
+"""Number of bytes by which the attributes of an object may exceed the size of the file."""
 
 
 # ---------------------------------------------------------------------- shared messages
@@ -63,9 +62,9 @@ sequences."""
 # Table".
 
 
-IN_HEAP = 1
-"""The type of a shared message that is in a heap of the file, not in a header."""
-INDEX = Struct("<BBHIHHH")
+SHARED_IN_HEAP = 1
+"""Type of a shared message that is in a heap instead of an object header."""
+SHARED_INDEX = Struct("<BBHIHHH")
 """Version, type, kinds of messages, their minimum size, two lengths of lists, number of
 messages."""
 
@@ -80,12 +79,12 @@ def read_unshared(file: FileBytes, message: Message) -> bytes:
 
 
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
-    """Return the data that a shared message of a kind refers to."""
+    """Return the data to which a shared message of a kind refers."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
         file.raise_unsupported("a shared message of another version than 1 to 3")
-    if data[0] == 3 and data[1] == IN_HEAP:
+    if data[0] == 3 and data[1] == SHARED_IN_HEAP:
         return find_shared_heap(file, kind).read_object(data[2:10])
-    # before version 2, the offset of the object's name precedes the address
+    # in version 1, reserved bytes precede the address
     offset = 8 + file.length_size if data[0] == 1 else 2
     return _read_committed(file, kind, file.unpack_address(data, offset))
 
@@ -94,7 +93,7 @@ def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
     """Return the only message of a kind of the object at an address."""
     messages = [m for m in read_messages(file, address) if m.kind == kind]
     if len(messages) != 1 or (
-        messages[0].flags & SHARED and messages[0].data[1:2] != bytes([IN_HEAP])
+        messages[0].flags & SHARED and messages[0].data[1:2] != bytes([SHARED_IN_HEAP])
     ):
         file.raise_damaged(
             f"the object at {address} has {len(messages)} messages of type {kind} to share"
@@ -107,16 +106,16 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     address, count = file.shared_messages
     if not count:
         file.raise_damaged("it has shared messages, and no table of them")
-    step = INDEX.size + 2 * file.offset_size
+    step = SHARED_INDEX.size + 2 * file.offset_size
     data = file.read_noted(address, 4 + count * step + CHECKSUM_BYTES)
-    if data[:4] != b"SMTB" or not is_sound(data):
+    if data[:4] != b"SMTB" or not has_valid_checksum(data):
         file.raise_damaged(
             f"there is no table of shared messages at {address}, or its checksum is wrong"
         )
     for offset in range(4, 4 + count * step, step):
-        if INDEX.unpack_from(data, offset)[2] & 1 << kind:
+        if SHARED_INDEX.unpack_from(data, offset)[2] & 1 << kind:
             return FractalHeap(
-                file, file.unpack_address(data, offset + INDEX.size + file.offset_size)
+                file, file.unpack_address(data, offset + SHARED_INDEX.size + file.offset_size)
             )
     file.raise_damaged(f"its table of shared messages has none of type {kind}")
 
@@ -126,12 +125,15 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
 
 LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
 LIMIT, CHUNK_LENGTH = "limit", "chunk length"
-"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks are; how
-many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
-maximum length of an axis that is not unlimited; the length of a chunk along an axis."""
+"""Keys of the slots of a dataset.
 
-ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
-"""Messages that occur once in a dataset."""
+These are the length of an axis; the address of the elements or of the chunk index; the size of
+contiguous elements; compact elements; size and filter mask of a filtered single chunk; the maximum
+length of an axis, if it is limited; the chunk length along an axis.
+"""
+
+UNIQUE_MESSAGES = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
+"""Types of messages that must not be repeated in a dataset."""
 
 
 class DatasetFacts(NamedTuple):
@@ -156,10 +158,10 @@ class DatasetFacts(NamedTuple):
 
 
 def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetFacts:
-    """Return the description of a dataset in the messages of the object at an address."""
+    """Return the description of a dataset from the messages of its object header."""
     by_kind: dict[int, Message] = {}
     for message in messages:
-        if message.kind in ONCE and message.kind in by_kind:
+        if message.kind in UNIQUE_MESSAGES and message.kind in by_kind:
             file.raise_damaged(f"a dataset has two messages of type {message.kind}")
         by_kind[message.kind] = message
     if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
@@ -236,23 +238,23 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
 
 
 # ---------------------------------------------------------------------- dense attributes
-# Dense storage of attributes: too many, or too long, for an object header.
+# Dense storage of attributes that do not fit into an object header.
 #
 # HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap has the messages
 # (III.G), and a version 2 B-tree has a record for each name (III.A.2, type 8). A second tree, in
-# creation order, contains nothing more.
+# creation order, is not needed.
 
 
 ATTRIBUTES_BY_NAME = 8
-"""The type of records sorted by the hash of a name."""
+"""Type of records sorted by the hash of a name."""
 ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 """Identifier in the heap, flags of the message, creation order, hash of the name."""
 
 
-def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
+def _find_dense_storage(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
     """Return the heap of an Attribute Info or Link Info message, and the address of its name tree.
 
-    Return None if the heap is undefined. A second tree, in creation order, is not used.
+    Returns None if the heap is undefined.
     """
     size = file.offset_size
     if file.notes is not None:
@@ -260,7 +262,7 @@ def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, 
     if data[begin : begin + size] == b"\xff" * size:
         return None
     address, index = (file.unpack_address(data, at) for at in (begin, begin + size))
-    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
+    file.prepare([(address, HEADER_BYTES), (index, HEADER_BYTES)])
     return FractalHeap(file, address), index
 
 
@@ -277,8 +279,8 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     """
     if len(data) < 2 or data[0]:
         file.raise_unsupported("an Attribute Info message of another version than 0")
-    # the maximum creation index comes before the addresses
-    dense = _find_dense(file, data, 2 + 2 * (data[1] & 1))
+    # the maximum creation index precedes the addresses
+    dense = _find_dense_storage(file, data, 2 + 2 * (data[1] & 1))
     if dense is None:
         return []
     heap, index = dense
@@ -301,16 +303,18 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
 
 
 ATTRIBUTE, ATTRIBUTE_INFO = 0x0C, 0x15
-"""Types of messages: an attribute, and the position of attributes outside the header."""
-ATTRIBUTE_HEAD = Struct("<BBHHH")
-"""Version, flags, sizes of name, type and dataspace; in version 3 a byte follows."""
+"""Types of messages: an attribute, and the location of dense attributes."""
+ATTRIBUTE_HEADER = Struct("<BBHHH")
+"""Version, flags, sizes of name, type and dataspace; in version 3, another byte follows."""
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that represents a dimension without a variable."""
-DECISIVE = frozenset({b"CLASS", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
+DIMENSION_ATTRIBUTES = frozenset(
+    {b"CLASS", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"}
+)
 """Attributes that determine the dimensions."""
-UNREAD = frozenset({b"REFERENCE_LIST", b"_nc3_strict", b"_NCProperties"})
-"""Attributes that are never read here."""
-IN_PLACE = frozenset(
+IGNORED_ATTRIBUTES = frozenset({b"REFERENCE_LIST", b"_nc3_strict", b"_NCProperties"})
+"""Attributes that are not read."""
+INLINE_CLASSES = frozenset(
     {
         TypeClass.INTEGER,
         TypeClass.FLOAT,
@@ -320,9 +324,9 @@ IN_PLACE = frozenset(
         TypeClass.ENUM,
     }
 )
-"""Classes of types whose values are in the attribute and refer to nothing."""
+"""Type classes without references, whose values are in the attribute."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
-"""Flags of an attribute whose type or dataspace is stored elsewhere."""
+"""Flags of an attribute whose type or dataspace is a shared message."""
 
 
 class Attribute(NamedTuple):
@@ -340,7 +344,7 @@ class Attribute(NamedTuple):
     data : bytes
         The bytes of the elements, possibly padded.
     owner : int
-        Address of the object that has it.
+        The address of the object with the attribute.
     """
 
     name: bytes
@@ -366,7 +370,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
         if message.kind == ATTRIBUTE_INFO:
             attribute_messages += read_dense_messages(file, ATTRIBUTE, message.data)
     attributes: Attributes = {}
-    # without a creation order all numbers are 0, and the sort changes nothing
+    # without creation order, all numbers are 0, and the stable sort changes nothing
     attribute_messages.sort(key=attrgetter("order"))
     for message in attribute_messages:
         try:
@@ -379,7 +383,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
     return attributes
 
 
-class _Head(NamedTuple):
+class _AttributeHeader(NamedTuple):
     """The header of an attribute; ``shape`` is the shape of its dataspace."""
 
     name: bytes
@@ -390,8 +394,8 @@ class _Head(NamedTuple):
 
 
 def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
-    begin = _measure_head(data)
-    name, kind, space, flags, shape = _parse_head(data[:begin], file.length_size)
+    begin = _compute_header_size(data)
+    name, kind, space, flags, shape = _parse_header(data[:begin], file.length_size)
     if flags & TYPE_SHARED:
         kind = bytes(read_shared_data(file, DATATYPE, kind))
     if flags & SPACE_SHARED:
@@ -401,20 +405,20 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     if file.notes is None:
         return Attribute(name, kind, shape, elements, data[begin:], owner)
     attribute = Attribute(name, kind, shape, elements, slice_bytes(data, begin), owner)
-    _note_value(attribute)
+    _note_attribute_value(attribute)
     return attribute
 
 
-def _measure_head(data: bytes) -> int:
+def _compute_header_size(data: bytes) -> int:
     """Return the offset of the elements of an attribute."""
-    if len(data) < ATTRIBUTE_HEAD.size:
+    if len(data) < ATTRIBUTE_HEADER.size:
         raise MessageError("an attribute is cut short")
-    version, _, name, kind, space = ATTRIBUTE_HEAD.unpack_from(data)
+    version, _, name, kind, space = ATTRIBUTE_HEADER.unpack_from(data)
     if version == 1:
         # each part is padded to 8 bytes
-        begin = ATTRIBUTE_HEAD.size + (name + 7 & -8) + (kind + 7 & -8) + (space + 7 & -8)
+        begin = ATTRIBUTE_HEADER.size + (name + 7 & -8) + (kind + 7 & -8) + (space + 7 & -8)
     elif version in (2, 3):
-        begin = ATTRIBUTE_HEAD.size + (version == 3) + name + kind + space
+        begin = ATTRIBUTE_HEADER.size + (version == 3) + name + kind + space
     else:
         raise UnknownFormError(f"an attribute of version {version}")
     if begin > len(data):
@@ -423,11 +427,11 @@ def _measure_head(data: bytes) -> int:
 
 
 @lru_cache(8192)
-def _parse_head(data: bytes, length_size: int) -> _Head:
-    version, flags, *lengths = ATTRIBUTE_HEAD.unpack_from(data)
-    # in version 1 the byte has no meaning
+def _parse_header(data: bytes, length_size: int) -> _AttributeHeader:
+    version, flags, *lengths = ATTRIBUTE_HEADER.unpack_from(data)
+    # version 1 has no flags
     flags = flags if version > 1 else 0
-    begin = ATTRIBUTE_HEAD.size + (version == 3)
+    begin = ATTRIBUTE_HEADER.size + (version == 3)
     parts = []
     for length in lengths:
         parts.append(data[begin : begin + length])
@@ -437,18 +441,22 @@ def _parse_head(data: bytes, length_size: int) -> _Head:
     if not name or tail or len(name) + 1 != lengths[0]:
         raise MessageError("the name of an attribute has no end, or more than one")
     shape = None if flags & SPACE_SHARED else parse_dataspace(space, length_size).shape
-    return _Head(name, kind, space, flags, shape)
+    return _AttributeHeader(name, kind, space, flags, shape)
 
 
-def _note_value(attribute: Attribute) -> None:
-    """Record the bytes of a value that may differ between files of the same structure."""
+def _note_attribute_value(attribute: Attribute) -> None:
+    """Record the slot of an attribute value that may differ between files of the same structure."""
     name, data = attribute.name, attribute.data
     size = attribute.elements * parse_uint(attribute.kind, 4, 4)
-    if name in UNREAD:
+    if name in IGNORED_ATTRIBUTES:
         free(data, 0, len(data))
     elif name == b"NAME":
         free(data, len(DIMENSION_ONLY), len(data))
-    elif name not in DECISIVE and attribute.kind[0] & 0x0F in IN_PLACE and size <= len(data):
+    elif (
+        name not in DIMENSION_ATTRIBUTES
+        and attribute.kind[0] & 0x0F in INLINE_CLASSES
+        and size <= len(data)
+    ):
         note_slot(data, 0, size, attribute.key)
         free(data, size, len(data))
 
@@ -471,9 +479,9 @@ LINK_INFO, LINK, SYMBOL_TABLE = 0x02, 0x06, 0x11
 HARD, SOFT, EXTERNAL = 0, 1, 64
 """Types of links (IV.A.2.g)."""
 LINKS_BY_NAME = 5
-"""The type of records of links sorted by the hash of a name (III.A.2)."""
-HASH_BYTES, IDENTITY_BYTES = 4, 7
-"""The size in bytes of the hash and of the identifier in such a record."""
+"""Type of records of links sorted by the hash of a name (III.A.2)."""
+HASH_BYTES, HEAP_ID_BYTES = 4, 7
+"""Size in bytes of the hash and of the identifier in such a record."""
 HAS_ORDER, HAS_TYPE, HAS_CHARSET = 0x04, 0x08, 0x10
 """Flags of a link message."""
 
@@ -528,14 +536,14 @@ def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     """Yield the links that are stored in a fractal heap instead of the object header."""
-    # the maximum creation index comes before the addresses
+    # the maximum creation index precedes the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
-    dense = _find_dense(file, data, begin)
+    dense = _find_dense_storage(file, data, begin)
     if dense is None:
         return
     heap, index = dense
-    for record in read_records(file, index, LINKS_BY_NAME, HASH_BYTES + IDENTITY_BYTES):
+    for record in read_records(file, index, LINKS_BY_NAME, HASH_BYTES + HEAP_ID_BYTES):
         yield _parse_link(file, heap.read_object(record[HASH_BYTES:]))
 
 
