@@ -44,7 +44,7 @@ import json, sys
 from pathlib import Path
 from mutation.__main__ import PACKAGE, break_project, copy_project, run_tests
 from mutation.breaks import list_breaks
-from mutation.request_limits import Reach, measure
+from mutation.reach import Reach, measure
 
 folder = Path(sys.argv[1])
 measure("pictures", list((PACKAGE.parent / "tests/pictures").glob("test_*.py")), folder)

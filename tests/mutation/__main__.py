@@ -34,7 +34,7 @@ from mutation.forked import (
     run_pytest,
     temporary_folder,
 )
-from mutation.request_limits import PACKAGE, Reach, list_unmeasured, measure
+from mutation.reach import PACKAGE, Reach, list_unmeasured, measure
 
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 """Breaks that change nothing that anybody can see, a line each with the reason."""
