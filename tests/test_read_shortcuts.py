@@ -180,4 +180,4 @@ def test_one_line_of_a_grid_tells_that_its_chunks_differ() -> None:
 
 def test_small_chunks_are_not_looked_for_among_the_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(plan.__globals__, "check_chunk")
-    assert plan(rows_of_64_kib(20, ZLIB), ALL).covered
+    assert plan(rows_of_64_kib(20, ZLIB), ALL).is_covered

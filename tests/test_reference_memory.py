@@ -138,7 +138,9 @@ def test_a_json_document_is_written_in_little_more_than_twice_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "virtualds.formats.kerchunk.encode_json"
-    monkeypatch.setattr(f"{module}.iterate_references", partial(iterate_references, most=2**14))
+    monkeypatch.setattr(
+        f"{module}.iterate_references", partial(iterate_references, block_size=2**14)
+    )
     whole, target = part(1), tmp_path / "refs.json"
     _, most = over(lambda: whole.virtual.to_manifest(target))
     # its blocks, the whole, and the texts of one block of references

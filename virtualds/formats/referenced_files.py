@@ -164,6 +164,10 @@ Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
 
 
+MAX_NUMBERED_TUPLES = 256
+"""Maximum number of tuples of files whose numbers are cached."""
+
+
 class NumberedFiles:
     """The files of new references, numbered in the order in which they occur.
 
@@ -193,6 +197,9 @@ class NumberedFiles:
         numbered_files, numbers = self._numbers_by_files.get(key, ((), []))
         if len(numbered_files) != len(files) or not all(map(is_, numbered_files, files)):
             numbers = list(map(self.number, files))
+            if len(self._numbers_by_files) >= MAX_NUMBERED_TUPLES:
+                # they may have millions of files
+                self._numbers_by_files.clear()
             self._numbers_by_files[key] = files, numbers
         return numbers
 

@@ -455,8 +455,7 @@ class SourceTable(NamedTuple):
 
         if numbers.size < MIN_LARGE_TABLE:
             return read()
-        files: tuple[SourceFile, ...] = store.get_cached((self.folder, numbers.tobytes()), read)
-        return files
+        return store.get_cached_files((self.folder, numbers.tobytes()), read)
 
 
 def _read_source_rows(

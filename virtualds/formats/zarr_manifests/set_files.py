@@ -16,6 +16,8 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 
+MAX_CACHED_FILES = 2**20
+"""Maximum number of `SourceFile` objects in cached tuples, about 200 MB."""
 CACHED_RECORDS = 24
 """The number of records, of references and of sources, that one set caches."""
 
@@ -52,6 +54,7 @@ class SetFiles:
         prefixes = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
         self._own_files = ReferencedFiles(base_file, {}, AccessPolicy(prefixes))
         self._cache: RecordCache[Any] = RecordCache(CACHED_RECORDS)
+        self._cached_files = _FilesCache(MAX_CACHED_FILES)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the location of the set, without caches."""
@@ -117,9 +120,23 @@ class SetFiles:
         """Return the result of ``read``, from the cache if possible."""
         return self._cache.get(name, read)
 
+    def get_cached_files(
+        self, name: Hashable, read: Callable[[], tuple[SourceFile, ...]]
+    ) -> tuple[SourceFile, ...]:
+        """Return the result of ``read``, from a cache if possible, so that arrays share tuples."""
+        return self._cached_files.get(name, read)
+
     def read_document(self, path: str) -> Any:
         """Return the content of a JSON file of the set."""
         return self._cache.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
+
+
+class _FilesCache(RecordCache[tuple[SourceFile, ...]]):
+    """A cache of tuples of files with a limited number of files."""
+
+    def weigh(self, record: tuple[SourceFile, ...]) -> int:
+        """Return the number of files."""
+        return len(record)
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
