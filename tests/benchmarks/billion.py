@@ -225,7 +225,7 @@ def main() -> None:
         ):
             print_row(name, found)
             if found is not None:
-                record(given.record, name, references, found)
+                record(given.record, "billion", name, references, found)
             if name == "appends":
                 nbytes = sum(
                     path.stat().st_size

@@ -195,7 +195,7 @@ def main() -> None:
         for name, found in run_apart(chosen, arguments):
             print_row(name, found)
             if found is not None:
-                record(given.record, name, given.files, found)
+                record(given.record, "objects", name, given.files, found)
     finally:
         shutil.rmtree(root)
 

@@ -138,7 +138,7 @@ def main() -> None:
                 print_row(f"{name}, {count:,}", found)
                 if found is None:
                     break
-                record(given.record, name, count, found)
+                record(given.record, "peers", name, count, found)
     finally:
         shutil.rmtree(root)
 

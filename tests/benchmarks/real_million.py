@@ -235,7 +235,7 @@ def main() -> None:
             for name, found in run_apart(chosen, ["--files", str(count), "--folder", str(root)]):
                 print_row(name, found)
                 if found is not None:
-                    record(given.record, name, count, found)
+                    record(given.record, "files", name, count, found)
         finally:
             if not given.keep:
                 shutil.rmtree(root)

@@ -91,13 +91,13 @@ def print_row(name: str, found: Any) -> None:
     print(f"{name:26}{row}   {found['result']}", flush=True)
 
 
-def record(path: Path | None, name: str, count: int, found: Mapping[str, Any]) -> None:
-    """Keep the numbers of a step in a JSON file, in place of older ones."""
+def record(path: Path | None, kind: str, name: str, count: int, found: Mapping[str, Any]) -> None:
+    """Keep the numbers of a step of a benchmark in a JSON file, in place of older ones."""
     if path is None:
         return
     known = json.loads(path.read_text()) if path.exists() else {}
     numbers = {key: round(value, 4) for key, value in found.items() if key != "result"}
-    known.setdefault(name, {})[str(count)] = numbers
+    known.setdefault(kind, {}).setdefault(name, {})[str(count)] = numbers
     path.write_text(json.dumps(known, indent=1) + "\n")
 
 

@@ -1,0 +1,162 @@
+"""Write the tables and pictures of growth to the performance page, from recorded numbers.
+
+    python tests/benchmarks/growth.py tests/benchmarks/growth.json docs/explanation/performance.md
+
+The numbers are those that `real_million`, `many_objects`, `billion` and `million_peers` keep with
+``--record``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Numbers = Mapping[str, Mapping[str, Any]]
+"""The numbers of a step, by the number of files or references."""
+
+FILES = (
+    "build",
+    "build, two processes",
+    "build, dask, two workers",
+    "sync, all are new",
+    "sync, nothing new",
+    "sync, one new",
+    "sync, 1 % new",
+    "verify",
+    "diagnose",
+    "open",
+    "one slice",
+    "one point series",
+    "one mean",
+)
+OBJECTS = (
+    "http, only fetch",
+    "http, build",
+    "http, sync nothing new",
+    "s3, sync all",
+    "s3, sync nothing new",
+    "s3, sync 1 % new",
+)
+REFERENCES = (
+    "appends",
+    "two workers fill regions",
+    "open",
+    "references of a slice",
+    "references of a point",
+    "append once more",
+    "replace a region",
+    "drop nine files",
+    "verify one in a hundred",
+    "compact",
+    "open the compact set",
+)
+PEERS = ("virtualds", "VirtualiZarr", "VirtualiZarr and Icechunk", "kerchunk")
+DRAWN = ("build", "sync, nothing new", "diagnose", "verify", "open", "one slice")
+
+
+def make_table(steps: Sequence[str], results: Mapping[str, Numbers], count: str) -> str:
+    """Return the table of the steps for one number of files or references."""
+    lines = ["| step | seconds | processor | read | memory |", "|---|---:|---:|---:|---:|"]
+    for step in steps:
+        if (found := results.get(step, {}).get(count)) is None:
+            continue
+        read, memory = found["read"] / 1e9, found["memory"] / 1e9
+        lines.append(
+            f"| {step} | {format_number(found['seconds'])} s "
+            f"| {format_number(found['processor'])} s | {format_number(read)} GB "
+            f"| {format_number(memory)} GB |"
+        )
+    return "\n".join(lines)
+
+
+def make_growth_table(steps: Sequence[str], results: Mapping[str, Numbers]) -> str:
+    """Return the table of processor seconds by the number of files, and how they grow."""
+    counts = sorted({int(count) for step in steps for count in results.get(step, {})})
+    head = "".join(f" {count:,} |" for count in counts)
+    lines = [f"| files |{head} exponent |", "|---|" + "---:|" * (len(counts) + 1)]
+    for step in steps:
+        found = {int(n): numbers["processor"] for n, numbers in results.get(step, {}).items()}
+        cells = "".join(f" {format_number(found[n])} s |" if n in found else " |" for n in counts)
+        lines.append(f"| {step} |{cells} {find_exponent(found):.2f} |")
+    return "\n".join(lines)
+
+
+def find_exponent(found: Mapping[int, float]) -> float:
+    """Return the slope between the two largest numbers of files, both on logarithmic scales."""
+    *_, before, last = sorted(found)
+    return math.log(found[last] / found[before]) / math.log(last / before)
+
+
+def format_number(number: float) -> str:
+    """Return a number with two digits, or all digits before the point."""
+    if number <= 0:
+        return "0"
+    return f"{number:,.{max(1 - math.floor(math.log10(number)), 0)}f}"
+
+
+def draw(results: Mapping[str, Numbers], peers: Mapping[str, Numbers], path: Path) -> None:
+    """Draw processor seconds by the number of files, of steps and of other libraries."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # the same picture for the same results
+    mpl.rcParams["svg.hashsalt"] = "growth"
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(9, 4), layout="constrained", sharex=True, sharey=True
+    )
+    for axes, names, found, title in (
+        (left, DRAWN, results, "virtualds"),
+        (right, PEERS, peers, "combine, and write references"),
+    ):
+        for name in names:
+            points = sorted((int(n), some["processor"]) for n, some in found.get(name, {}).items())
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=name)
+        axes.set(xscale="log", yscale="log", xlabel="files", title=title)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    left.set_ylabel("seconds of processor")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def put(page: str, name: str, text: str) -> str:
+    """Return a page with a text between the marks of a name."""
+    begin, end = (
+        f"<!-- {name}: measured, see tests/benchmarks/growth.py -->",
+        f"<!-- {name} ends -->",
+    )
+    before, found, rest = page.partition(begin)
+    if not found:
+        raise ValueError(f"the page has no mark {begin!r}; put it where the table belongs")
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("page", type=Path)
+    given = parser.parse_args()
+    results = json.loads(given.results.read_text())
+    page = given.page.read_text()
+    largest = {
+        kind: max((n for numbers in found.values() for n in numbers), key=int)
+        for kind, found in results.items()
+    }
+    page = put(page, "million", make_table(FILES, results["files"], largest["files"]))
+    page = put(page, "growth", make_growth_table(FILES, results["files"]))
+    page = put(page, "objects", make_table(OBJECTS, results["objects"], largest["objects"]))
+    page = put(page, "billion", make_table(REFERENCES, results["billion"], largest["billion"]))
+    page = put(page, "peers", make_growth_table(PEERS, results["peers"]))
+    given.page.write_text(page)
+    draw(results["files"], results["peers"], given.page.with_name(f"{given.page.stem}-growth.svg"))
+
+
+if __name__ == "__main__":
+    main()
