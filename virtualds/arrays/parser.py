@@ -340,14 +340,17 @@ class NativeReader:
     @property
     def name(self) -> str | None:
         """Name and version of the library, or None if it is not installed."""
-        try:
-            return f"{self.package} {find_version(self.package)}"
-        except PackageNotFoundError:
-            return None
+        found = find_package_version(self.package)
+        return None if found is None else f"{self.package} {found}"
 
 
-find_version = cache(version)
-"""`importlib.metadata.version`, cached because it takes milliseconds."""
+@cache
+def find_package_version(package: str) -> str | None:
+    """Return the version of an installed package, or None; cached, because it takes milliseconds."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def select_region(array: Any, region: NativeRegion) -> Array:

@@ -25,7 +25,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
-from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles, find_version
+from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles, find_package_version
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import (
@@ -301,7 +301,7 @@ class BatchJob:
     together: SameStructureOpener | None = None
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
-    version: str = field(default_factory=partial(find_version, "virtualds"))
+    version: str | None = field(default_factory=partial(find_package_version, "virtualds"))
 
     @classmethod
     def of(
@@ -325,7 +325,7 @@ class BatchJob:
     def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
         """Open and prepare files, and join those of the same structure; called in any process."""
         if self._is_in_other_process:
-            if (found := find_version("virtualds")) != self.version:
+            if (found := find_package_version("virtualds")) != self.version:
                 raise RuntimeError(
                     f"the worker {platform.node()!r} has virtualds {found}, and the process that "
                     f"builds has {self.version}: install the same version on both"
