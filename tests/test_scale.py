@@ -18,6 +18,8 @@ import xarray as xr
 from large_sets import METADATA, STEPS, archive, contents, counted
 
 import virtualds
+from virtualds.formats.zarr_manifests.set_files import MAX_CACHED_FILES, SetFiles
+from virtualds.source_file import SourceFile
 
 FILES = 30
 SUFFIXES = {"zarr-v3": ".zarr", "kerchunk-parquet": ".parquet"}
@@ -180,3 +182,30 @@ def test_variables_of_one_archive_read_the_table_of_their_files_once(tmp_path: P
         tables = [variable.data.manifest.loaded().files for variable in vds.variables.values()]
     assert all(table is tables[0] for table in tables)
     assert max(traffic.read.values()) == 1
+
+
+def test_dropping_a_file_reads_only_what_may_be_of_it(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(written["zarr-v3"], tmp_path / "refs.zarr"))
+    for number in (100, 101):
+        archive(range(number, number + 1)).virtual.to_manifest(target, append_dim="time")
+    gone = "s3://bucket/some/long/prefix/product_000101.nc"
+    with counted(target) as traffic:
+        virtualds.drop_sources(target, gone, dim="time")
+    assert virtualds.open_virtual_dataset(target).sizes["time"] == (FILES + 1) * STEPS
+    # the table of the file has one record, that of the others has many
+    assert traffic.nbytes_read < 4 * record_of(target) + METADATA
+
+
+def test_a_set_caches_files_by_their_number(tmp_path: Path) -> None:
+    """However many arrays and records refer to them, as when appends merge tables."""
+    files = SetFiles(f"file://{tmp_path}", None)
+    tables = [tuple(SourceFile(f"s3://bucket/{n}-{i}") for i in range(2000)) for n in range(100)]
+    for _ in range(2):
+        found = [files.get_cached_files(n, lambda n=n: tuple(tables[n])) for n in range(100)]
+        assert all(table is cached for table, cached in zip(tables, found, strict=True))
+    many = tuple(SourceFile(f"s3://bucket/{n}") for n in range(MAX_CACHED_FILES))
+    assert files.get_cached_files("many", lambda: many) is many
+    again = files.get_cached_files(0, lambda: ())
+    assert again == ()

@@ -862,6 +862,9 @@ WRONG_GRIDS: dict[str, tuple[Any, type[Exception], str]] = {
     "zero times": (rectilinear([[7, 0]]), FormatError, "axis 0"),
     "triple": (rectilinear([[7, 1, 1]]), FormatError, "axis 0"),
     "truth": (rectilinear([True, 7]), FormatError, "axis 0"),
+    "more than a number may be": (rectilinear([2**70]), FormatError, "axis 0"),
+    "minus": (rectilinear([7, -1]), FormatError, "axis 0"),
+    "text in a run": (rectilinear([[7, "1"]]), FormatError, "axis 0"),
 }
 
 

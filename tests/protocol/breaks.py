@@ -36,7 +36,7 @@ from virtualds.formats.kerchunk.records import RecordFolder
 from virtualds.formats.zarr_manifests import snapshots
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.stores import conditional, fence, find_store
-from virtualds.stores.conditional import FileVersion, ObjectVersions
+from virtualds.stores.conditional import FileVersion, ObjectVersioning
 from virtualds.stores.fence import WriteLease
 from virtualds.stores.store import ChangedError, RequestError
 
@@ -82,7 +82,7 @@ def a_condition_is_not_sent(patch: Patch) -> None:
 
 @breaks("zarr-v3", "append", LOST, faults=0)
 def a_version_is_compared_before_the_write_and_not_with_it(patch: Patch) -> None:
-    patch.setattr(ObjectVersions, "write", ObjectVersions.check_and_write)
+    patch.setattr(ObjectVersioning, "write", ObjectVersioning.check_and_write)
 
 
 @breaks("zarr-v3", "append", LOST, faults=0)

@@ -15,10 +15,10 @@ from virtualds.errors import make_exists_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import (
     ConditionFailedError,
-    ContentVersions,
+    ContentVersioning,
     FileVersion,
-    MemoryVersions,
-    ObjectVersions,
+    MemoryVersioning,
+    ObjectVersioning,
     create,
 )
 from virtualds.stores.store import (
@@ -266,7 +266,7 @@ class ObjectFilesystem(Filesystem):
             self.rm_file(path)
 
 
-class Conditions(ObjectVersions):
+class Conditions(ObjectVersioning):
     """Conditional writes of the simulated server, which has been tried."""
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
@@ -283,7 +283,7 @@ class Lock:
         ask("leave it")
 
 
-class Locked(MemoryVersions):
+class Locked(MemoryVersioning):
     """Files in memory, whose writers exclude each other by a lock."""
 
     lock = Lock()  # type: ignore[assignment]
@@ -294,7 +294,7 @@ class SimulatedStore:
 
     request_limits = RequestLimits(max_gap=0, max_bytes=2**23, max_requests=0)
 
-    def __init__(self, versions: ContentVersions, filesystem: Filesystem) -> None:
+    def __init__(self, versions: ContentVersioning, filesystem: Filesystem) -> None:
         self.versions, self.filesystem = versions, filesystem
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
@@ -376,6 +376,6 @@ WAYS = {
         SimulatedStore(Conditions(), ObjectFilesystem()),
     ),
     "a lock": (ObjectWorld(), SimulatedStore(Locked(), Filesystem())),
-    "nothing": (ObjectWorld(), SimulatedStore(ContentVersions(), FolderFilesystem())),
+    "nothing": (ObjectWorld(), SimulatedStore(ContentVersioning(), FolderFilesystem())),
 }
 """Ways to keep writers apart: the world, and the store."""

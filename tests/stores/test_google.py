@@ -197,14 +197,14 @@ def test_a_conflict_of_two_writers_is_told(
 ) -> None:
     url, how = f"{bucket}/{name}", {"storage_options": google.options, "append_dim": "time"}
     dataset(0, 3).virtual.to_manifest(url, storage_options=google.options)
-    write, others = conditional.ObjectVersions.write, [dataset(3, 5)]
+    write, others = conditional.ObjectVersioning.write, [dataset(3, 5)]
 
     def write_second(self: Any, filesystem: Any, path: str, *given: Any) -> str:
         if others and path.rpartition("/")[2] in (name, ".zmetadata", "zarr.json"):
             others.pop().virtual.to_manifest(url, **how)
         return write(self, filesystem, path, *given)
 
-    monkeypatch.setattr(conditional.ObjectVersions, "write", write_second)
+    monkeypatch.setattr(conditional.ObjectVersioning, "write", write_second)
     with pytest.raises(ConflictError):
         dataset(5, 6).virtual.to_manifest(url, conflict="raise", **how)
     assert not others
@@ -456,7 +456,7 @@ def test_each_request_is_repeated_as_often_as_the_setting_says(
     monkeypatch.setattr("virtualds.stores.requests.FIRST_WAIT", 0.001)
     options = StorageOptions({"endpoint_url": teller.url, "token": "anon"})
     url = "gs://bucket/a.bin"
-    monkeypatch.setattr(conditional.ObjectVersions, "find_unsafe_reason", lambda *_: "")
+    monkeypatch.setattr(conditional.ObjectVersioning, "find_unsafe_reason", lambda *_: "")
     store, file = find_store(url), SourceFile(url, 3, None, "7", options)
     use = {
         "describe": lambda: store.describe(url, options),

@@ -346,7 +346,7 @@ class NativeReader:
 
 @cache
 def find_package_version(package: str) -> str | None:
-    """Return the version of an installed package, or None; cached, because it takes milliseconds."""
+    """Return the version of an installed package, or None; cached, since it takes milliseconds."""
     try:
         return version(package)
     except PackageNotFoundError:

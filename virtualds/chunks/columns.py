@@ -325,7 +325,7 @@ class SmallColumn(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    kind: str
+    dtype: str
     data: bytes
 
 
@@ -359,7 +359,7 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
     if isinstance(packed, int):
         return np.array(packed, np.min_scalar_type(packed))
     if isinstance(packed, SmallColumn):
-        return np.frombuffer(packed.data, packed.kind).reshape(packed.shape)
+        return np.frombuffer(packed.data, packed.dtype).reshape(packed.shape)
     # the shape may come from a damaged cache entry
     data = decode_stream(zlib.decompressobj(), packed.data, None)
     planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)

@@ -79,8 +79,8 @@ class Zfp(Codec):
     Parameters
     ----------
     header : tuple of int
-        Words of 32 bits, lowest first. A big-endian machine wrote their bytes in reverse; then the
-        numbers have its byte order, too (H5Z-ZFP).
+        The header as 32-bit words, the least significant first. H5Z-ZFP on a big-endian machine
+        writes these words, and the decoded values, in big-endian order.
     """
 
     header: tuple[int, ...]

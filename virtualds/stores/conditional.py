@@ -1,9 +1,9 @@
 """Versions of files in fsspec filesystems, and conditional writes, which expect a version.
 
 Object stores and memory support conditional writes. The filesystem of an object store has methods
-for the requests (see `ObjectVersions`). Before the first write, the server is tested: some servers
-ignore conditions, or do not check them atomically, so that data of another writer would be lost
-silently.
+for the requests (see `ObjectVersioning`). Before the first write, the server is tested: some
+servers ignore conditions, or do not check them atomically, so that data of another writer would be
+lost silently.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WITHOUT_FOLDERS = {"memory", *chain.from_iterable(KINDS.values())}
 """Filesystems without folders, where a file becomes visible only when it is complete."""
 
 
-class ContentVersions:
-    """Versions of files in any filesystem: hashes of their content."""
+class ContentVersioning:
+    """Conditional reads and writes in any filesystem; a version is a hash of the content."""
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
         """Return the bytes and the version of a file."""
@@ -87,7 +87,7 @@ class ContentVersions:
         filesystem.invalidate_cache()
 
 
-class MemoryVersions(ContentVersions):
+class MemoryVersioning(ContentVersioning):
     """Versions of files in the memory of this process."""
 
     lock = threading.Lock()
@@ -206,7 +206,7 @@ class UnknownConditionError(OSError):
     """Raised if the server does not support conditional writes."""
 
 
-class ObjectVersions(ContentVersions):
+class ObjectVersioning(ContentVersioning):
     """Versions of objects: their etags or generations.
 
     The filesystem must have these methods, each of which sends one request and bypasses all caches.
@@ -367,14 +367,14 @@ class ObjectVersions(ContentVersions):
 # ---------------------------------------------------------------------- choice by filesystem
 
 _CONTENT_VERSIONS, _MEMORY_VERSIONS, _OBJECT_VERSIONS = (
-    ContentVersions(),
-    MemoryVersions(),
-    ObjectVersions(),
+    ContentVersioning(),
+    MemoryVersioning(),
+    ObjectVersioning(),
 )
 
 
-def find_versioning(filesystem: Any) -> ContentVersions:
-    """Return the `ContentVersions` object for the files of a filesystem."""
+def find_versioning(filesystem: Any) -> ContentVersioning:
+    """Return the `ContentVersioning` object for the files of a filesystem."""
     if hasattr(filesystem, "put_conditionally"):
         return _OBJECT_VERSIONS
     return _MEMORY_VERSIONS if "memory" in find_protocols(filesystem) else _CONTENT_VERSIONS

@@ -85,11 +85,11 @@ RECREATE_SET = "write the set anew (delete it, and run again)"
 
 
 REMEDIES = {
-    "if_duplicate": "leave one of the files out of the pattern, or pass overlap='first' to leave "
-    "out of new files what the set has already",
-    "if_misfit": "leave it out of the pattern; make its variables those of the set with "
+    "duplicate_remedy": "leave one of the files out of the pattern, or pass overlap='first' to "
+    "leave out of new files what the set has already",
+    "misfit_remedy": "leave it out of the pattern; make its variables those of the set with "
     f"drop_variables= or preprocess=; or {RECREATE_SET}",
-    "if_extra": "drop_variables= leaves it out",
+    "extra_variable_remedy": "drop_variables= leaves it out",
 }
 """Remedies for new files that do not fit, with arguments of `sync`."""
 
@@ -350,7 +350,7 @@ class Update:
         if self.overlap == "first" or self.overlap == "last":
             prefers = self.overlap
         root, padding = self.reader.root, self.padding
-        misfit, extra = (REMEDIES[name] for name in ("if_misfit", "if_extra"))
+        misfit, extra = (REMEDIES[name] for name in ("misfit_remedy", "extra_variable_remedy"))
         return CellGrid(self.dims, root, self.sort, unreadable, misfit, extra, padding, prefers)
 
     def _put_layers(
@@ -466,7 +466,7 @@ class Update:
                 known = (find_extent(v) for v in (all_values, present_values) if v)
                 extents[url] = join_extents(extents.get(url), *known)
                 if url not in affected and not all_values and not present_values:
-                    # the set has copies of its values, or it has none
+                    # the values of the file were copied into the set, or the file has no chunks
                     kinds[url] = UNUSED
                 elif not kept_values[url]:
                     kinds[url] = OUTSIDE if present_values else SHADOWED

@@ -66,9 +66,9 @@ class AppendOptions:
 
     ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are as in
     ``ds.virtual.to_manifest``. ``root`` is the url of the set, in which values that were in memory
-    are stored. ``if_duplicate``, ``if_misfit`` and ``if_extra`` are remedies in errors: for
-    positions that the set already has, a dataset that does not fit, and a variable that the set
-    lacks.
+    are stored. The remedies are for errors: ``duplicate_remedy`` for positions that the set already
+    has, ``misfit_remedy`` for a dataset that does not fit, and ``extra_variable_remedy`` for a
+    variable that the set lacks.
     """
 
     dim: str
@@ -77,12 +77,12 @@ class AppendOptions:
     new_variables: str = "error"
     missing_variables: str = "error"
     root: str = ""
-    if_duplicate: str = DUPLICATES_REMEDY
-    if_misfit: str = (
+    duplicate_remedy: str = DUPLICATES_REMEDY
+    misfit_remedy: str = (
         "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
         "if one side lacks them"
     )
-    if_extra: str = "ds.drop_vars leaves it out"
+    extra_variable_remedy: str = "ds.drop_vars leaves it out"
     padding: Padding = NO_PADDING
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) ->
         return to_stored(old, present) if is_changed else old
     is_present = find_present_positions(present, new, dim)
     if is_present.any() and options.on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, is_present, options.if_duplicate)
+        raise duplicates_error(present, new, dim, is_present, options.duplicate_remedy)
     if is_present.all():
         return old
     check_unchanged(present, new, dim)
@@ -473,17 +473,17 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, options: AppendOpti
     """Return the variables with the dimension, or raise an error if any variable does not fit."""
     dim = options.dim
     check_crs_of_set(find_crs_by_variable(present), new)
-    if problems := list_problems(present, new, (dim,), options.if_extra):
+    if problems := list_problems(present, new, (dim,), options.extra_variable_remedy):
         message = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; {options.if_misfit}"
+            f"written; {options.misfit_remedy}"
         )
         raise CombineError(format_details(message, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
 def list_problems(
-    present: xr.Dataset, new: xr.Dataset, dims: Sequence[str], if_extra: str
+    present: xr.Dataset, new: xr.Dataset, dims: Sequence[str], extra_variable_remedy: str
 ) -> list[str]:
     """Return messages about variables of new data that do not fit those of a set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
@@ -492,7 +492,7 @@ def list_problems(
         for name, v in present.variables.items()
         if not set(dims).isdisjoint(v.dims) and name not in new.variables
     )
-    problems = [f"{name}: the set has no such variable ({if_extra})" for name in extra]
+    problems = [f"{name}: the set has no such variable ({extra_variable_remedy})" for name in extra]
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:

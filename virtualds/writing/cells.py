@@ -93,17 +93,18 @@ class CellGrid:
 
     With ``sorts``, new coordinate values are inserted in order if those of the set are monotonic.
     ``unreadable`` are files that have changed or are gone, from which nothing is read.
-    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` says whether
-    a cell that several files have is taken from the "first" or the "last" of them, by url; if
-    empty, such a cell is an error. Files in ``last_choice`` lose their cells to all others.
+    ``misfit_remedy``, ``extra_variable_remedy`` and ``padding`` are as in `AppendOptions`.
+    ``prefers`` says whether a cell that several files have is taken from the "first" or the "last"
+    of them, by url; if empty, such a cell is an error. Files in ``last_choice`` lose their cells to
+    all others.
     """
 
     dims: tuple[str, ...]
     root: str
     sorts: bool
     unreadable: frozenset[str] = frozenset()
-    if_misfit: str = AppendOptions.if_misfit
-    if_extra: str = AppendOptions.if_extra
+    misfit_remedy: str = AppendOptions.misfit_remedy
+    extra_variable_remedy: str = AppendOptions.extra_variable_remedy
     padding: Padding = NO_PADDING
     prefers: Literal["", "first", "last"] = ""
     last_choice: frozenset[str] = frozenset()
@@ -346,7 +347,7 @@ class CellGrid:
 
     def _check_fit(self, present: xr.Dataset, new: xr.Dataset) -> None:
         """Raise an error if new variables do not fit those of the set."""
-        problems = list_problems(present, new, self.dims, self.if_extra)
+        problems = list_problems(present, new, self.dims, self.extra_variable_remedy)
         for name, variable in new.variables.items() if not problems else ():
             types = present.variables[name].dtype, variable.dtype
             is_virtual = get_virtual_array(present.variables[name]) is not None
@@ -359,7 +360,7 @@ class CellGrid:
         if problems:
             description = (
                 f"the new files do not fit the grid of the set, and nothing has been written; "
-                f"{self.if_misfit}"
+                f"{self.misfit_remedy}"
             )
             raise CombineError(format_details(description, problems))
 

@@ -66,11 +66,11 @@ def test_chosen_fill_values_are_those_that_h5py_reads(tmp_path: Path, libver: st
     for name, fill in FILLS.items():
         (message,) = messages_of(path, name, FILL)
         found = parse_fill_value(message)
-        assert found.state == state_of(path, name) == FillState.CHOSEN
+        assert found.state == state_of(path, name) == FillState.USER_DEFINED
         read = np.zeros((1,), fill.dtype)
         with h5py.File(path) as file:
             file[name].id.get_create_plist().get_fill_value(read)
-        assert found.is_chosen
+        assert found.is_user_defined
         assert found.view_as(fill.dtype).dtype == fill.dtype
         assert found.view_as(fill.dtype).tobytes() == read.tobytes() == fill.tobytes()
         for old in messages_of(path, name, OLD_FILL):
@@ -112,7 +112,7 @@ def test_fill_values_of_other_forms_are_those_that_h5py_reads(tmp_path: Path, fo
     replace_message(path, "v", {FILL: b"", OLD_FILL: b""} | {kind: message})
     found = (parse_fill_value if kind == FILL else parse_old_fill_value)(message)
     assert found.state == state_of(path, "v")
-    if found.is_chosen:
+    if found.is_user_defined:
         read = np.zeros((1,), "<i4")
         with h5py.File(path) as file:
             file["v"].id.get_create_plist().get_fill_value(read)
@@ -129,7 +129,7 @@ def test_a_dataset_without_a_message_has_no_fill_value(tmp_path: Path) -> None:
 
 def test_a_fill_value_of_another_size_is_refused() -> None:
     with pytest.raises(MessageError, match="2 bytes of 4"):
-        FillValue(FillState.CHOSEN, b"ab").view_as(np.dtype("i4"))
+        FillValue(FillState.USER_DEFINED, b"ab").view_as(np.dtype("i4"))
 
 
 DAMAGED = {

@@ -145,11 +145,11 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentCont
     root = {"": nodes[""] | consolidate(nodes_below)}
     metadata = {f"{path}/{MARKER}".lstrip("/"): node for path, node in (root | nodes_below).items()}
 
-    def name(source: str) -> str:
-        return make_relative(source, url) if relative else source
+    def make_path(source_url: str) -> str:
+        return make_relative(source_url, url) if relative else source_url
 
     manifests = [part.manifest for node in arrays.values() for part in node.parts]
-    files = collect_fingerprints(manifests, name, include_unknown=True)
+    files = collect_fingerprints(manifests, make_path, include_unknown=True)
     notes = {"files": files} | {kind: part for kind, part in planned.notes.items() if part}
     notes |= {RELATIVE: True} if relative else {}
     references = {
@@ -159,7 +159,7 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentCont
         )
         for path, node in arrays.items()
     }
-    return DocumentContent(metadata, references, notes, name)
+    return DocumentContent(metadata, references, notes, make_path)
 
 
 def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:

@@ -99,7 +99,10 @@ def _unsupported_error(name: str) -> UnsupportedError:
 
 
 def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLevel:
-    """Return the level of a configuration; earlier codecs have permuted its axes to ``order``."""
+    """Parse the configuration of a ``sharding_indexed`` codec.
+
+    ``order`` is the order of the axes of the array after the preceding transpose codecs.
+    """
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
     is_valid = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
     if not is_valid or len(chunk or ()) != len(order) or location not in ("start", "end"):

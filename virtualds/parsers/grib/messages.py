@@ -646,7 +646,7 @@ class GribField:
 
     @property
     def time(self) -> int | None:
-        """The start of the forecast in seconds since 1970, or None for a date without a year."""
+        """The reference time in seconds since 1970-01-01, or None if the date has no year."""
         if int(self.keys["dataDate"]) < FIRST_DAY:
             return None
         day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])

@@ -177,7 +177,7 @@ def can_read_strings(dataset: HDF5Dataset) -> bool:
     """Return whether the elements of a dataset are strings that `read_strings` reads."""
     fill = dataset.facts.fill
     # a fill value read by h5py has no raw bytes
-    is_known = bool(fill.raw) or not fill.is_chosen
+    is_known = bool(fill.raw) or not fill.is_user_defined
     # HDF5 cannot read a dataset that was never written and has no fill value
     layout = dataset.facts.layout
     is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
@@ -336,7 +336,7 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     if values.shape == shape:
         return values
     plist = dataset.id.get_create_plist()
-    has_fill = plist.fill_value_defined() == FillState.CHOSEN and not dtype.hasobject
+    has_fill = plist.fill_value_defined() == FillState.USER_DEFINED and not dtype.hasobject
     chosen = read_storage_fill(plist, dtype).tobytes() if has_fill else None
     padded = np.full(shape, get_fill_past_end(chosen, dtype), dtype)
     padded[tuple(slice(0, n) for n in values.shape)] = values

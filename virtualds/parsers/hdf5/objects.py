@@ -811,7 +811,7 @@ def _find_type(location: HDF5Location) -> bytes:
 def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
     """Return the fill value, with bytes only if the elements do not refer to the heap."""
     state = FillState(plist.fill_value_defined())
-    if state != FillState.CHOSEN:
+    if state != FillState.USER_DEFINED:
         return FillValue(state)
     try:
         stored = parse_stored_type(kind)

@@ -546,7 +546,7 @@ def build_stored_array(
     if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     # the fill value of an array type is an array
-    if not stored.in_chunks or (stored.shape and facts.fill.is_chosen):
+    if not stored.in_chunks or (stored.shape and facts.fill.is_user_defined):
         return None
     try:
         pipeline = _get_pipeline(dataset, stored, facts.filters if chunks is not None else ())
@@ -624,7 +624,7 @@ def _make_pipeline(
 def get_fill(dataset: HDF5Dataset, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value (not ``_FillValue``) as bytes, or None for zero."""
     fill = dataset.facts.fill
-    if not fill.is_chosen:
+    if not fill.is_user_defined:
         return None
     if len(fill.raw) != dtype.itemsize:
         dataset.file.raise_damaged(f"a fill value has {len(fill.raw)} bytes of {dtype.itemsize}")

@@ -306,8 +306,8 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
     compression, predictor = int(page.compression), int(page.predictor)
     last = () if compression == UNCOMPRESSED else (codec_from_tiff(compression, page),)
     if last and isinstance(last[0], Fax | Image | Jpeg):
-        # images have native byte order and no predictor; GDAL writes numbers into LERC in the
-        # byte order of the file
+        # these codecs return little-endian samples without a predictor; only LERC values have the
+        # byte order of the file, as GDAL writes them
         order = page.parent.byteorder if isinstance(last[0], Lerc) else "<"
         return (*last, *_reverse_bits(page)), dtype.newbyteorder(order)
     last = (*last, *_reverse_bits(page))

@@ -851,10 +851,10 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
         offset = begin + length
         if offset > stop:
             file.raise_damaged("a message is longer than the object header that it lies in")
-        is_known = kind not in IGNORED_MESSAGES
+        is_used = kind not in IGNORED_MESSAGES
         if is_noted:
-            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else offset)
-        if is_known:
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_used else offset)
+        if is_used:
             data = slice_bytes(block, begin, offset) if is_noted else block[begin:offset]
             yield Message(kind, flags, data, *order)
     if is_noted:

@@ -177,10 +177,10 @@ class FillState(IntEnum):
 
     UNDEFINED = 0
     DEFAULT = 1
-    CHOSEN = 2
+    USER_DEFINED = 2
 
 
-UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
+UNDEFINED_FLAG, USER_DEFINED_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
 """Flags of version 3; other flags determine when space is allocated and filled."""
 MIN_NEGATIVE = 2**31
 """Smallest length that stands for a negative number, which means that there is no value."""
@@ -201,9 +201,9 @@ class FillValue(NamedTuple):
     raw: bytes = b""
 
     @property
-    def is_chosen(self) -> bool:
+    def is_user_defined(self) -> bool:
         """Whether it is user-defined."""
-        return self.state == FillState.CHOSEN
+        return self.state == FillState.USER_DEFINED
 
     def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Return a user-defined value as an array of one element, in a dtype without references."""
@@ -228,7 +228,7 @@ def parse_fill_value(data: bytes) -> FillValue:
         flags, begin = read_uint(data, 1, 1), 2
         if flags & ~KNOWN_FLAGS:
             raise UnknownFormError(f"a fill value with flags {flags:#x}")
-        defined, sized = not flags & UNDEFINED_FLAG, bool(flags & CHOSEN_FLAG)
+        defined, sized = not flags & UNDEFINED_FLAG, bool(flags & USER_DEFINED_FLAG)
         if sized and not defined:
             raise MessageError("a fill value is both undefined and there")
     else:
@@ -243,7 +243,7 @@ def parse_fill_value(data: bytes) -> FillValue:
 def parse_old_fill_value(data: bytes) -> FillValue:
     """Parse an old Fill Value message, which is overridden by a new one."""
     fill_value = _parse_value(data, 0)
-    return fill_value if fill_value.is_chosen else NO_FILL
+    return fill_value if fill_value.is_user_defined else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
@@ -254,7 +254,7 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
         return NO_FILL
     raw = read_bytes(data, begin + 4, size)
     check_end(data, begin + 4 + size)
-    return FillValue(FillState.CHOSEN, raw) if size else DEFAULT_FILL
+    return FillValue(FillState.USER_DEFINED, raw) if size else DEFAULT_FILL
 
 
 # ---------------------------------------------------------------------- filters

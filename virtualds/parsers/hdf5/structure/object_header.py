@@ -233,7 +233,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
             fill = parse(bytes(data))
         except MESSAGE_ERRORS as error:
             raise_with_file(file, error)
-        if fill.is_chosen:
+        if fill.is_user_defined:
             yield fill.raw
 
 
