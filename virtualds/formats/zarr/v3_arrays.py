@@ -190,10 +190,7 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
     if isinstance(axis, RegularAxis):
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
     slabs = axis.slabs()
-    lengths = np.diff(slabs.edges)
-    columns = {"lengths": lengths, "stored": slabs.encoded, "hidden": slabs.inset}
-    if np.array_equal(lengths, slabs.encoded):
-        del columns["stored"]
+    columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
     return {name: _find_runs(column) for name, column in columns.items()}
 
 
@@ -343,7 +340,6 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
         if any(type(n) is not int for n in numbers):
             raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
-    config = {"stored": config["lengths"], **config}
     runs = [run for name in LISTED_AXIS_KEYS if (run := _read_runs(config[name])) is not None]
     # check before memory is allocated
     counts = {sum(run[:, 1].tolist()) for run in runs}
