@@ -181,7 +181,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "limits": "one person needs no others",
         "token": "each page has its own",
     },
-    "demo": {"say": "a function"},
+    "demo": {"print_line": "a function"},
 }
 """Keywords that no option stands for, and why."""
 
