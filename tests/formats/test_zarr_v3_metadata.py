@@ -875,6 +875,15 @@ def test_grids_that_make_no_sense_are_refused(name: str) -> None:
         axes_from_v3((7,), grid)
 
 
+def test_arrays_of_the_same_listed_chunks_share_an_axis() -> None:
+    grid = rectilinear([31, 28, [31, 2]])
+    [first], [second] = (axes_from_v3((121,), json.loads(json.dumps(grid))) for _ in range(2))
+    assert first is second
+    # the name of the grid counts
+    with pytest.raises(FormatError):
+        axes_from_v3((121,), named("regular", chunk_shape=[[31, 28, [31, 2]]]))
+
+
 # ---------------------------------------------------------------------- as a whole
 
 

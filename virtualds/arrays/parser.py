@@ -344,11 +344,14 @@ class NativeReader:
         return None if found is None else f"{self.package} {found}"
 
 
-@cache
+_get_version = cache(version)
+"""`importlib.metadata.version`, cached because it takes milliseconds."""
+
+
 def find_package_version(package: str) -> str | None:
-    """Return the version of an installed package, or None; cached, since it takes milliseconds."""
+    """Return the version of an installed package, or None."""
     try:
-        return version(package)
+        return _get_version(package)
     except PackageNotFoundError:
         return None
 

@@ -324,14 +324,13 @@ class BatchJob:
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
         """Open and prepare files, and join those of the same structure; called in any process."""
-        if self._is_in_other_process:
-            if (found := find_package_version("virtualds")) != self.version:
-                raise RuntimeError(
-                    f"the worker {platform.node()!r} has virtualds {found}, and the process that "
-                    f"builds has {self.version}: install the same version on both"
-                )
-            if get_options() != self.options:
-                set_options(**asdict(self.options))
+        if (found := find_package_version("virtualds")) != self.version:
+            raise RuntimeError(
+                f"the worker {platform.node()!r} has virtualds {found}, and the process that "
+                f"builds has {self.version}: install the same version on both"
+            )
+        if self._is_in_other_process and get_options() != self.options:
+            set_options(**asdict(self.options))
         try:
             outcomes, opened = self.open_together(items)
             remaining = list_unopened(items, outcomes)

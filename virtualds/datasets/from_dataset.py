@@ -17,7 +17,6 @@ from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
-    CHECKED_AT_ONCE,
     IDENTITY_ATTRIBUTES,
     TIME_ATTRIBUTES,
     UNNAMED,
@@ -187,13 +186,9 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             unencoded = stored.copy(data=_to_plain(stored.data))
             for variant in _iterate_unit_variants(unencoded, encoding):
-                if all(
-                    any(
-                        _survived_encoding(again, part)
-                        for again in _iterate_decodings(name, stored_part, part)
-                    )
-                    for stored_part, part in _iterate_parts(variant, variable)
-                ):
+                # as a whole, since xarray chooses the unit of dates from all values
+                decodings = _iterate_decodings(name, variant, variable)
+                if any(_survived_encoding(decoded, variable) for decoded in decodings):
                     return variant
         except ENCODE_ERRORS:
             continue
@@ -230,18 +225,6 @@ def _iterate_unit_variants(
             variant.attrs.pop("calendar", None)
         yield variant
     yield stored
-
-
-def _iterate_parts(
-    stored: xr.Variable, variable: xr.Variable
-) -> Iterator[tuple[xr.Variable, xr.Variable]]:
-    """Yield a stored and a decoded variable in parts, if each date decodes on its own."""
-    if variable.ndim != 1 or variable.dtype.kind not in TIMES:
-        yield stored, variable
-        return
-    for begin in range(0, max(variable.size, 1), CHECKED_AT_ONCE):
-        part = slice(begin, begin + CHECKED_AT_ONCE)
-        yield stored[part], variable[part]
 
 
 def _iterate_decodings(

@@ -56,8 +56,8 @@ FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines",
 """Names of extensions of virtualds: a chunk grid, a codec, and a data type."""
 EVEN_AXIS_KEYS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS_KEYS = ("lengths", "stored", "hidden")
-_AXES: RecordCache[ChunkAxis] = RecordCache(8)
-"""Axes by the size of the array and the chunks as in JSON; one of a million chunks has 10 MB."""
+MAX_SHARED_BYTES = 2**26
+"""Maximum size of all axes that later arrays of the same chunks may share."""
 PIPELINE_KEYS = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline."""
 MAX_EMPTY = 2**20
@@ -504,15 +504,25 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
             f"the metadata is damaged"
         )
     make_axis = _make_regular_axis if name == "regular" else _build_axis
-    return tuple(
-        _share_axis(lengths, size, partial(make_axis, size, lengths, axis))
-        for axis, (size, lengths) in enumerate(zip(shape, lengths_by_axis, strict=True))
-    )
+    pairs = zip(shape, lengths_by_axis, strict=True)
+    return tuple(make_axis(size, lengths, axis) for axis, (size, lengths) in enumerate(pairs))
 
 
-def _share_axis(config: Any, size: int, make: Callable[[], ChunkAxis]) -> ChunkAxis:
+class _AxisCache(RecordCache[ChunkAxis]):
+    """A cache of axes with a limited size in bytes."""
+
+    def weigh(self, record: ChunkAxis) -> int:
+        """Return the size of an axis in bytes."""
+        return record.nbytes
+
+
+_AXES = _AxisCache(MAX_SHARED_BYTES)
+"""Axes by the size of the array, and the lengths of chunks as in JSON."""
+
+
+def _share_axis(lengths: Any, size: int, make: Callable[[], ChunkAxis]) -> ChunkAxis:
     """Return the axis that ``make`` returns, the same object for arrays of the same chunks."""
-    return _AXES.get((size, pickle.dumps(config, 5)), make)
+    return _AXES.get((size, pickle.dumps(lengths, 5)), make)
 
 
 def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
@@ -527,13 +537,18 @@ def _build_axis(size: int, lengths: Any, axis: int) -> ChunkAxis:
     """Return an axis with chunks of one length, or of listed lengths."""
     if not isinstance(lengths, list | tuple):
         return _make_regular_axis(size, lengths, axis)
+    return _share_axis(lengths, size, partial(_build_listed_axis, size, lengths, axis))
+
+
+def _build_listed_axis(size: int, lengths: Sequence[Any], axis: int) -> ChunkAxis:
+    """Return an axis with chunks of listed lengths."""
     runs = _read_runs(lengths)
     if runs is None or (runs < 1).any():
         raise _axis_error(size, lengths, axis)
     values, counts = runs.T
     # chunks beyond the end are not counted
     counts = np.minimum(counts, -(-size // values))
-    # as floats, since the sum of damaged numbers may overflow integers
+    # as floats, since the sum may overflow integers; so huge chunks are refused, even at the end
     if not size <= (counts * values).sum(dtype=float) < MAX_AXIS_LENGTH:
         raise _axis_error(size, lengths, axis)
     starts = np.cumsum(values * counts) - values * counts

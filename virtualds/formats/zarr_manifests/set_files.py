@@ -138,6 +138,11 @@ class _FilesCache(RecordCache[tuple[SourceFile, ...]]):
         """Return the number of files."""
         return len(record)
 
+    def limit(self) -> int:
+        """Return the maximum number of files, which is at least that of the newest tuple."""
+        newest = next(reversed(self._records.values()), ())
+        return max(super().limit(), len(newest))
+
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
     """Return the columns of a record: integers as arrays, nullable columns as Arrow arrays."""
