@@ -320,10 +320,19 @@ def _list_slab_edges(placed_axes: PlacedAxes) -> list[Ints]:
     return [edges[axis] + start for start, axis in placed_axes]
 
 
+def _merge_edges(parts: Sequence[Ints]) -> Ints:
+    """Return the distinct edges of all parts, in order.
+
+    Parts are in order already, which the stable sort of numpy uses; `numpy.unique` hashes them.
+    """
+    edges = np.sort(np.concatenate(parts), kind="stable")
+    return edges[np.diff(edges, prepend=edges[:1] - 1) != 0]
+
+
 def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
     """Return the chunk edges of all fragments, without those inside a chunk of another one."""
     edges_by_fragment = _list_slab_edges(placed_axes)
-    shared_edges = np.unique(np.concatenate([np.array([0, size]), *edges_by_fragment]))
+    shared_edges = _merge_edges([np.array([0, size]), *edges_by_fragment])
     for edges in edges_by_fragment if len(placed_axes) > 1 else ():
         first, stop = (
             np.searchsorted(shared_edges, edges[0]),
@@ -350,7 +359,7 @@ def _find_edges_of_longest(size: int, placed_axes: PlacedAxes) -> Ints:
     ends: list[Any] = [(begin, begin + other.size) for begin, other in placed_axes]
     outside = np.array([0, size, *np.ravel(ends)])
     outside = outside[(outside <= start) | (outside >= start + axis.size)]
-    return np.unique(np.concatenate([axis.slabs().edges + start, outside]))
+    return _merge_edges([axis.slabs().edges + start, outside])
 
 
 def _divide_gaps(edges: Ints, placed_axes: PlacedAxes) -> Ints:
@@ -364,7 +373,7 @@ def _divide_gaps(edges: Ints, placed_axes: PlacedAxes) -> Ints:
     if covered.all() or not step:
         return edges
     gaps = zip(edges[:-1][~covered].tolist(), edges[1:][~covered].tolist(), strict=True)
-    return np.unique(np.concatenate([edges, *(np.arange(a, b, step) for a, b in gaps)]))
+    return _merge_edges([edges, *(np.arange(a, b, step) for a, b in gaps)])
 
 
 # ---------------------------------------------------------------------- shared grids
