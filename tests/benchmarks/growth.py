@@ -151,7 +151,8 @@ def main() -> None:
     page = given.page.read_text()
     page = put(page, "million", make_table(FILES, results["files"], "files"))
     page = put(page, "growth", make_growth_table(FILES, results["files"]))
-    page = put(page, "objects", make_table(OBJECTS, results["objects"], "files"))
+    if results["objects"]:
+        page = put(page, "objects", make_table(OBJECTS, results["objects"], "files"))
     page = put(page, "billion", make_table(REFERENCES, results["billion"], "references"))
     page = put(page, "peers", make_growth_table(PEERS, results["peers"]))
     given.page.write_text(page)
