@@ -326,7 +326,8 @@ def _merge_edges(parts: Sequence[Ints]) -> Ints:
     Parts are in order already, which the stable sort of numpy uses; `numpy.unique` hashes them.
     """
     edges = np.sort(np.concatenate(parts), kind="stable")
-    return edges[np.diff(edges, prepend=edges[:1] - 1) != 0]
+    distinct: Ints = edges[np.diff(edges, prepend=edges[:1] - 1) != 0]
+    return distinct
 
 
 def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
