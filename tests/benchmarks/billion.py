@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from steps import find_peak, later, print_head, print_row, record, run_apart, run_here
+from steps import add_arguments, find_peak, later, run_here, run_steps
 
 import virtualds
 from virtualds import (
@@ -206,10 +206,7 @@ STEPS: dict[str, Callable[[Path, int], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--appends", type=int, default=1, help="of ten million references each")
-    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
-    parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
-    parser.add_argument("--only", action="append", default=[], choices=STEPS, help="these steps")
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    add_arguments(parser, STEPS)
     given = parser.parse_args()
     if given.step:
         run_here(partial(STEPS[given.step], given.folder, given.appends))
@@ -218,14 +215,9 @@ def main() -> None:
     references = given.appends * FILES * VARIABLES * GRID[0] * GRID[1]
     try:
         print(f"{references:,} references")
-        print_head()
-        steps = {name: STEPS[name] for name in given.only or STEPS}
-        for name, found in run_apart(
-            steps, ["--appends", str(given.appends), "--folder", str(root)]
-        ):
-            print_row(name, found)
-            if found is not None:
-                record(given.record, "billion", name, references, found)
+        arguments = ("--appends", given.appends, "--folder", root)
+        steps = given.only or STEPS
+        for name in run_steps(steps, arguments, "billion", references, given.record):
             if name == "appends":
                 nbytes = sum(
                     path.stat().st_size

@@ -11,54 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from billion import STEPS as REFERENCES
+from many_objects import STEPS as OBJECTS
+from million_peers import LIBRARIES
+from page import put
+from real_million import STEPS as FILES
 
 Numbers = Mapping[str, Mapping[str, Any]]
 """The numbers of a step, by the number of files or references."""
 
-FILES = (
-    "build",
-    "build, two processes",
-    "build, dask, two workers",
-    "sync, all are new",
-    "sync, nothing new",
-    "sync, one new",
-    "sync, 1 % new",
-    "verify",
-    "diagnose",
-    "open",
-    "one slice",
-    "one point series",
-    "one mean",
-)
-OBJECTS = (
-    "http, only fetch",
-    "http, build",
-    "http, sync nothing new",
-    "s3, sync all",
-    "s3, sync nothing new",
-    "s3, sync 1 % new",
-)
-REFERENCES = (
-    "appends",
-    "two workers fill regions",
-    "open",
-    "references of a slice",
-    "references of a point",
-    "append once more",
-    "replace a region",
-    "drop nine files",
-    "verify one in a hundred",
-    "compact",
-    "open the compact set",
-)
-PEERS = ("virtualds", "VirtualiZarr", "VirtualiZarr and Icechunk", "kerchunk")
+SOURCE = "by tests/benchmarks/growth.py"
 DRAWN = ("build", "sync, nothing new", "diagnose", "verify", "open", "one slice")
 
 
-def make_table(steps: Sequence[str], results: Mapping[str, Numbers], what: str) -> str:
+def make_table(steps: Iterable[str], results: Mapping[str, Numbers], what: str) -> str:
     """Return the table of the steps for the largest number of files or references of each."""
     lines = [f"| step | {what} | seconds | processor | read | memory |", "|---|" + "---:|" * 5]
     for step in steps:
@@ -74,7 +44,7 @@ def make_table(steps: Sequence[str], results: Mapping[str, Numbers], what: str) 
     return "\n".join(lines)
 
 
-def make_growth_table(steps: Sequence[str], results: Mapping[str, Numbers]) -> str:
+def make_growth_table(steps: Iterable[str], results: Mapping[str, Numbers]) -> str:
     """Return the table of processor seconds by the number of files, and how they grow."""
     counts = sorted({int(count) for step in steps for count in results.get(step, {})})
     head = "".join(f" {count:,} |" for count in counts)
@@ -116,7 +86,7 @@ def draw(results: Mapping[str, Numbers], peers: Mapping[str, Numbers], path: Pat
     )
     for axes, names, found, title in (
         (left, DRAWN, results, "virtualds"),
-        (right, PEERS, peers, "combine, and write references"),
+        (right, LIBRARIES, peers, "combine, and write references"),
     ):
         for name in names:
             points = sorted((int(n), some["processor"]) for n, some in found.get(name, {}).items())
@@ -130,18 +100,6 @@ def draw(results: Mapping[str, Numbers], peers: Mapping[str, Numbers], path: Pat
     plt.close(figure)
 
 
-def put(page: str, name: str, text: str) -> str:
-    """Return a page with a text between the marks of a name."""
-    begin, end = (
-        f"<!-- {name}: by tests/benchmarks/growth.py -->",
-        f"<!-- {name} ends -->",
-    )
-    before, found, rest = page.partition(begin)
-    if not found:
-        raise ValueError(f"the page has no mark {begin!r}; put it where the table belongs")
-    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
@@ -149,12 +107,16 @@ def main() -> None:
     given = parser.parse_args()
     results = json.loads(given.results.read_text())
     page = given.page.read_text()
-    page = put(page, "million", make_table(FILES, results["files"], "files"))
-    page = put(page, "growth", make_growth_table(FILES, results["files"]))
+    texts = {
+        "million": make_table(FILES, results["files"], "files"),
+        "growth": make_growth_table(FILES, results["files"]),
+        "billion": make_table(REFERENCES, results["billion"], "references"),
+        "peers": make_growth_table(LIBRARIES, results["peers"]),
+    }
     if results["objects"]:
-        page = put(page, "objects", make_table(OBJECTS, results["objects"], "files"))
-    page = put(page, "billion", make_table(REFERENCES, results["billion"], "references"))
-    page = put(page, "peers", make_growth_table(PEERS, results["peers"]))
+        texts["objects"] = make_table(OBJECTS, results["objects"], "files")
+    for name, text in texts.items():
+        page = put(page, name, text, SOURCE)
     given.page.write_text(page)
     draw(results["files"], results["peers"], given.page.with_name(f"{given.page.stem}-growth.svg"))
 

@@ -27,7 +27,7 @@ from urllib.request import urlopen
 
 from real_million import list_files, make_archive, write_files
 from remote import served
-from steps import later, print_head, print_row, record, run_apart, run_here
+from steps import add_arguments, later, run_here, run_steps
 
 import virtualds
 
@@ -178,10 +178,7 @@ STEPS: dict[str, Callable[[Path, int], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
-    parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
-    parser.add_argument("--only", action="append", default=[], choices=STEPS, help="these steps")
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    add_arguments(parser, STEPS)
     given = parser.parse_args()
     if given.step:
         run_here(partial(STEPS[given.step], given.folder, given.files))
@@ -189,13 +186,9 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(dir=given.folder))
     try:
         make_archive(root, given.files)
-        print_head()
-        chosen = {name: STEPS[name] for name in given.only or STEPS}
-        arguments = ["--files", str(given.files), "--folder", str(root)]
-        for name, found in run_apart(chosen, arguments):
-            print_row(name, found)
-            if found is not None:
-                record(given.record, "objects", name, given.files, found)
+        arguments = ("--files", given.files, "--folder", root)
+        for _ in run_steps(given.only or STEPS, arguments, "objects", given.files, given.record):
+            pass
     finally:
         shutil.rmtree(root)
 

@@ -13,8 +13,6 @@ import argparse
 import json
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from real_million import list_files, write_files
-from steps import later, print_head, print_row, record, run_here
+from steps import add_arguments, later, print_head, print_row, record, run_apart, run_here
 
 MINUTES = 5
 """After so many minutes, a process is ended, and the next numbers of files are not tried."""
@@ -110,10 +108,7 @@ def run_library(name: str, folder: Path, count: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, action="append", help="how many; may be repeated")
-    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
-    parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
-    parser.add_argument("--only", action="append", default=[], choices=LIBRARIES)
-    parser.add_argument("--step", choices=LIBRARIES, help=argparse.SUPPRESS)
+    add_arguments(parser, LIBRARIES)
     given = parser.parse_args()
     counts = given.files or [300, 1000]
     if given.step:
@@ -123,22 +118,14 @@ def main() -> None:
     try:
         write_files(root / "data", 0, max(counts), max(counts), even=True)
         print_head()
+        limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (MINUTES * 60,) * 2)
         for name in given.only or LIBRARIES:
             for count in counts:
-                command = [sys.executable, __file__, "--step", name, "--files", str(count)]
-                limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (MINUTES * 60,) * 2)
-                done = subprocess.run(
-                    [*command, "--folder", str(root)],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    check=False,
-                    preexec_fn=limit,
-                )
-                found = None if done.returncode else json.loads(done.stdout.splitlines()[-1])
+                found = run_apart(name, ("--files", count, "--folder", root), limit)
                 print_row(f"{name}, {count:,}", found)
+                record(given.record, "peers", name, count, found)
                 if found is None:
                     break
-                record(given.record, "peers", name, count, found)
     finally:
         shutil.rmtree(root)
 

@@ -136,12 +136,12 @@ def _ratio(found: Mapping[str, Mapping[str, Any]], reader: str) -> float:
     return float(found[reader]["seconds"] / found["virtualds"]["seconds"])
 
 
-def put(page: str, name: str, text: str) -> str:
-    """Return a page with a text between the marks of a name."""
-    begin, end = (
-        f"<!-- {name}: measured by tests/benchmarks/compare.py -->",
-        f"<!-- {name} ends -->",
-    )
+COMPARED = "measured by tests/benchmarks/compare.py"
+
+
+def put(page: str, name: str, text: str, source: str = COMPARED) -> str:
+    """Return a page with a text between the marks of a name, which say what its source is."""
+    begin, end = f"<!-- {name}: {source} -->", f"<!-- {name} ends -->"
     before, found, rest = page.partition(begin)
     if not found:
         raise ValueError(f"the page has no mark {begin!r}; put it where the table belongs")

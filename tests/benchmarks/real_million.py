@@ -25,7 +25,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 import xarray as xr
-from steps import later, print_head, print_row, record, run_apart, run_here
+from steps import add_arguments, later, run_here, run_steps
 
 import virtualds
 
@@ -102,7 +102,7 @@ def write_files(folder: Path, first: int, stop: int, count: int, *, even: bool =
             templates[key] = data, find_marks(data, days)
         data, place = templates[key]
         dates = (starts[month] + np.arange(days)).astype("<f8").tobytes()
-        path = name_file(folder, month)
+        path = Path(name_file(folder, month))
         if month % PER_FOLDER == 0 or month == first:
             path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"".join((data[:place], dates, data[place + len(dates) :])))
@@ -113,14 +113,13 @@ def count_days(month: int) -> int:
     return monthrange(1 + (month // 12) % 400, month % 12 + 1)[1]
 
 
-def name_file(folder: Path, month: int) -> Path:
-    return folder / f"{month // PER_FOLDER:04d}" / f"month{month:07d}.nc"
+def name_file(folder: Path, month: int) -> str:
+    # a string, since paths keep their parts in memory
+    return f"{folder}/{month // PER_FOLDER:04d}/month{month:07d}.nc"
 
 
 def list_files(folder: Path, count: int) -> list[str]:
-    # as `name_file`, without the parts that paths keep in memory
-    names = (f"{month // PER_FOLDER:04d}/month{month:07d}.nc" for month in range(count))
-    return [f"{folder}/{name}" for name in names]
+    return [name_file(folder, month) for month in range(count)]
 
 
 # ---------------------------------------------------------------------- steps
@@ -210,12 +209,9 @@ STEPS: dict[str, Callable[[Path, int], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, action="append", help="how many; may be repeated")
-    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
     parser.add_argument("--keep", action="store_true", help="keep the files, and use kept ones")
     parser.add_argument("--calendar", default="standard", help="that of the dates")
-    parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
-    parser.add_argument("--only", action="append", default=[], choices=STEPS, help="these steps")
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    add_arguments(parser, STEPS)
     given = parser.parse_args()
     counts = given.files or [1000, 10_000]
     os.environ[CALENDAR] = os.environ.get(CALENDAR, given.calendar)
@@ -230,12 +226,9 @@ def main() -> None:
         try:
             if not (root / "small.zarr").exists():
                 make_archive(root, count)
-            print_head()
-            chosen = {name: STEPS[name] for name in given.only or STEPS}
-            for name, found in run_apart(chosen, ["--files", str(count), "--folder", str(root)]):
-                print_row(name, found)
-                if found is not None:
-                    record(given.record, "files", name, count, found)
+            arguments = ("--files", count, "--folder", root)
+            for _ in run_steps(given.only or STEPS, arguments, "files", count, given.record):
+                pass
         finally:
             if not given.keep:
                 shutil.rmtree(root)

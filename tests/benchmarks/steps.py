@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,16 +61,42 @@ def run_here(work: Work) -> None:
     print(json.dumps({**taken, "memory": find_peak(), "result": result}))
 
 
-def run_apart(names: Mapping[str, Any], arguments: list[str]) -> Iterator[tuple[str, Any]]:
-    """Run this program once for each step, and yield what it took, or None if it failed."""
-    for name in names:
-        done = subprocess.run(
-            [sys.executable, sys.argv[0], "--step", name, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        yield name, None if done.returncode else json.loads(done.stdout.splitlines()[-1])
+def add_arguments(parser: argparse.ArgumentParser, steps: Collection[str]) -> None:
+    """Add the arguments of all programs that measure steps."""
+    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
+    parser.add_argument("--record", type=Path, help="a JSON file to add the numbers to")
+    parser.add_argument("--only", action="append", default=[], choices=steps, help="these steps")
+    parser.add_argument("--step", choices=steps, help=argparse.SUPPRESS)
+
+
+def run_apart(
+    name: str, arguments: Sequence[object], prepare: Callable[[], object] | None = None
+) -> Any:
+    """Return what a step of this program took in a process of its own, or None if it failed."""
+    done = subprocess.run(
+        [sys.executable, sys.argv[0], "--step", name, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        preexec_fn=prepare,
+    )
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
+
+
+def run_steps(
+    steps: Iterable[str],
+    arguments: Sequence[object],
+    kind: str,
+    count: int,
+    path: Path | None,
+) -> Iterator[str]:
+    """Run, print and record steps, and yield the name of each after it."""
+    print_head()
+    for name in steps:
+        found = run_apart(name, arguments)
+        print_row(name, found)
+        record(path, kind, name, count, found)
+        yield name
 
 
 COLUMNS = ("seconds", "processor", "read MB", "disk MB", "peak MB")
@@ -91,9 +118,9 @@ def print_row(name: str, found: Any) -> None:
     print(f"{name:26}{row}   {found['result']}", flush=True)
 
 
-def record(path: Path | None, kind: str, name: str, count: int, found: Mapping[str, Any]) -> None:
+def record(path: Path | None, kind: str, name: str, count: int, found: Any) -> None:
     """Keep the numbers of a step of a benchmark in a JSON file, in place of older ones."""
-    if path is None:
+    if path is None or found is None:
         return
     known = json.loads(path.read_text()) if path.exists() else {}
     numbers = {key: round(value, 4) for key, value in found.items() if key != "result"}

@@ -685,7 +685,7 @@ class Build:
                 if isinstance(opened, FileBatch):
                     file = opened.cut(outcome.numbers.index(number))
                     if file.decoded is None:
-                        return {path: group.attributes_left for path, group in file.walk()}
+                        return {p: b.plan.select_attributes(b.group) for p, b in file.walk()}
                     opened = file.decoded
                 return {path.strip("/"): group.attrs for path, group in list_groups(opened).items()}
         raise ValueError(

@@ -105,11 +105,6 @@ class FileBatch:
         return len(self.urls)
 
     @property
-    def attributes_left(self) -> dict[Any, Any]:
-        """The attributes of the decoded dataset: without those that decoding uses."""
-        return {n: v for n, v in self.group.attributes.items() if n not in self.plan.used}
-
-    @property
     def nchunks(self) -> int:
         """The number of chunks of the virtual variables of all files."""
         if self.decoded is not None:

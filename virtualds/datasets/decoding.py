@@ -467,6 +467,10 @@ class DecodingPlan:
         }
         return replace(self, parts={**self.parts, **parts}, known=self.schema) if parts else self
 
+    def select_attributes(self, group: ManifestGroup) -> dict[str, Any]:
+        """Return the attributes of a group that decoding does not consume."""
+        return {n: v for n, v in group.attributes.items() if n not in self.used}
+
     def find_index(self, dim: Hashable) -> str | None:
         """Return the name of the variable that indexes a dimension, or None if there is none."""
         found = (name for name, part in self.parts.items() if part.name == dim and part.is_index)

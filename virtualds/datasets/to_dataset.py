@@ -129,7 +129,7 @@ def to_virtual_dataset(
     if (usable_plan := plan or _get_plan(key, group)) is not None:
         try:
             variables, indexes = usable_plan.decode_variables(group)
-            attributes = {n: v for n, v in group.attributes.items() if n not in usable_plan.used}
+            attributes = usable_plan.select_attributes(group)
             return _assemble_dataset(variables, indexes, attributes, usable_plan.coordinates, group)
         except (MisfitError, *DECODING_ERRORS):
             # decode by xarray below, whose error explains the problem

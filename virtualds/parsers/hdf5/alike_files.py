@@ -576,13 +576,14 @@ class HDF5FileBatch:
             (name, key): values
             for name in self.columns
             for key, values in self._iterate_encodings(name)
-            if values.count(values[0]) < len(values)
+            # paths differ from the first to the last, and are made to be compared
+            if values[0] != values[-1] or values.count(values[0]) < len(values)
         }
 
     def _iterate_encodings(self, name: str) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield the encoding entries of a variable that differ between files."""
         variable, columns = self.first_group.variables[name], self.columns[name]
-        yield "source", self._paths
+        yield "source", _Paths(self.sources)
         shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
         yield "original_shape", shape
         if variable.encoding.get("chunksizes") is not None:
@@ -590,10 +591,6 @@ class HDF5FileBatch:
         if "preferred_chunks" in variable.encoding:
             preferred = {chunk: dict(zip(variable.dims, chunk, strict=True)) for chunk in chunks}
             yield "preferred_chunks", [preferred[chunk] for chunk in chunks]
-
-    @cached_property
-    def _paths(self) -> Sequence[str]:
-        return _Paths(self.sources)
 
     def take(self, indexes: Ints) -> HDF5FileBatch:
         """Return files in the order of ``indexes``."""
