@@ -257,14 +257,15 @@ class TimePacking:
 
     def decode_linearly(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return the dates if the units have a fixed length, or None if xarray must decode them."""
+        units = self._find_linear_units_of(stored)
+        return None if units is None else units.compute_dates(stored)
+
+    def _find_linear_units_of(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
+        """Return units that are exact for some numbers, or None if xarray must decode them."""
         if not self._is_unpacked(stored):
             return None
         units = _find_linear_units(self.units, self.calendar, self.dtype.str)
-        return (
-            units.compute_dates(stored)
-            if units is not None and units.is_exact_for(stored)
-            else None
-        )
+        return units if units is not None and units.is_exact_for(stored) else None
 
     def _is_unpacked(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether the numbers need neither masking nor scaling before linear decoding."""
@@ -308,7 +309,10 @@ class TimePacking:
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
         """Write the dates or durations of ``stored`` into ``out``."""
-        out[...] = self.decode(stored)
+        if (units := self._find_linear_units_of(stored)) is not None:
+            units.compute_dates(stored, out)
+        else:
+            out[...] = self.decode_by_xarray(stored)
 
 
 def are_date_units(units: Any) -> bool:
@@ -366,12 +370,16 @@ class _LinearUnits(NamedTuple):
         is_exact = stored.dtype.itemsize == 8 and max(-low, high) <= self.max_exact
         return bool(is_exact and (stored == np.rint(stored)).all())
 
-    def compute_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Convert numbers to dates."""
-        dates = stored.astype(np.int64)
-        dates *= self.step
-        dates += self.begin
-        return dates.view(self.dtype)
+    def compute_dates(
+        self, stored: npt.NDArray[Any], out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Convert numbers to dates, in ``out`` if there is one."""
+        dates = np.empty(stored.shape, self.dtype) if out is None else out
+        numbers = dates.view(np.int64)
+        numbers[...] = stored
+        numbers *= self.step
+        numbers += self.begin
+        return dates
 
 
 @lru_cache(maxsize=256)

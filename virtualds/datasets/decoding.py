@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
@@ -29,7 +30,9 @@ from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
 
-TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+UNITS_OF_DATES = ("units", "calendar")
+"""Attributes that say what numbers mean as dates (CF conventions 1.12, section 4.4)."""
+TIME_ATTRIBUTES = (*UNITS_OF_DATES, "dtype", *PACKING_ATTRIBUTES)
 """Attributes that determine how dates, durations and packed numbers decode."""
 CHARACTER = np.dtype("S1")
 """The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
@@ -90,7 +93,7 @@ class VariableDecoding:
         data = stored.data
         inherited = {
             key: decoded.encoding[key]
-            for key in ("units", "calendar")
+            for key in UNITS_OF_DATES
             if key in decoded.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
         }
         pipelines = () if loaded or not isinstance(data, ManifestArray) else decoded.data.pipelines
@@ -154,8 +157,9 @@ class VariableDecoding:
     def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
         """Return a decoded variable."""
         if self.is_loaded:
-            read = replace(stored, data=self._read_stored(stored))
-            return self._unshare(self._decode_by_xarray(read).compute(), stored)
+            values = self._read_stored(stored)
+            variable = self._decode_by_xarray(replace(stored, data=values))
+            return self._unshare(load_decoded(variable, values, stored.attributes), stored)
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
@@ -229,13 +233,14 @@ class VariableDecoding:
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Decode stored values, and check that the result fits the plan."""
-        if self.decoded[1] == DEFAULT_DATES and self.stored[0] == self.decoded[0]:
+        if (
+            self.decoded[1] == DEFAULT_DATES
+            and self.stored[0] == self.decoded[0]
             # reference dates often differ between files, and xarray is slow to decode each
-            used = {n: v for n, v in self._decoding_attributes.items() if n in TIME_ATTRIBUTES}
-            packing = TimePacking.from_attributes(used, DEFAULT_DATES)
-            if (dates := packing.decode_linearly(values)) is not None:
-                return dates
-        return np.asarray(self.decode_as_variable(values).compute().data)
+            and (dates := _decode_default_dates(values, self._decoding_attributes)) is not None
+        ):
+            return dates
+        return np.asarray(self.decode_as_variable(values).data)
 
     def check_ends(self, ends: npt.NDArray[Any]) -> None:
         """Check by its first and last value that a virtual variable decodes as in the plan.
@@ -248,8 +253,9 @@ class VariableDecoding:
         ends_decoding.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return stored values as a variable decoded by xarray."""
-        return self._decode_by_xarray(ManifestVariable(self.stored[0], values, self.declared))
+        """Return stored values as a variable in memory, decoded as xarray does it."""
+        stored = ManifestVariable(self.stored[0], values, self.declared)
+        return load_decoded(self._decode_by_xarray(stored), values, self.declared)
 
     def is_elementwise(self, values: npt.NDArray[Any]) -> bool:
         """Return whether each value decodes independently of the others.
@@ -327,6 +333,35 @@ def decode_together(
     return np.concatenate(decoded, axis=first.decoded[0].index(dim))
 
 
+def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, Any]) -> xr.Variable:
+    """Return a variable that xarray decodes lazily in memory.
+
+    ``stored`` are its stored values, and ``attributes`` those that it had before decoding.
+    """
+    if (
+        variable.dtype == DEFAULT_DATES
+        and isinstance(stored, np.ndarray)
+        and stored.shape == variable.shape
+    ):
+        # bounds have the units of their coordinate
+        units = {n: variable.encoding[n] for n in UNITS_OF_DATES if n in variable.encoding}
+        # xarray makes three copies on its way, which are much for many dates
+        if (dates := _decode_default_dates(stored, {**attributes, **units})) is not None:
+            return variable.copy(deep=False, data=dates)
+    return variable.compute()
+
+
+def _decode_default_dates(
+    stored: npt.NDArray[Any], attributes: Mapping[str, Any]
+) -> npt.NDArray[Any] | None:
+    """Return dates of the dtype that xarray prefers, or None if xarray must decode them."""
+    used = {n: v for n, v in attributes.items() if n in TIME_ATTRIBUTES}
+    if "units" not in used:
+        # some formats store dates as numpy does
+        return None
+    return TimePacking.from_attributes(used, DEFAULT_DATES).decode_linearly(stored)
+
+
 def has_same_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Return whether xarray considers the attributes identical."""
     first, second = (xr.Variable((), 0, attributes) for attributes in (left, right))
@@ -341,6 +376,9 @@ def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
     """Return a variable as the index variable of its dimension, and its index."""
+    if variable.dtype.kind == "M":
+        # else pandas copies the dates
+        variable = variable.copy(deep=False, data=pd.Index(variable.values, copy=False))
     coordinates = xr.Coordinates({name: variable})
     return coordinates.variables[name], coordinates.xindexes[name]
 

@@ -21,6 +21,7 @@ from virtualds.datasets.decoding import (
     TIME_ATTRIBUTES,
     UNNAMED,
     add_character_axis,
+    load_decoded,
 )
 from virtualds.datasets.lazy import get_virtual_array, is_lazy, restore_references
 from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
@@ -232,12 +233,15 @@ def _iterate_decodings(
 ) -> Iterator[xr.Variable]:
     """Yield the values to which a stored variable may legitimately decode."""
     # characters get their axis where all variables are known
-    yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
+    decoded = xr.conventions.decode_cf_variable(
+        name, stored.copy(deep=False), concat_characters=False
+    )
+    yield load_decoded(decoded, stored.data, stored.attrs)
     if variable.dtype.kind == "O" and " since " in str(stored.attrs.get("units", "")):
         # dates of the standard calendar may have been decoded to objects
         yield xr.conventions.decode_cf_variable(
             name,
-            stored.copy(),
+            stored.copy(deep=False),
             concat_characters=False,
             decode_times=xr.coders.CFDatetimeCoder(use_cftime=True),
         )

@@ -33,6 +33,7 @@ from virtualds.datasets.decoding import (
     append_unpacking,
     build_index,
     encoding_of,
+    load_decoded,
     make_plan_key,
 )
 from virtualds.datasets.lazy import enlarge_remote_blocks, get_virtual_array, to_lazy
@@ -189,7 +190,8 @@ def _decode_dataset(
                 if is_to_load:
                     if loadable is None:
                         _check_deferred_size(stored, str(name))
-                    variables[name] = variable.compute()
+                    data = prepared.variables[UNNAMED if name is None else str(name)].data
+                    variables[name] = load_decoded(variable, data, stored.attributes)
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
                     array = _to_virtual_array(str(name), stored, stored.data, variable)
