@@ -126,6 +126,15 @@ def fill(folder: Path, appends: int) -> Any:
         return f"{max(peaks) / 1e6:.0f} MB at most in a worker"
 
 
+def expire(folder: Path, appends: int) -> Any:
+    """Forget earlier snapshots, so that only what the newest one needs is left."""
+    target = folder / "grown.zarr"
+    removal = virtualds.expire_snapshots(target)
+    nbytes = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    references = appends * FILES * VARIABLES * GRID[0] * GRID[1]
+    return f"{len(removal.snapshots)} snapshots; {nbytes / references:.2f} bytes a reference left"
+
+
 def open_set(folder: Path, appends: int) -> Any:
     target = folder / "grown.zarr"
     make_block(folder, 0, 2).virtual.to_manifest(folder / "small.zarr", mode="w")
@@ -191,6 +200,7 @@ def compact(folder: Path, appends: int) -> Any:
 STEPS: dict[str, Callable[[Path, int], Any]] = {
     "appends": append,
     "two workers fill regions": fill,
+    "expire earlier snapshots": expire,
     "open": open_set,
     "references of a slice": look_up_slice,
     "references of a point": look_up_point,

@@ -6,6 +6,7 @@ Each case is written in every format, and compared with what comes back of xarra
 from __future__ import annotations
 
 import json
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
+from virtualds.datasets.from_dataset import encode_by_xarray
 from virtualds.errors import VirtualdsError
 
 SUFFIXES = (".json", ".parquet", ".zarr")
@@ -371,3 +373,75 @@ def test_dates_whose_units_suit_a_million_of_them_but_not_all_survive(tmp_path: 
     dataset.virtual.to_manifest(tmp_path / "refs.zarr")
     found = virtualds.open_virtual_dataset(tmp_path / "refs.zarr")["t"].values
     assert (found == dates).all()
+
+
+def test_many_dates_are_written_and_opened_with_few_copies_of_them(tmp_path: Path) -> None:
+    """xarray makes three copies of dates on its way, of archives with as many as thirty million."""
+
+    def make_dataset(size: int) -> xr.Dataset:
+        dates = np.datetime64("2000-01-01", "ns") + np.arange(size) * np.timedelta64(60, "s")
+        return xr.Dataset(coords={"t": ("t", dates, {}, {"units": "minutes since 2000-01-01"})})
+
+    def count_copies(work: Callable[[], object]) -> float:
+        tracemalloc.start()
+        work()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak / dates.nbytes
+
+    make_dataset(9).virtual.to_manifest(tmp_path / "few.zarr")
+    virtualds.open_virtual_dataset(tmp_path / "few.zarr")
+    dataset, target = make_dataset(2**20), tmp_path / "many.zarr"
+    dates = dataset["t"].values
+    assert count_copies(lambda: dataset.virtual.to_manifest(target)) < 4
+    # the stored numbers, the dates, and a chunk in the cache
+    assert count_copies(lambda: virtualds.open_virtual_dataset(target)) < 4
+    assert count_copies(lambda: xr.open_dataset(target, engine="virtual")) < 4
+    assert (xr.open_dataset(target, engine="virtual")["t"].values == dates).all()
+
+
+FIRST = np.datetime64("2000-02-28", "ns")
+DATES = {
+    "days": FIRST + np.arange(9) * np.timedelta64(1, "D"),
+    "hours": FIRST + np.arange(9) * np.timedelta64(1, "h"),
+    "not sorted": FIRST + np.array([1, 70_000_000, 2]) * np.timedelta64(60, "s"),
+    "some are missing": np.array([FIRST, "NaT", FIRST], "M8[ns]"),
+    "not whole": np.array([FIRST, FIRST + 1, FIRST + np.timedelta64(1, "D")]),
+    "old": np.array(["1690-01-01", "2000-01-01", "2001-01-01"], "M8[ns]"),
+    "one": np.array([FIRST]),
+    "none": np.array([], "M8[ns]"),
+}
+UNITS: tuple[dict[str, Any], ...] = (
+    {"units": "days since 1999-12-31"},
+    {"units": "hours since 2000-01-01 06:00:00", "calendar": "standard"},
+    {"units": "minutes since 1850-01-01", "calendar": "proleptic_gregorian"},
+    {"units": "seconds since 1970-01-01", "calendar": "gregorian"},
+    {"units": "days since 2000-01-01", "calendar": "noleap"},
+    {},
+)
+
+
+@looped("name", DATES)
+@looped("units", UNITS)
+@looped("dtype", ("", "i2", "i4", "i8", "u4", "f4", "f8"))
+def test_dates_are_encoded_as_by_xarray(name: str, units: dict[str, Any], dtype: str) -> None:
+    encoding = {"_FillValue": None, **units, **({"dtype": np.dtype(dtype)} if dtype else {})}
+    variable = xr.Variable("t", DATES[name], {"long_name": "time"}, encoding)
+
+    def encode(work: Callable[[], xr.Variable]) -> xr.Variable | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            # numpy's, of dates that are missing
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                return work()
+            except (ValueError, OverflowError, KeyError, UserWarning):
+                return None
+
+    ours = encode(lambda: encode_by_xarray("t", variable))
+    theirs = encode(lambda: xr.conventions.encode_cf_variable(variable, name="t"))
+    if ours is None or theirs is None:
+        assert ours is theirs
+    else:
+        xr.testing.assert_identical(ours, theirs)
+        assert (ours.dtype, ours.encoding) == (theirs.dtype, theirs.encoding)

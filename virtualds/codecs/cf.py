@@ -267,6 +267,19 @@ class TimePacking:
         units = _find_linear_units(self.units, self.calendar, self.dtype.str)
         return units if units is not None and units.is_exact_for(stored) else None
 
+    def encode_linearly(
+        self, dates: npt.NDArray[Any], dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any] | None:
+        """Return the numbers of dates, or None if xarray must encode them.
+
+        These are dates of the packing's dtype that are whole numbers in units of fixed length.
+        """
+        units = _find_linear_units(self.units, self.calendar, self.dtype.str)
+        if units is None or dates.dtype != self.dtype or dtype.kind not in "if":
+            return None
+        numbers = units.compute_numbers(dates, dtype)
+        return numbers if numbers is not None and units.is_exact_for(numbers) else None
+
     def _is_unpacked(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether the numbers need neither masking nor scaling before linear decoding."""
         others = self.attributes.keys() - {"units", "calendar"}
@@ -332,6 +345,8 @@ SIMPLE_UNITS = re.compile(
     r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
 )
 """Unambiguous units with a reference date between `MIN_DATE` and `MAX_DATE`."""
+CONVERTED_AT_ONCE = 2**18
+"""Number of dates that are converted to numbers at a time, to save memory."""
 MAX_EXACT = 2**53
 """Integers up to this limit are exact as 8-byte floats."""
 
@@ -380,6 +395,19 @@ class _LinearUnits(NamedTuple):
         numbers *= self.step
         numbers += self.begin
         return dates
+
+    def compute_numbers(
+        self, dates: npt.NDArray[Any], dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any] | None:
+        """Convert dates along one axis to whole numbers, or return None if some are not whole."""
+        numbers = np.empty(dates.shape, dtype)
+        for begin in range(0, len(dates), CONVERTED_AT_ONCE):
+            block = slice(begin, begin + CONVERTED_AT_ONCE)
+            quotients, rest = np.divmod(dates[block].view(np.int64) - self.begin, self.step)
+            if rest.any():
+                return None
+            numbers[block] = quotients
+        return numbers
 
 
 @lru_cache(maxsize=256)

@@ -14,9 +14,10 @@ import xarray as xr
 from virtualds.arrays.array import COPY_WARNING_BYTES, ManifestArray, unpack
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.codecs.cf import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
+    DEFAULT_DATES,
     IDENTITY_ATTRIBUTES,
     TIME_ATTRIBUTES,
     UNNAMED,
@@ -184,7 +185,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
             with warnings.catch_warnings():
                 # the units may not suit the values; the next encodings do
                 warnings.simplefilter("error", UserWarning)
-                stored = xr.conventions.encode_cf_variable(attempt, name=name)
+                stored = encode_by_xarray(name, attempt)
             unencoded = stored.copy(data=_to_plain(stored.data))
             for variant in _iterate_unit_variants(unencoded, encoding):
                 # as a whole, since xarray chooses the unit of dates from all values
@@ -200,6 +201,18 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
         f"leave it out"
     )
+
+
+def encode_by_xarray(name: str, variable: xr.Variable) -> xr.Variable:
+    """Return a variable as xarray encodes it, but with one copy of its dates instead of five."""
+    if variable.dtype == DEFAULT_DATES and variable.ndim == 1 and variable.size > 1:
+        ends = xr.conventions.encode_cf_variable(variable[[0, -1]], name=name)
+        if ends.attrs.get("units") == variable.encoding.get("units", ""):
+            packing = TimePacking.from_attributes(ends.attrs, DEFAULT_DATES)
+            numbers = packing.encode_linearly(variable.values, ends.dtype)
+            if numbers is not None:
+                return xr.Variable(variable.dims, numbers, ends.attrs, ends.encoding)
+    return xr.conventions.encode_cf_variable(variable, name=name)
 
 
 def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:

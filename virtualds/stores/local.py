@@ -742,8 +742,10 @@ class LocalStore(Store):
             with suppress(FileNotFoundError):
                 os.unlink(path)
         folders = {os.path.dirname(path) for path in paths}
+        # of all folders, once: there may be ten thousand
+        common = os.path.commonpath(folders) if folders else ""
         for folder in folders:
-            remove_empty(folder, os.path.commonpath(folders))
+            remove_empty(folder, common)
 
 
 def _describe_file(path: str, base_url: str, relative: str) -> ListedFile:
