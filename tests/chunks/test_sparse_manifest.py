@@ -202,6 +202,18 @@ def test_references_are_gathered_from_all_blocks() -> None:
     assert (ids.size, found.shape) == (count, (count,))
 
 
+def test_gathered_references_have_the_files_that_they_use_and_no_others() -> None:
+    """A block is a part of a table of maybe a million files."""
+    count = BLOCK_CHUNKS + 5
+    files = tuple(SourceFile(f"file:///{number}.nc") for number in range(9))
+    numbers = np.arange(count) // BLOCK_CHUNKS + 3
+    whole = ChunkManifest.build((count,), files=files, file=numbers, length=1)
+    ids, found = gather_references(whole)
+    assert ids.size == count
+    assert found.files == files[3:5]
+    assert np.bincount(found.file).tolist() == [BLOCK_CHUNKS, 5]
+
+
 def test_the_pipelines_of_gaps_count_as_used() -> None:
     assert sparse([1, 4], missing_pipeline=1).used_pipelines(3).tolist() == [1]
     assert rows(2, 1).used_pipelines(3).tolist() == [1]

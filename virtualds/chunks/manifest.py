@@ -768,5 +768,8 @@ def gather_references(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
     blocks = list(iterate_references(manifest))
     if not blocks:
         return np.zeros(0, np.int64), ChunkManifest.missing((0,))
-    references = ChunkManifest.concatenate([part for _, part in blocks], 0)
+    if len(blocks) == 1:
+        return blocks[0]
+    # each block uses a few of maybe a million files
+    references = ChunkManifest.concatenate([part.prune() for _, part in blocks], 0)
     return np.concatenate([ids for ids, _ in blocks]), references
