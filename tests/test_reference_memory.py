@@ -9,6 +9,7 @@ an array at once, with a text for each url.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -211,3 +212,20 @@ def test_ten_million_references_take_their_columns_in_every_step(name: str, tmp_
     opened = [virtualds.open_virtual_dataset(target) for _ in range(2)]
     again = tmp_path / f"again{SUFFIXES[name]}"
     assert sum(over(join_to(opened, again))) < OPENED + 2 * WORK
+
+
+def test_a_writer_leaves_no_files_to_the_garbage_collector(tmp_path: Path) -> None:
+    """A build opens its set again, when all files of the build would still take memory."""
+
+    def count_files() -> int:
+        return sum(type(some) is SourceFile for some in gc.get_objects())
+
+    part(1).virtual.to_manifest(tmp_path / "first.zarr")
+    gc.collect()
+    before = count_files()
+    gc.disable()
+    try:
+        part(1).virtual.to_manifest(tmp_path / "refs.zarr")
+        assert count_files() <= before
+    finally:
+        gc.enable()

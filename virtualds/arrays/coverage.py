@@ -15,6 +15,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compact, compute_strides
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.chunks.tables import TiledReferences
 from virtualds.source_file import SourceFile
 
 MAX_CELLS = 512
@@ -221,8 +222,6 @@ def find_coverage(
         np.stack([table.number(files)[codes], start, stop])
         for array, axis in arrays
         for fragment in array.fragments
-        # the tables of sets may list files without chunks
-        if urls is None or fragment.manifest.find_listed_files(urls)
         for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
     ]
     merged = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
@@ -232,6 +231,29 @@ def find_coverage(
     urls_in_order = table.list_urls()
     names = tuple(urls_in_order[number] for number in used[order].tolist())
     return Coverage(size, names, np.argsort(order)[file], start, stop)
+
+
+def _find_box(
+    manifest: ChunkManifest, may_cover: Callable[[ChunkManifest], bool]
+) -> tuple[slice, ...] | None:
+    """Return the box of chunks outside of which ``may_cover`` is false, or None if it is empty."""
+    table, start = manifest.get_table(TiledReferences), (0,) * len(manifest.shape)
+    tiles = [(start, manifest)]
+    if table is not None and manifest.is_row_range(table):
+        tiles = [*table.parts]
+    tiles = [(origin, tile) for origin, tile in tiles if tile.size and may_cover(tile)]
+    if not tiles:
+        return None
+    low = np.min([origin for origin, _ in tiles], axis=0)
+    high = np.max([np.add(origin, tile.shape) for origin, tile in tiles], axis=0)
+    return tuple(map(slice, low.tolist(), high.tolist()))
+
+
+def _crop(manifest: ChunkManifest, box: tuple[slice, ...]) -> ChunkManifest:
+    """Return the chunks in a box."""
+    for axis, part in enumerate(box):
+        manifest = manifest.take(axis, part)
+    return manifest
 
 
 def mask_covered(
@@ -244,8 +266,8 @@ def mask_covered(
     """Return a mask of the positions that the chosen files cover, for each predicate.
 
     ``arrays`` are as in `find_coverage`; a predicate takes the url of a file. Other positions than
-    those of the mask ``where`` may be missing in the result. Manifests are not read if
-    ``may_cover`` is false.
+    those of the mask ``where`` may be missing in the result. Only the box of those manifests and
+    tiles is read for which ``may_cover`` is true.
     """
     before = None if where is None else np.concatenate([[0], np.cumsum(where)])
     masks = np.zeros((len(predicates), size), bool)
@@ -259,8 +281,9 @@ def mask_covered(
                 slabs = np.flatnonzero(np.diff(before[edges]))
                 first, stop = (slabs[0], slabs[-1] + 1) if slabs.size else (0, 0)
                 manifest = manifest.take(axis, slice(first, stop))
-            if not manifest.size or not may_cover(manifest):
+            if (box := _find_box(manifest, may_cover)) is None:
                 continue
+            first, manifest = first + box[axis].start, _crop(manifest, box)
             for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
                 if files is not last_files:
                     # the codes of inline and of missing chunks index from the end
@@ -306,13 +329,20 @@ def _find_file_ranges(
     fragment: Fragment, axis: int, urls: Collection[str] | None
 ) -> Iterator[FileRanges]:
     """Yield the ranges of an axis that the chunks of each file, or of ``urls``, cover."""
-    edges = fragment.edges(axis)
-    for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
+    edges, manifest, first_slab = fragment.edges(axis), fragment.manifest, 0
+    if urls is not None:
+        # the tables of sets may list files without chunks
+        box = _find_box(manifest, lambda p: INLINE_URL in urls or bool(p.find_listed_files(urls)))
+        if box is None:
+            return
+        manifest, first_slab = _crop(manifest, box), box[axis].start
+    for files, codes, slabs in _iterate_chunks(manifest, axis):
         if urls is not None:
             is_selected = np.array(
                 [*(file.url in urls for file in files), INLINE_URL in urls, False]
             )
             codes, slabs = codes[is_selected[codes]], slabs[is_selected[codes]]
+        slabs = slabs + first_slab
         # encode file and slab in one integer, so that consecutive slabs of a file are consecutive
         keys = np.unique((codes - INLINE) * edges.size + slabs)
         ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)

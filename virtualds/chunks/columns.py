@@ -666,6 +666,10 @@ class ReferenceTable:
         """Return the files of all rows, and possibly other files of the set."""
         return self.files or ()
 
+    def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
+        """Yield the tables of files of which `list_sources` makes one."""
+        yield self.list_sources()
+
     def summarize_sources(self) -> SourceSummary | None:
         """Return the stored totals of these files, or None if files have to be listed."""
         return None

@@ -343,6 +343,10 @@ class ChunkManifest(ForeignNameHints):
         """The table of files; for a view, all files that its table lists, used or not."""
         return self.files if self.rows is None else self.rows.table.list_sources()
 
+    def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
+        """Yield the tables of files that make `listed_files`, which other manifests may share."""
+        return iter((self.files,)) if self.rows is None else self.rows.table.iterate_file_tables()
+
     def find_listed_files(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of `listed_files` whose url is in ``urls``."""
         if self.rows is not None:

@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 from operator import mul
 from typing import Any, Generic, TypeVar
@@ -518,11 +518,15 @@ class TiledReferences(ReferenceTable):
         return chunk_ids if (chunk_ids[1:] > chunk_ids[:-1]).all() else np.unique(chunk_ids)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return the files of all parts, reading each table once, since parts may share it."""
+        """Return the files of all parts."""
+        return tuple(dict.fromkeys(chain.from_iterable(self.iterate_file_tables())))
+
+    def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
+        """Yield the tables of files of all parts, reading each once, since parts may share it."""
         tables: dict[int, ChunkManifest] = {}
         for _, part in self.parts:
             tables.setdefault(id(part if part.rows is None else part.rows.table), part)
-        return tuple(dict.fromkeys(file for part in tables.values() for file in part.listed_files))
+        return chain.from_iterable(part.iterate_file_tables() for part in tables.values())
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
         """Return the table with ``change`` applied to each file of its parts."""

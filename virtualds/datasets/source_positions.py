@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,10 +50,9 @@ def list_sources(dataset: xr.Dataset, dim: str | None = None) -> Iterator[Source
         arrays = (get_virtual_array(variable) for variable in dataset.variables.values())
     else:
         arrays = (array for array, _ in list_arrays_along(dataset, dim))
-    listed = (
-        f.manifest.listed_files for array in arrays if array is not None for f in array.fragments
-    )
-    return (file for table in drop_repeated_tables(listed) for file in table)
+    manifests = (f.manifest for array in arrays if array is not None for f in array.fragments)
+    tables = chain.from_iterable(manifest.iterate_file_tables() for manifest in manifests)
+    return chain.from_iterable(drop_repeated_tables(tables))
 
 
 def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
@@ -96,13 +95,13 @@ def find_positions(
 
     Other positions than those of the mask ``where`` may be missing in the result.
     """
-    [mask] = mask_covered(
-        dataset.sizes[dim],
-        _list_checked_arrays_along(dataset, dim),
-        urls.__contains__,
-        where=where,
-        may_cover=lambda manifest: bool(manifest.find_listed_files(urls)),
-    )
+
+    def may_cover(manifest: ChunkManifest) -> bool:
+        # to look for them in the tables of files takes longer than to read a few positions
+        return where is not None or bool(manifest.find_listed_files(urls))
+
+    size, arrays = dataset.sizes[dim], _list_checked_arrays_along(dataset, dim)
+    [mask] = mask_covered(size, arrays, urls.__contains__, where=where, may_cover=may_cover)
     return mask
 
 

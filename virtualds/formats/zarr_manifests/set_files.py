@@ -16,8 +16,8 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 
-MAX_CACHED_FILES = 2**20
-"""Maximum number of `SourceFile` objects in cached tuples, about 200 MB."""
+MAX_CACHED_FILES = 2**22
+"""Maximum number of `SourceFile` objects in cached tuples, of a set of a million files twice."""
 CACHED_RECORDS = 24
 """The number of records, of references and of sources, that one set caches."""
 
