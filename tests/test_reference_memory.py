@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from virtualds import (
 )
 from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.tables import StridedReferences
+from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.source_file import CHECKSUM_FLAG
 
 FILES, ROWS, COLUMNS = 20, 100, 100
@@ -214,26 +216,22 @@ def test_ten_million_references_take_their_columns_in_every_step(name: str, tmp_
     assert sum(over(join_to(opened, again))) < OPENED + 2 * WORK
 
 
-def test_a_build_leaves_no_files_to_the_garbage_collector(tmp_path: Path) -> None:
-    """Its set is opened again, when all files of the build would still take memory."""
+def test_a_writer_is_in_no_circle_with_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build opens its set again, when all files would wait for the garbage collector."""
+    writers = list[weakref.ref[SnapshotWriter]]()
+    write = SnapshotWriter.write
 
-    def build(name: str) -> int:
-        opened = virtualds.open_virtual_mfdataset(
-            files, combine="nested", concat_dim="x", to=tmp_path / name
-        )
-        assert opened.sizes["x"] == 9 * 600
-        return sum(type(some) is SourceFile for some in gc.get_objects())
+    def write_and_note(self: SnapshotWriter, group: Any) -> Any:
+        writers.append(weakref.ref(self))
+        return write(self, group)
 
-    files = [tmp_path / f"{number}.nc" for number in range(9)]
-    for file in files:
-        data = xr.Dataset({"v": ("x", np.arange(600.0))})
-        # too many chunks for a manifest that an opening reads
-        data.to_netcdf(file, encoding={"v": {"chunksizes": (1,)}})
-    build("first.zarr")
-    gc.collect()
+    monkeypatch.setattr(SnapshotWriter, "write", write_and_note)
+    whole = part(1)
     gc.disable()
     try:
-        before = sum(type(some) is SourceFile for some in gc.get_objects())
-        assert build("second.zarr") < before + len(files)
+        whole.virtual.to_manifest(tmp_path / "refs.zarr")
+        assert [writer() for writer in writers] == [None]
     finally:
         gc.enable()
