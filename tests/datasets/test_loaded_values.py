@@ -23,7 +23,7 @@ from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.datasets.from_dataset import encode_by_xarray
+from virtualds.datasets.from_dataset import encode_like_xarray
 from virtualds.errors import VirtualdsError
 
 SUFFIXES = (".json", ".parquet", ".zarr")
@@ -417,6 +417,9 @@ UNITS: tuple[dict[str, Any], ...] = (
     {"units": "minutes since 1850-01-01", "calendar": "proleptic_gregorian"},
     {"units": "seconds since 1970-01-01", "calendar": "gregorian"},
     {"units": "days since 2000-01-01", "calendar": "noleap"},
+    {"units": "hours since 2000-01-01", "scale_factor": 2.0},
+    {"units": "days since 2000-01-01", "add_offset": 10.0, "_FillValue": np.nan},
+    {"units": "days since 2000-01-01", "_FillValue": np.nan},
     {},
 )
 
@@ -438,10 +441,36 @@ def test_dates_are_encoded_as_by_xarray(name: str, units: dict[str, Any], dtype:
             except (ValueError, OverflowError, KeyError, UserWarning):
                 return None
 
-    ours = encode(lambda: encode_by_xarray("t", variable))
+    ours = encode(lambda: encode_like_xarray("t", variable))
     theirs = encode(lambda: xr.conventions.encode_cf_variable(variable, name="t"))
     if ours is None or theirs is None:
         assert ours is theirs
     else:
         xr.testing.assert_identical(ours, theirs)
         assert (ours.dtype, ours.encoding) == (theirs.dtype, theirs.encoding)
+
+
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+def test_dates_whose_fill_value_is_a_text_open(tmp_path: Path, name: str) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        time = file.create_dataset("time", data=np.arange(4.0))
+        time.make_scale("time")
+        time.attrs["units"] = "days since 2000-01-01"
+        time.attrs[name] = "none"
+    opened = virtualds.open_virtual_dataset(tmp_path / "a.h5")
+    assert (opened["time"].values == DAYS.values).all()
+
+
+@pytest.mark.parametrize("dtype", ["<M8[h]", ">M8[ns]", "<M8[D]"])
+def test_dates_that_a_source_stores_as_numpy_does_keep_their_type(
+    tmp_path: Path, dtype: str
+) -> None:
+    values = DAYS.values.astype(dtype)
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    array = group.create_array("t", shape=values.shape, chunks=values.shape, dtype=dtype)
+    array.attrs["_ARRAY_DIMENSIONS"] = ["t"]
+    array[:] = values
+    opened = virtualds.open_virtual_dataset(tmp_path / "a.zarr")
+    expected = xr.open_dataset(tmp_path / "a.zarr", engine="zarr", consolidated=False)
+    xr.testing.assert_identical(opened, expected)
+    assert opened["t"].dtype == expected["t"].dtype

@@ -1,4 +1,4 @@
-"""Dropping a file from a set of many tables reads the tables that list it, and no others."""
+"""Changes of sets of many tables read the tables that list a file, and find all its chunks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import xarray as xr
 
 import virtualds
 from virtualds import ManifestArray
+from virtualds.datasets.source_positions import find_positions, find_ranges
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 
 STEPS, COLUMNS, LENGTH = 100, 60, 8
@@ -69,6 +70,31 @@ def test_dropping_a_file_reads_the_tables_that_list_it(
     left = virtualds.open_virtual_dataset(target)
     assert left.sizes["time"] == 3 * STEPS - 1
     assert (left["v"].isel(time=-1).values == 0).all()
+
+
+def write_layers(folder: Path) -> xr.Dataset:
+    """Return the dataset of a set whose variables have layers."""
+    target = folder / "layers.zarr"
+    for first in range(0, 3 * STEPS, STEPS):
+        make_steps(folder, first).virtual.to_manifest(target, append_dim="time")
+    replaced = make_steps(folder, 0).isel(time=slice(0, 90))
+    replaced.virtual.to_manifest(target, region="auto", on_duplicate="replace")
+    return virtualds.open_virtual_dataset(target)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_layers_are_found_along_the_axes_of_the_dataset(tmp_path: Path, axis: int) -> None:
+    """A set stores them along its own axes."""
+    whole = write_layers(tmp_path).expand_dims("run", axis=axis)
+    target = tmp_path / "refs.zarr"
+    whole.virtual.to_manifest(target)
+    whole.virtual.to_manifest(target, append_dim="time", mode="replace-source")
+    assert virtualds.open_virtual_dataset(target).sizes == whole.sizes
+    last = (tmp_path / f"{3 * STEPS - 1:04d}.nc").as_uri()
+    positions = find_positions(whole, "time", {last})
+    assert np.flatnonzero(positions).tolist() == [3 * STEPS - 1]
+    found = find_ranges(whole.transpose(), "time", {last})
+    assert found == {last: [(3 * STEPS - 1, 3 * STEPS)]}
 
 
 def list_tables(target: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -15,7 +15,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compact, compute_strides
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.chunks.tables import TiledReferences
+from virtualds.chunks.tables import TiledReferences, split_layers
 from virtualds.source_file import SourceFile
 
 MAX_CELLS = 512
@@ -233,19 +233,20 @@ def find_coverage(
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
-def _find_box(
+def _find_box_of(
     manifest: ChunkManifest, may_cover: Callable[[ChunkManifest], bool]
 ) -> tuple[slice, ...] | None:
     """Return the box of chunks outside of which ``may_cover`` is false, or None if it is empty."""
-    table, start = manifest.get_table(TiledReferences), (0,) * len(manifest.shape)
-    tiles = [(start, manifest)]
-    if table is not None and manifest.is_row_range(table):
-        tiles = [*table.parts]
-    tiles = [(origin, tile) for origin, tile in tiles if tile.size and may_cover(tile)]
-    if not tiles:
+    layers: Sequence[tuple[tuple[int, ...], ChunkManifest]] = [
+        ((0,) * len(manifest.shape), manifest)
+    ]
+    if manifest.get_table(TiledReferences) is not None:
+        layers = split_layers(manifest)
+    layers = [(origin, layer) for origin, layer in layers if layer.size and may_cover(layer)]
+    if not layers:
         return None
-    low = np.min([origin for origin, _ in tiles], axis=0)
-    high = np.max([np.add(origin, tile.shape) for origin, tile in tiles], axis=0)
+    low = np.min([origin for origin, _ in layers], axis=0)
+    high = np.max([np.add(origin, layer.shape) for origin, layer in layers], axis=0)
     return tuple(map(slice, low.tolist(), high.tolist()))
 
 
@@ -266,8 +267,8 @@ def mask_covered(
     """Return a mask of the positions that the chosen files cover, for each predicate.
 
     ``arrays`` are as in `find_coverage`; a predicate takes the url of a file. Other positions than
-    those of the mask ``where`` may be missing in the result. Only the box of those manifests and
-    tiles is read for which ``may_cover`` is true.
+    those of the mask ``where`` may be missing in the result. Where ``may_cover`` is false for a
+    manifest, or for some of its layers, the others are read.
     """
     before = None if where is None else np.concatenate([[0], np.cumsum(where)])
     masks = np.zeros((len(predicates), size), bool)
@@ -281,7 +282,7 @@ def mask_covered(
                 slabs = np.flatnonzero(np.diff(before[edges]))
                 first, stop = (slabs[0], slabs[-1] + 1) if slabs.size else (0, 0)
                 manifest = manifest.take(axis, slice(first, stop))
-            if (box := _find_box(manifest, may_cover)) is None:
+            if (box := _find_box_of(manifest, may_cover)) is None:
                 continue
             first, manifest = first + box[axis].start, _crop(manifest, box)
             for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
@@ -332,7 +333,9 @@ def _find_file_ranges(
     edges, manifest, first_slab = fragment.edges(axis), fragment.manifest, 0
     if urls is not None:
         # the tables of sets may list files without chunks
-        box = _find_box(manifest, lambda p: INLINE_URL in urls or bool(p.find_listed_files(urls)))
+        box = _find_box_of(
+            manifest, lambda p: INLINE_URL in urls or bool(p.find_listed_files(urls))
+        )
         if box is None:
             return
         manifest, first_slab = _crop(manifest, box), box[axis].start

@@ -257,10 +257,10 @@ class TimePacking:
 
     def decode_linearly(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return the dates if the units have a fixed length, or None if xarray must decode them."""
-        units = self._find_linear_units_of(stored)
+        units = self._choose_linear_units(stored)
         return None if units is None else units.compute_dates(stored)
 
-    def _find_linear_units_of(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
+    def _choose_linear_units(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
         """Return units that are exact for some numbers, or None if xarray must decode them."""
         if not self._is_unpacked(stored):
             return None
@@ -278,15 +278,17 @@ class TimePacking:
         if units is None or dates.dtype != self.dtype or dtype.kind not in "if":
             return None
         numbers = units.compute_numbers(dates, dtype)
-        return numbers if numbers is not None and units.is_exact_for(numbers) else None
+        is_exact = numbers is not None and self._choose_linear_units(numbers) is not None
+        return numbers if is_exact else None
 
     def _is_unpacked(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether the numbers need neither masking nor scaling before linear decoding."""
         others = self.attributes.keys() - {"units", "calendar"}
         only_masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
+        masks = [np.asarray(self.attributes[name]) for name in others] if only_masks else []
         # NaN is left to xarray
         return not others or (
-            only_masks and all(np.isnan(self.attributes[n]).all() for n in others)
+            only_masks and all(mask.dtype.kind == "f" and np.isnan(mask).all() for mask in masks)
         )
 
     def decode_by_xarray(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -321,8 +323,8 @@ class TimePacking:
         return values.reshape(stored.shape)
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
-        """Write the dates or durations of ``stored`` into ``out``."""
-        if (units := self._find_linear_units_of(stored)) is not None:
+        """Write the dates or durations of ``stored`` into ``out``, of the dtype of the packing."""
+        if (units := self._choose_linear_units(stored)) is not None:
             units.compute_dates(stored, out)
         else:
             out[...] = self.decode_by_xarray(stored)

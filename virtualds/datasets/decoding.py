@@ -376,8 +376,8 @@ def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
     """Return a variable as the index variable of its dimension, and its index."""
-    if variable.dtype.kind == "M":
-        # else pandas copies the dates
+    if variable.dtype == DEFAULT_DATES:
+        # pandas would copy the dates
         variable = variable.copy(deep=False, data=pd.Index(variable.values, copy=False))
     coordinates = xr.Coordinates({name: variable})
     return coordinates.variables[name], coordinates.xindexes[name]

@@ -185,7 +185,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
             with warnings.catch_warnings():
                 # the units may not suit the values; the next encodings do
                 warnings.simplefilter("error", UserWarning)
-                stored = encode_by_xarray(name, attempt)
+                stored = encode_like_xarray(name, attempt)
             unencoded = stored.copy(data=_to_plain(stored.data))
             for variant in _iterate_unit_variants(unencoded, encoding):
                 # as a whole, since xarray chooses the unit of dates from all values
@@ -203,12 +203,13 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     )
 
 
-def encode_by_xarray(name: str, variable: xr.Variable) -> xr.Variable:
+def encode_like_xarray(name: str, variable: xr.Variable) -> xr.Variable:
     """Return a variable as xarray encodes it, but with one copy of its dates instead of five."""
     if variable.dtype == DEFAULT_DATES and variable.ndim == 1 and variable.size > 1:
         ends = xr.conventions.encode_cf_variable(variable[[0, -1]], name=name)
         if ends.attrs.get("units") == variable.encoding.get("units", ""):
-            packing = TimePacking.from_attributes(ends.attrs, DEFAULT_DATES)
+            used = {n: v for n, v in ends.attrs.items() if n in TIME_ATTRIBUTES}
+            packing = TimePacking.from_attributes(used, DEFAULT_DATES)
             numbers = packing.encode_linearly(variable.values, ends.dtype)
             if numbers is not None:
                 return xr.Variable(variable.dims, numbers, ends.attrs, ends.encoding)

@@ -97,7 +97,7 @@ def find_positions(
     """
 
     def may_cover(manifest: ChunkManifest) -> bool:
-        # to look for them in the tables of files takes longer than to read a few positions
+        # a search in the tables of files takes longer than reading a few positions
         return where is not None or bool(manifest.find_listed_files(urls))
 
     size, arrays = dataset.sizes[dim], _list_checked_arrays_along(dataset, dim)

@@ -742,7 +742,7 @@ class LocalStore(Store):
             with suppress(FileNotFoundError):
                 os.unlink(path)
         folders = {os.path.dirname(path) for path in paths}
-        # of all folders, once: there may be ten thousand
+        # computed once, since there may be ten thousand folders
         common = os.path.commonpath(folders) if folders else ""
         for folder in folders:
             remove_empty(folder, common)

@@ -17,7 +17,10 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 
 MAX_CACHED_FILES = 2**22
-"""Maximum number of `SourceFile` objects in cached tuples, of a set of a million files twice."""
+"""Maximum number of `SourceFile` objects in cached tuples, about 800 MB.
+
+A set of a million files needs two million: those of its tables, and those of the records in use.
+"""
 CACHED_RECORDS = 24
 """The number of records, of references and of sources, that one set caches."""
 

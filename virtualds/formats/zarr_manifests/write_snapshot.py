@@ -108,7 +108,8 @@ class SnapshotWriter:
             for path, node in planned.nodes.items()
         }
         sources = self._writer.write_sources(f"{FOLDER}/{self.name}/sources")
-        # it refers back to this, so its files would stay until Python looks for such circles
+        # The writer of tables refers to this writer. In such a circle, all files would stay in
+        # memory until Python collects garbage.
         del self._writer
         if sources.ranges:
             self._ranges[sources.folder] = sources.ranges

@@ -576,7 +576,7 @@ class HDF5FileBatch:
             (name, key): values
             for name in self.columns
             for key, values in self._iterate_encodings(name)
-            # paths differ from the first to the last, and are made to be compared
+            # the first and last are compared before all are counted, since paths differ there
             if values[0] != values[-1] or values.count(values[0]) < len(values)
         }
 
