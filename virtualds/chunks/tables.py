@@ -13,7 +13,15 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from math import prod
@@ -522,11 +530,20 @@ class TiledReferences(ReferenceTable):
         return tuple(dict.fromkeys(chain.from_iterable(self.iterate_file_tables())))
 
     def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
-        """Yield the tables of files of all parts, reading each once, since parts may share it."""
+        """Yield the tables of files of all parts, reading each once."""
+        return chain.from_iterable(part.iterate_file_tables() for part in self._list_tables())
+
+    def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return the files of all parts whose url is in ``urls``."""
+        found = (part.find_listed_files(urls) for part in self._list_tables())
+        return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+    def _list_tables(self) -> Iterable[ChunkManifest]:
+        """Return one part of each table, since parts may share it."""
         tables: dict[int, ChunkManifest] = {}
         for _, part in self.parts:
             tables.setdefault(id(part if part.rows is None else part.rows.table), part)
-        return chain.from_iterable(part.iterate_file_tables() for part in tables.values())
+        return tables.values()
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
         """Return the table with ``change`` applied to each file of its parts."""

@@ -44,7 +44,7 @@ def make_steps(folder: Path, first: int) -> xr.Dataset:
 def test_dropping_a_file_reads_the_tables_that_list_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, read = tmp_path / "refs.zarr", list[str]()
+    target = tmp_path / "refs.zarr"
     appended: list[set[str]] = []
     for first in range(0, 3 * STEPS, STEPS):
         before = {*list_tables(target)}
@@ -54,13 +54,7 @@ def test_dropping_a_file_reads_the_tables_that_list_it(
     # a region makes one table of tiles of each variable, instead of one fragment after the other
     replaced = make_steps(tmp_path, 0).isel(time=slice(0, 90))
     replaced.virtual.to_manifest(target, region="auto", on_duplicate="replace")
-    read_file = SetFiles.read
-
-    def read_and_note(self: SetFiles, path: str) -> bytes:
-        read.append(path)
-        return read_file(self, path)
-
-    monkeypatch.setattr(SetFiles, "read", read_and_note)
+    read = note_reads(monkeypatch)
     gone = tmp_path / f"{3 * STEPS - 1:04d}.nc"
     virtualds.drop_sources(target, [gone])
     tables = {path.rpartition("/")[0] for path in read if "manifest" in path}
@@ -97,6 +91,29 @@ def test_layers_are_found_along_the_axes_of_the_dataset(tmp_path: Path, axis: in
     assert found == {last: [(3 * STEPS - 1, 3 * STEPS)]}
 
 
+def test_an_append_to_layers_reads_no_table_of_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set notes the first and the last path of each record of a large table of files."""
+    monkeypatch.setattr("virtualds.formats.zarr_manifests.parquet_table.MIN_LARGE_TABLE", 10)
+    write_layers(tmp_path)
+    read = note_reads(monkeypatch)
+    make_steps(tmp_path, 3 * STEPS).virtual.to_manifest(tmp_path / "layers.zarr", append_dim="time")
+    assert not [path for path in read if "/sources/" in path]
+
+
 def list_tables(target: Path) -> list[str]:
     """Return the folders of tables of references, relative to the set."""
     return [path.relative_to(target).as_posix() for path in target.glob("*/manifest.*")]
+
+
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which every read of a file of a set adds its path."""
+    read, read_file = list[str](), SetFiles.read
+
+    def read_and_note(self: SetFiles, path: str) -> bytes:
+        read.append(path)
+        return read_file(self, path)
+
+    monkeypatch.setattr(SetFiles, "read", read_and_note)
+    return read
