@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from steps import add_arguments, find_peak, later, run_here, run_steps
+from steps import add_arguments, find_peak, later, record, run_here, run_steps
 
 import virtualds
 from virtualds import (
@@ -39,6 +39,8 @@ FILES = 10_000
 VARIABLES = 100
 GRID = (2, 5)
 """Chunks of one step of one variable."""
+PER_APPEND = FILES * VARIABLES * GRID[0] * GRID[1]
+"""References of one append."""
 CHUNK = (360, 288)
 LENGTH = 200_000
 """Greatest number of bytes of a chunk."""
@@ -97,15 +99,24 @@ def make_block(folder: Path, first: int, count: int) -> xr.Dataset:
 
 
 def append(folder: Path, appends: int) -> Any:
+    """Return what was taken up to some appends, by the number of references."""
     target, begun = folder / "grown.zarr", time.process_time()
-    told = []
+    grown = {}
     for number in range(appends):
         make_files(folder, number * FILES, (number + 1) * FILES)
         make_block(folder, number * FILES, FILES).virtual.to_manifest(target, append_dim="time")
         if number + 1 in (1, 2, 5, 10, 20, 50, 100):
-            seconds = round(time.process_time() - begun)
-            told.append(f"{number + 1}: {seconds} s, {find_peak() / 1e6:.0f} MB")
-    return "; ".join(told)
+            grown[(number + 1) * PER_APPEND] = {
+                "processor": time.process_time() - begun,
+                "memory": find_peak(),
+                "disk": count_bytes(target),
+            }
+    return grown
+
+
+def count_bytes(target: Path) -> int:
+    """Return the size of a set on disk."""
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
 def write_region(folder: Path, number: int) -> int:
@@ -130,9 +141,8 @@ def expire(folder: Path, appends: int) -> Any:
     """Forget earlier snapshots, so that only what the newest one needs is left."""
     target = folder / "grown.zarr"
     removal = virtualds.expire_snapshots(target)
-    nbytes = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    references = appends * FILES * VARIABLES * GRID[0] * GRID[1]
-    return f"{len(removal.snapshots)} snapshots; {nbytes / references:.2f} bytes a reference left"
+    left = count_bytes(target) / (appends * PER_APPEND)
+    return f"{len(removal.snapshots)} snapshots; {left:.2f} bytes a reference left"
 
 
 def open_set(folder: Path, appends: int) -> Any:
@@ -222,19 +232,14 @@ def main() -> None:
         run_here(partial(STEPS[given.step], given.folder, given.appends))
         return
     root = Path(tempfile.mkdtemp(dir=given.folder))
-    references = given.appends * FILES * VARIABLES * GRID[0] * GRID[1]
+    references = given.appends * PER_APPEND
     try:
         print(f"{references:,} references")
         arguments = ("--appends", given.appends, "--folder", root)
         steps = given.only or STEPS
-        for name in run_steps(steps, arguments, "billion", references, given.record):
-            if name == "appends":
-                nbytes = sum(
-                    path.stat().st_size
-                    for path in (root / "grown.zarr").rglob("*")
-                    if path.is_file()
-                )
-                print(f"{'':26}{nbytes / references:.2f} bytes a reference on disk", flush=True)
+        for name, found in run_steps(steps, arguments, "billion", references, given.record):
+            for count, taken in found["result"].items() if found and name == "appends" else ():
+                record(given.record, "grown", name, int(count), taken)
     finally:
         shutil.rmtree(root)
 

@@ -100,6 +100,23 @@ def draw(results: Mapping[str, Numbers], peers: Mapping[str, Numbers], path: Pat
     plt.close(figure)
 
 
+def draw_references(grown: Numbers, path: Path) -> None:
+    """Draw bytes on disk and in memory by the number of references."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
+    counts = sorted(map(int, grown))
+    for key, label in (("disk", "on disk, with all snapshots"), ("memory", "memory at the peak")):
+        nbytes = [grown[str(count)][key] for count in counts]
+        axes.plot(counts, nbytes, marker="o", label=label)
+    axes.plot(counts, [6 * count for count in counts], "--", label="6 bytes a reference")
+    axes.set(xscale="log", yscale="log", xlabel="references", ylabel="bytes")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
@@ -118,7 +135,9 @@ def main() -> None:
     for name, text in texts.items():
         page = put(page, name, text, SOURCE)
     given.page.write_text(page)
-    draw(results["files"], results["peers"], given.page.with_name(f"{given.page.stem}-growth.svg"))
+    folder, stem = given.page.parent, given.page.stem
+    draw(results["files"], results["peers"], folder / f"{stem}-growth.svg")
+    draw_references(results["grown"]["appends"], folder / f"{stem}-references.svg")
 
 
 if __name__ == "__main__":

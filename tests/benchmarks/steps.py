@@ -89,14 +89,14 @@ def run_steps(
     kind: str,
     count: int,
     path: Path | None,
-) -> Iterator[str]:
-    """Run, print and record steps, and yield the name of each after it."""
+) -> Iterator[tuple[str, Any]]:
+    """Run, print and record steps, and yield the name of each with what it took."""
     print_head()
     for name in steps:
         found = run_apart(name, arguments)
         print_row(name, found)
         record(path, kind, name, count, found)
-        yield name
+        yield name, found
 
 
 COLUMNS = ("seconds", "processor", "read MB", "disk MB", "peak MB")

@@ -347,7 +347,9 @@ def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, An
         units = {n: variable.encoding[n] for n in UNITS_OF_DATES if n in variable.encoding}
         # xarray makes three copies on its way, which are much for many dates
         if (dates := _decode_default_dates(stored, {**attributes, **units})) is not None:
-            return variable.copy(deep=False, data=dates)
+            # without fastpath, xarray imports dask to check whether this is a dask array
+            fields = (variable.dims, dates, variable.attrs, variable.encoding)
+            return xr.Variable(*fields, fastpath=True)
     return variable.compute()
 
 
