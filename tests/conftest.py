@@ -128,6 +128,8 @@ def cluster(dask_workers: Any) -> Iterator[Any]:
     import distributed
 
     with distributed.Client(dask_workers) as client:
+        # a test before may have killed one, which then starts again
+        client.wait_for_workers(2, timeout=60)
         yield client
 
 

@@ -265,7 +265,7 @@ def unchanged(dataset):
     return dataset
 
 if __name__ == "__main__":
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     with LocalCluster(**options, host="127.0.0.1") as cluster, Client(cluster) as client:
         found = virtualds.open_virtual_mfdataset(
             sys.argv[1], combine="nested", concat_dim="time", cache=sys.argv[2], to=sys.argv[3],
@@ -303,7 +303,7 @@ def test_a_worker_of_another_version_is_an_error(archive: str, tmp_path: Path) -
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: virtualds\nVersion: 9.9\n")
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+            n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
         ) as workers,
         distributed.Client(workers) as client,
     ):

@@ -280,7 +280,7 @@ def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> Non
         day(number, steps=2 + number % 2).to_netcdf(path)
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
