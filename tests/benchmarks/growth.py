@@ -67,7 +67,7 @@ def find_exponent(found: Mapping[int, float]) -> float:
 
 def format_number(number: float) -> str:
     """Return a number with two digits, or all digits before the point."""
-    if number <= 0:
+    if number < 0.0001:
         return "0"
     return f"{number:,.{max(1 - math.floor(math.log10(number)), 0)}f}"
 
@@ -137,7 +137,7 @@ def main() -> None:
     given.page.write_text(page)
     folder, stem = given.page.parent, given.page.stem
     draw(results["files"], results["peers"], folder / f"{stem}-growth.svg")
-    draw_references(results["grown"]["appends"], folder / f"{stem}-references.svg")
+    draw_references(results["grown"]["appends"], folder / f"{stem}-bytes.svg")
 
 
 if __name__ == "__main__":
