@@ -25,6 +25,8 @@ import xarray as xr
 from virtualds.codecs.codec import CodecError
 from virtualds.errors import LIBRARY_ERRORS
 
+UNITS_OF_DATES = ("units", "calendar")
+"""Attributes that say what numbers mean as dates (CF conventions 1.12, section 4.4)."""
 PACKING_ATTRIBUTES = (
     "_FillValue",
     "missing_value",
@@ -283,7 +285,7 @@ class TimePacking:
 
     def _is_unpacked(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether the numbers need neither masking nor scaling before linear decoding."""
-        others = self.attributes.keys() - {"units", "calendar"}
+        others = self.attributes.keys() - {*UNITS_OF_DATES}
         only_masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
         masks = [np.asarray(self.attributes[name]) for name in others] if only_masks else []
         # NaN is left to xarray

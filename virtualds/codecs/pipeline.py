@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.bounds import MAX_ELEMENT_SIZE, check_element
-from virtualds.codecs.cf import Decoding
+from virtualds.codecs.cf import UNITS_OF_DATES, Decoding
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.errors import public
 
@@ -187,7 +187,6 @@ class CodecPipeline:
 SCALE_ATTRIBUTES = ("scale_factor", "add_offset", "_Unsigned")
 FILL_ATTRIBUTES = ("_FillValue", "missing_value")
 """CF attributes for scale and offset, and for missing values."""
-TIME_ATTRIBUTES = ("units", "calendar")
 
 TYPE_PARAMETERS = ("itemsize", "elementsize")
 """Parameters of codecs that follow from the data type."""
@@ -237,7 +236,7 @@ def _iterate_descriptions(pipeline: CodecPipeline) -> Iterator[str]:
     attributes = pipeline.packing.attributes if pipeline.packing else {}
     yield format_attributes(attributes, SCALE_ATTRIBUTES, "no scale and offset")
     yield format_attributes(attributes, FILL_ATTRIBUTES, "no fill value")
-    yield format_attributes(attributes, TIME_ATTRIBUTES, "no units")
+    yield format_attributes(attributes, UNITS_OF_DATES, "no units")
     yield f"decoded to {pipeline.decoded_dtype}"
     yield format_codecs(pipeline.codecs)
     yield f"missing chunks {_format_element(pipeline.fill_value)}"

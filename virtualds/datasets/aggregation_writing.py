@@ -21,7 +21,7 @@ from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
 from virtualds.chunks.columns import INLINE
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES, Packing, are_date_units
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.datasets.aggregation import (
     SCALING,
@@ -79,8 +79,6 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import make_relative, scheme_of
 
 NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
-TIMES = ("units", "calendar")
-"""Attributes that bounds take from their coordinate (CF 7.1)."""
 
 # ---------------------------------------------------------------------- the aggregation file
 
@@ -317,7 +315,7 @@ def _encode_dates(
     dates = xr.Variable(variable.dims, variable.read(), variable.attributes)
     has_coordinate = dates.dtype.kind == "M" and are_date_units(coordinate.get("units"))
     if has_coordinate:
-        dates.encoding = {name: coordinate[name] for name in TIMES if name in coordinate}
+        dates.encoding = {name: coordinate[name] for name in UNITS_OF_DATES if name in coordinate}
     stored = xr.conventions.encode_cf_variable(dates, name=name)
     roundtrip = xr.conventions.decode_cf_variable(
         name, stored.copy(), decode_timedelta=dates.dtype.kind == "m"
@@ -327,7 +325,9 @@ def _encode_dates(
             f"its values are {dates.dtype}, and no units of CF hold them exactly; convert them to "
             f"numbers, or leave it out (ds.drop_vars)"
         )
-    attributes = {n: v for n, v in stored.attrs.items() if not (has_coordinate and n in TIMES)}
+    attributes = {
+        n: v for n, v in stored.attrs.items() if not (has_coordinate and n in UNITS_OF_DATES)
+    }
     return replace(variable, data=np.asarray(stored.values), attributes=attributes)
 
 

@@ -25,13 +25,11 @@ from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import ValuesPerFile
 from virtualds.chunks.fragment import to_preferred_chunks
-from virtualds.codecs.cf import CALENDARS, PACKING_ATTRIBUTES, Decoding, TimePacking
+from virtualds.codecs.cf import CALENDARS, PACKING_ATTRIBUTES, UNITS_OF_DATES, Decoding, TimePacking
 from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
 
-UNITS_OF_DATES = ("units", "calendar")
-"""Attributes that say what numbers mean as dates (CF conventions 1.12, section 4.4)."""
 TIME_ATTRIBUTES = (*UNITS_OF_DATES, "dtype", *PACKING_ATTRIBUTES)
 """Attributes that determine how dates, durations and packed numbers decode."""
 CHARACTER = np.dtype("S1")
@@ -357,11 +355,15 @@ def _decode_default_dates(
     stored: npt.NDArray[Any], attributes: Mapping[str, Any]
 ) -> npt.NDArray[Any] | None:
     """Return dates of the dtype that xarray prefers, or None if xarray must decode them."""
+    packing = find_default_packing(attributes)
+    return None if packing is None else packing.decode_linearly(stored)
+
+
+def find_default_packing(attributes: Mapping[str, Any]) -> TimePacking | None:
+    """Return the packing of dates of the dtype that xarray prefers, or None without units."""
     used = {n: v for n, v in attributes.items() if n in TIME_ATTRIBUTES}
-    if "units" not in used:
-        # some formats store dates as numpy does
-        return None
-    return TimePacking.from_attributes(used, DEFAULT_DATES).decode_linearly(stored)
+    # some formats store dates as numpy does, without units
+    return TimePacking.from_attributes(used, DEFAULT_DATES) if "units" in used else None
 
 
 def has_same_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
@@ -430,7 +432,7 @@ def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
         units, name = (coordinate.attributes.get(key) for key in ("units", "bounds"))
         if name in variables and isinstance(units, str) and "since" in units:
             date_attributes = {
-                k: v for k, v in coordinate.attributes.items() if k in ("units", "calendar")
+                k: v for k, v in coordinate.attributes.items() if k in UNITS_OF_DATES
             }
             bounds = variables[name]
             variables[name] = replace(bounds, attributes={**date_attributes, **bounds.attributes})

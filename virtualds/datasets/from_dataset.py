@@ -14,7 +14,7 @@ import xarray as xr
 from virtualds.arrays.array import COPY_WARNING_BYTES, ManifestArray, unpack
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, TimePacking
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
     DEFAULT_DATES,
@@ -22,6 +22,7 @@ from virtualds.datasets.decoding import (
     TIME_ATTRIBUTES,
     UNNAMED,
     add_character_axis,
+    find_default_packing,
     load_decoded,
 )
 from virtualds.datasets.lazy import get_virtual_array, is_lazy, restore_references
@@ -207,9 +208,8 @@ def encode_like_xarray(name: str, variable: xr.Variable) -> xr.Variable:
     """Return a variable as xarray encodes it, but with one copy of its dates instead of five."""
     if variable.dtype == DEFAULT_DATES and variable.ndim == 1 and variable.size > 1:
         ends = xr.conventions.encode_cf_variable(variable[[0, -1]], name=name)
-        if ends.attrs.get("units") == variable.encoding.get("units", ""):
-            used = {n: v for n, v in ends.attrs.items() if n in TIME_ATTRIBUTES}
-            packing = TimePacking.from_attributes(used, DEFAULT_DATES)
+        packing = find_default_packing(ends.attrs)
+        if packing is not None and packing.units == variable.encoding.get("units"):
             numbers = packing.encode_linearly(variable.values, ends.dtype)
             if numbers is not None:
                 return xr.Variable(variable.dims, numbers, ends.attrs, ends.encoding)

@@ -21,7 +21,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_size_in_files, check_values
 from virtualds.chunks.tables import RecordCache
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, TimePacking
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES, Decoding, Packing, TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
@@ -177,7 +177,8 @@ def _decode_dataset(
     variables, attributes, coordinates = _decode_group(prepared, decoders)
     is_loadable, loaded = make_load_predicate(loadable, coordinates), set()
     for name, variable in variables.items():
-        stored = group.variables[UNNAMED if name is None else str(name)]
+        stored_name = UNNAMED if name is None else str(name)
+        stored = group.variables[stored_name]
         if name in group.problems:
             variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
             continue
@@ -190,7 +191,7 @@ def _decode_dataset(
                 if is_to_load:
                     if loadable is None:
                         _check_deferred_size(stored, str(name))
-                    data = prepared.variables[UNNAMED if name is None else str(name)].data
+                    data = prepared.variables[stored_name].data
                     variables[name] = load_decoded(variable, data, stored.attributes)
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
@@ -300,7 +301,7 @@ def _decode_by_xarray(
         stored = group.variables[UNNAMED if name is None else name]
         if stored.data.dtype.kind in "mM":
             # bounds that are already dates do not need the units of their coordinate
-            for key in {"units", "calendar"} - stored.attributes.keys():
+            for key in {*UNITS_OF_DATES} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
         if stored.data.dtype == CHARACTER and decoders.get("concat_characters") is False:
             variable.encoding[CHARACTER_AXIS] = None
@@ -348,7 +349,7 @@ def _find_packing(
     }
     if decoded.dtype.kind in "Mm" and dtype.kind not in "Mm":
         # bounds use the units of their coordinate
-        used |= {n: decoded.encoding[n] for n in ("units", "calendar") if n in decoded.encoding}
+        used |= {n: decoded.encoding[n] for n in UNITS_OF_DATES if n in decoded.encoding}
         return TimePacking.from_attributes(used, decoded.dtype)
     packed = {name: used[name] for name in PACKING_ATTRIBUTES if name in used}
     packing = Packing.from_attributes(dtype, packed, decoded.dtype)

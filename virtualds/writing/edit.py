@@ -20,7 +20,7 @@ import pandas as pd
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
-from virtualds.codecs.cf import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES
 from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.keywords import check_arguments, format_suggestion, to_names
 from virtualds.datasets.location import Location, find_existing_format
@@ -135,7 +135,7 @@ def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGrou
         if isinstance(owner, ManifestVariable):
             units = [str(text) for text in (value, owner.attributes.get("units"))]
             is_time = any(" since " in text or text in TIME_UNITS for text in units)
-            if name in PACKING_ATTRIBUTES or (is_time and name in ("units", "calendar")):
+            if name in PACKING_ATTRIBUTES or (is_time and name in UNITS_OF_DATES):
                 # readers would decode stored values differently
                 raise ValueError(
                     f"attributes {key!r}: it says how the stored numbers are decoded, and another "
