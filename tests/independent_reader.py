@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import zstandard
 from independent_decoding import (
     Unknown,
     decoded,
@@ -168,6 +169,8 @@ def layout_of(node: Any) -> tuple[list[Any], list[Any]]:
         [codec] = node["codecs"]
         fragments = [(f["start"], list(map(slabs_of, f["axes"]))) for f in said["fragments"]]
         return fragments, codec["configuration"]["pipelines"]
+    if name == "virtualds.axes":
+        return [([0] * len(shape), list(map(slabs_of, said["axes"])))], [plain_pipeline(node)]
     lengths = said["chunk_shape"] if name == "regular" else said["chunk_shapes"]
     axes = [plain_slabs(n, cut) for n, cut in zip(shape, lengths, strict=True)]
     return [([0] * len(shape), axes)], [plain_pipeline(node)]
@@ -196,9 +199,13 @@ def slabs_of(axis: Any) -> list[tuple[int, int, int, int]]:
             (edges[i], edges[i + 1] - edges[i], stored[i], hidden if i == 0 else 0)
             for i in range(count)
         ]
-    columns = [
-        [v for v, n in axis[name] for _ in range(n)] for name in ("lengths", "stored", "hidden")
-    ]
+    if "packed" in axis:
+        data = zstandard.decompress(base64.b64decode(axis["packed"]))
+        columns = np.frombuffer(data, axis["type"]).reshape(3, axis["slabs"]).tolist()
+    else:
+        columns = [
+            [v for v, n in axis[name] for _ in range(n)] for name in ("lengths", "stored", "hidden")
+        ]
     begins = np.cumsum([0, *columns[0]]).tolist()[:-1]
     return list(zip(begins, *columns, strict=True))
 

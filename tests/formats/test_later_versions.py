@@ -1,10 +1,12 @@
 """Sets of later versions of zarr-v3 are refused where this version does not know what they say."""
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,6 +16,7 @@ from virtualds import FormatError, UnsupportedError
 
 FILES = ((2, 0.5), (3, 0.5), (2, 0.5), (2, 0.25))
 """Days of each file, and how its values are packed."""
+LISTED = ("lengths", "stored", "hidden")
 
 
 def write_files(folder: Path) -> list[Path]:
@@ -61,6 +64,14 @@ def manifest(node: Any) -> Any:
     return node["storage_transformers"][0]["configuration"]
 
 
+def pack_axis(node: Any) -> None:
+    """Write the listed axis of an array as version 1.3 writes very long ones."""
+    axis = axis_with("lengths", node)
+    columns = [[n for n, count in axis.pop(k) for _ in range(count)] for k in LISTED]
+    data = numcodecs.Zstd().encode(np.array(columns, "u1").tobytes())
+    axis |= {"slabs": len(columns[0]), "type": "|u1", "packed": base64.b64encode(data).decode()}
+
+
 def axis_with(key: str, node: Any) -> Any:
     return next(a for f in grid(node)["fragments"] for a in f["axes"] if key in a)
 
@@ -70,6 +81,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "fragment": lambda node: grid(node)["fragments"][0],
     "even axis": lambda node: axis_with("size", node),
     "listed axis": lambda node: axis_with("lengths", node),
+    "packed axis": lambda node: pack_axis(node) or axis_with("packed", node),
     "codec": pipelines,
     "pipeline": lambda node: pipelines(node)["pipelines"][0],
     "stored axis": lambda node: next(

@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 import h5py
 import independent_reader
+import numcodecs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -971,6 +972,29 @@ def axes(**changes: Any) -> Any:
     return {"fragments": [{"start": [0, 0], "axes": [cut, whole]}]}
 
 
+def pack_slabs(columns: Any = ([2, 2], [2, 2], [0, 0]), **changes: Any) -> dict[str, Any]:
+    data = np.array(columns, changes.get("type", "|u1"))
+    packed = base64.b64encode(numcodecs.Zstd().encode(data.tobytes())).decode()
+    return {"slabs": data.shape[-1], "type": "|u1", "packed": packed} | changes
+
+
+UNLISTED = dict.fromkeys(("lengths", "stored", "hidden"))
+BAD_PACKED = {
+    "of another type": pack_slabs(type="<i2"),
+    "of no type": pack_slabs() | {"type": 1},
+    "of too few slabs": pack_slabs(slabs=1),
+    "of too many slabs": pack_slabs(slabs=3),
+    "of very many slabs": pack_slabs(slabs=10**15),
+    "of a part of a slab": pack_slabs(slabs=2.0),
+    "without a number": pack_slabs(slabs=None),
+    "that is no base64": pack_slabs(packed="???"),
+    "that is no text": pack_slabs(packed=7),
+    "that is no zstd": pack_slabs(packed="AAAA"),
+    "beyond the array": pack_slabs([[2, 3], [2, 3], [0, 0]]),
+    "not stored": pack_slabs([[2, 2], [2, 1], [0, 0]]),
+    "that overflow": pack_slabs([[2**63, 2**63 + 4], [2**63, 2**63 + 4], [0, 0]], type="<u8"),
+}
+
 PIPELINE = {"dtype": "<i2", "codecs": [], "fill": None, "layout": [0, 1]}
 BAD_EXTENSIONS: dict[str, tuple[Any, Any]] = {
     "no fragments": ({}, [PIPELINE]),
@@ -983,6 +1007,8 @@ BAD_EXTENSIONS: dict[str, tuple[Any, Any]] = {
     "slabs that are not stored": (axes(stored=[[1, 2]]), [PIPELINE]),
     "columns of other lengths": (axes(hidden=[[0, 1]]), [PIPELINE]),
     "no column": (axes(hidden=None), [PIPELINE]),
+    **{f"slabs {name}": (axes(**UNLISTED, **axis), [PIPELINE])
+       for name, axis in BAD_PACKED.items()},
     "slabs outside": (axes(lengths=[[3, 2]], stored=[[3, 2]]), [PIPELINE]),
     "an axis of text": (axes(size="4", chunk=2, last=2, hidden=0), [PIPELINE]),
     "an axis without chunks": (axes(size=4, chunk=0, last=0, hidden=0), [PIPELINE]),
@@ -1019,14 +1045,96 @@ def test_bad_extensions_are_format_errors_that_name_the_variable(
     assert "refs.zarr" in chain_of(caught.value)
 
 
-def test_a_sound_extension_is_read_among_bad_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [{}, UNLISTED | pack_slabs()], ids=["listed", "packed"])
+def test_a_sound_extension_is_read_among_bad_ones(cut: Any, tmp_path: Path) -> None:
     path = by_others(
         tmp_path,
         {"0.0.0": FIRST, "0.1.0": ENTRY},
-        chunk_grid={"name": "virtualds.fragments", "configuration": axes()},
+        chunk_grid={"name": "virtualds.fragments", "configuration": axes(**cut)},
         codecs=[{"name": "virtualds.pipelines", "configuration": {"pipelines": [PIPELINE]}}],
     )
     np.testing.assert_array_equal(lazy(path, mask_and_scale=False)["v"].values, VALUES)
+
+
+@looped("which", BAD_PACKED)
+def test_a_packed_grid_that_is_damaged_is_refused(which: str, tmp_path: Path) -> None:
+    cut = [BAD_PACKED[which], {"size": 3, "chunk": 3, "hidden": 0, "last": 3}]
+    grid = {"name": "virtualds.axes", "configuration": {"axes": cut}}
+    with pytest.raises(FormatError) as caught:
+        virtual(by_others(tmp_path, {"0.0": FIRST, "1.0": ENTRY}, chunk_grid=grid))["v"]
+    assert "refs.zarr" in chain_of(caught.value)
+
+
+WHOLE = {"size": 3, "chunk": 3, "hidden": 0, "last": 3}
+BAD_AXES = {
+    "one axis": [pack_slabs()],
+    "three axes": [pack_slabs(), WHOLE, WHOLE],
+    "an axis that ends before the array": [pack_slabs([[2, 1], [2, 1], [0, 0]]), WHOLE],
+    "an axis of text": ["wind", WHOLE],
+    "text": "wind",
+}
+
+
+@looped("which", BAD_AXES)
+def test_axes_that_do_not_divide_the_array_are_refused(which: str, tmp_path: Path) -> None:
+    grid = {"name": "virtualds.axes", "configuration": {"axes": BAD_AXES[which]}}
+    with pytest.raises(FormatError) as caught:
+        virtual(by_others(tmp_path, {"0.0": FIRST, "1.0": ENTRY}, chunk_grid=grid))["v"]
+    assert "refs.zarr" in chain_of(caught.value)
+
+
+def test_a_packed_grid_is_read(tmp_path: Path) -> None:
+    grid = {"name": "virtualds.axes", "configuration": {"axes": [pack_slabs(), WHOLE]}}
+    path = by_others(tmp_path, {"0.0": FIRST, "1.0": ENTRY}, chunk_grid=grid)
+    np.testing.assert_array_equal(lazy(path, mask_and_scale=False)["v"].values, VALUES)
+
+
+def write_ragged(folder: Path, count: int, hidden: int = 0) -> tuple[xr.Dataset, Any]:
+    """A dataset of ``v(time)`` in chunks of 1 to 3 elements, the first without some elements."""
+    stored = np.random.default_rng(5).integers(hidden + 1, 4, count)
+    values = np.arange(stored.sum(), dtype="<i4")
+    (folder / "ragged.bin").write_bytes(values.tobytes())
+    starts = np.cumsum(stored) - stored
+    chunks = [
+        ManifestArray.from_arrays(
+            shape=(n,), chunks=(n,), dtype="<i4", path=str(folder / "ragged.bin"),
+            offsets=[start * 4], lengths=n * 4,
+        )
+        for start, n in zip(starts.tolist(), stored.tolist(), strict=True)
+    ]  # fmt: skip
+    parts = [xr.Dataset({"v": ("time", chunk)}) for chunk in chunks]
+    return xr.concat(parts, "time").isel(time=slice(hidden, None)), values[hidden:]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "grid"),
+    [(0, "virtualds.axes"), (1, "virtualds.fragments")],
+    ids=["plain", "cropped"],
+)
+def test_lengths_of_very_many_chunks_are_packed(hidden: int, grid: str, tmp_path: Path) -> None:
+    vds, values = write_ragged(tmp_path, 4000, hidden)
+    path = tmp_path / "refs.zarr"
+    vds.virtual.to_manifest(path)
+    node = node_of(path)
+    assert node["chunk_grid"]["name"] == grid
+    # two bits for each length, where a list takes six bytes
+    assert len(json.dumps(node["chunk_grid"])) < 2500
+    np.testing.assert_array_equal(lazy(path)["v"].values, values)
+    np.testing.assert_array_equal(Set(path).read("v"), values)
+    again = virtual(path)
+    assert again["v"].data.fragments[0].axes == vds["v"].data.fragments[0].axes
+
+
+def test_a_list_of_lengths_that_grows_is_packed(tmp_path: Path) -> None:
+    vds, values = write_ragged(tmp_path, 2000)
+    path, middle = tmp_path / "refs.zarr", 1000
+    vds.isel(time=slice(0, middle)).virtual.to_manifest(path)
+    assert node_of(path)["chunk_grid"]["name"] != "virtualds.axes"
+    vds.isel(time=slice(middle, None)).virtual.to_manifest(path, append_dim="time")
+    assert node_of(path)["chunk_grid"]["name"] in ("virtualds.axes", "virtualds.fragments")
+    assert "packed" in json.dumps(node_of(path)["chunk_grid"])
+    np.testing.assert_array_equal(lazy(path)["v"].values, values)
+    np.testing.assert_array_equal(Set(path).read("v"), values)
 
 
 def test_strings_that_do_not_decode_are_read_errors(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf import Decoding, Packing, TimePacking
+from virtualds.codecs.numcodecs import decode_zstd
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
@@ -52,14 +53,20 @@ from virtualds.formats.zarr.data_types import (
 from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.json_values import from_json, is_shape, to_json
 
-FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
-"""Names of extensions of virtualds: a chunk grid, a codec, and a data type."""
+AXES, FRAGMENTS = "virtualds.axes", "virtualds.fragments"
+"""Names of chunk grids of virtualds."""
+PIPELINES, NUMPY_TYPE = "virtualds.pipelines", "virtualds.numpy"
+"""Names of other extensions of virtualds: a codec, and a data type."""
 EVEN_AXIS_KEYS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS_KEYS = ("lengths", "stored", "hidden")
+PACKED_AXIS_KEYS = ("slabs", "type", "packed")
+"""Keys of an axis in its three forms."""
+PACKED_TYPES = ("|u1", "<u2", "<u4", "<u8")
+MAX_RUNS = 1000
+"""Maximum number of runs of equal chunk lengths that metadata list; longer lists are packed."""
 MAX_SHARED_BYTES = 2**26
 """Maximum size of all axes that later arrays of the same chunks may share."""
 PIPELINE_KEYS = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
-"""Keys of an axis of a fragment, in its two forms, and of a pipeline."""
 MAX_EMPTY = 2**20
 """Maximum number of slabs without elements along an axis."""
 REQUIRED_KEYS = (
@@ -106,15 +113,18 @@ and the number of its pipelines (0 for plain Zarr)."""
 # ---------------------------------------------------------------------- writing
 
 
-def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
+def array_to_v3(
+    array: ManifestArray, *, packed: bool = False
+) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Return the Zarr v3 form of an array, in plain Zarr if possible.
 
     Returns the content of ``zarr.json``, without attributes, dimensions and storage transformers,
-    and the parts of the manifest.
+    and the parts of the manifest. With ``packed`` the grid is `AXES` where plain Zarr would list
+    more than `MAX_RUNS` chunk lengths.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
-    return _describe_plain(array) or extended_to_v3(array)
+    return _describe_plain(array, packed) or extended_to_v3(array)
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
@@ -123,7 +133,9 @@ def is_extended(metadata: Mapping[str, Any]) -> bool:
     return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
 
 
-def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]] | None:
+def _describe_plain(
+    array: ManifestArray, packed: bool
+) -> tuple[dict[str, Any], list[ManifestPart]] | None:
     """Return the form of an array in plain Zarr, or None if there is none."""
     if len(array.pipelines) > 1:
         return None
@@ -132,7 +144,7 @@ def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[Manifest
         "="
     )
     data_type = data_type_to_v3(pipeline.dtype)
-    grid = grid_to_v3(array) if is_unpacked and data_type is not None else None
+    grid = grid_to_v3(array, packed=packed) if is_unpacked and data_type is not None else None
     if grid is None:
         return None
     codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
@@ -186,12 +198,25 @@ def build_metadata(
 
 
 def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
-    """Return the chunk axis of a fragment as JSON."""
+    """Return a chunk axis as JSON."""
     if isinstance(axis, RegularAxis):
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
     slabs = axis.slabs()
-    columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
-    return {name: _find_runs(column) for name, column in columns.items()}
+    columns = [np.diff(slabs.edges), slabs.encoded, slabs.inset]
+    if not any(map(_has_many_runs, columns)):
+        return dict(zip(LISTED_AXIS_KEYS, map(_find_runs, columns), strict=True))
+    import numcodecs
+
+    greatest = max(int(column.max(initial=0)) for column in columns)
+    dtype = np.min_scalar_type(greatest).newbyteorder("<")
+    data = np.concatenate(columns).astype(dtype).tobytes()
+    packed = base64.b64encode(numcodecs.Zstd(level=3).encode(data)).decode()
+    return {"slabs": axis.nchunks, "type": dtype.str, "packed": packed}
+
+
+def _has_many_runs(values: Ints) -> bool:
+    """Return whether numbers have more runs of equal ones than metadata list."""
+    return bool(np.count_nonzero(np.diff(values)) >= MAX_RUNS)
 
 
 def _find_runs(values: Ints) -> list[list[int]]:
@@ -337,13 +362,15 @@ def _extended_from_v3(
 
 
 def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
-    """Return the chunk axis of a fragment; the array has ``size`` elements along it."""
-    check_keys(config, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS})
+    """Return the chunk axis of JSON; the array has ``size`` elements along it."""
+    check_keys(config, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS, *PACKED_AXIS_KEYS})
     if "size" in config:
         numbers = [config[name] for name in EVEN_AXIS_KEYS]
         if any(type(n) is not int for n in numbers):
             raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
+    if "packed" in config:
+        return ChunkAxis.from_slabs(*_unpack_slabs(config, size))
     runs = [run for name in LISTED_AXIS_KEYS if (run := _read_runs(config[name])) is not None]
     # check before memory is allocated
     counts = {sum(run[:, 1].tolist()) for run in runs}
@@ -353,6 +380,27 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
             f"{config['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
+
+
+def _unpack_slabs(config: Mapping[str, Any], size: int) -> npt.NDArray[Any]:
+    """Return the three columns of slabs of a packed axis."""
+    count, name, text = (config[key] for key in PACKED_AXIS_KEYS)
+    try:
+        # check before memory is allocated
+        if name not in PACKED_TYPES or type(count) is not int or not 0 <= count <= size + MAX_EMPTY:
+            raise ValueError(f"{count!r:.80} slabs of type {name!r:.80}")
+        dtype = np.dtype(name)
+        nbytes = len(LISTED_AXIS_KEYS) * count * dtype.itemsize
+        data = decode_zstd(base64.b64decode(text, validate=True), nbytes)
+        columns = np.frombuffer(data, dtype).reshape(len(LISTED_AXIS_KEYS), count)
+        # as floats, since sums of huge numbers overflow
+        if columns.max(initial=0) >= MAX_AXIS_LENGTH or columns[0].sum(dtype=float) > size:
+            raise ValueError("the slabs are too long")
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise FormatError(
+            f"a packed axis does not cut {size} elements ({error}); the metadata is damaged"
+        ) from None
+    return columns
 
 
 def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
@@ -451,12 +499,12 @@ def check_keys(metadata: Mapping[str, Any], known: Collection[str]) -> None:
 # ---------------------------------------------------------------------- grids
 
 
-def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
+def grid_to_v3(array: ManifestArray, *, packed: bool = False) -> dict[str, Any] | None:
     """Return the chunk grid on which all fragments of an array are, or None.
 
-    The grid is ``regular`` if possible, else ``rectilinear``. There is none if chunks have hidden
-    elements, if fragments are chunked differently, or if gaps between fragments have another value
-    than missing chunks.
+    The grid is ``regular`` if possible, else ``rectilinear``, or with ``packed`` `AXES` if that
+    lists very many lengths. There is none if chunks have hidden elements, if fragments are chunked
+    differently, or if gaps between fragments have another value than missing chunks.
     """
     if not array.gaps_read_as_missing:
         return None
@@ -469,6 +517,9 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     lengths = find_rectilinear_chunks(array.shape, array.fragments)
     if lengths is None:
         return None
+    if packed and any(map(_has_many_runs, lengths)):
+        axes = map(_divide_axis, array.shape, lengths)
+        return {"name": AXES, "configuration": {"axes": list(map(_axis_to_json, axes))}}
     # runs of length 1 are written as a single number
     shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(row)] for row in lengths]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
@@ -487,10 +538,12 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     [31, 28, 31, 28]
     """
     name, config = parse_extension(chunk_grid, "chunk_grid")
+    if name == AXES:
+        return _read_axes(shape, config)
     if name not in GRIDS:
         raise UnsupportedError(
-            f"chunk_grid {name!r}: it is not one of {sorted(GRIDS)}; open the data with the "
-            f"library that wrote them"
+            f"chunk_grid {name!r}: it is not one of {sorted([AXES, *GRIDS])}; open the data with "
+            f"the library that wrote them"
         )
     if name == "rectilinear" and config.get("kind") != "inline":
         raise UnsupportedError(
@@ -510,6 +563,21 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     make_axis = _make_regular_axis if name == "regular" else _build_axis
     pairs = zip(shape, lengths_by_axis, strict=True)
     return tuple(make_axis(size, lengths, axis) for axis, (size, lengths) in enumerate(pairs))
+
+
+def _read_axes(shape: Sequence[int], config: Mapping[str, Any]) -> tuple[ChunkAxis, ...]:
+    """Return the chunk axes of the grid `AXES`."""
+    check_keys(config, {"axes"})
+    axes = tuple(
+        _share_axis(axis, size, partial(_axis_from_json, axis, size))
+        for axis, size in zip(config["axes"], shape, strict=True)
+    )
+    if tuple(axis.size for axis in axes) != tuple(shape):
+        raise FormatError(
+            f"chunk_grid {AXES!r}: axes of {[axis.size for axis in axes]} elements of shape "
+            f"{list(shape)}; the metadata is damaged"
+        )
+    return axes
 
 
 class _AxisCache(RecordCache[ChunkAxis]):
@@ -565,7 +633,11 @@ def _build_listed_axis(size: int, lengths: Sequence[Any], axis: int) -> ChunkAxi
     counts = np.minimum(counts, np.maximum(-((starts - size) // values), 0))
     if len(distinct := np.unique(values[counts > 0])) == 1:
         return ChunkAxis.regular(size, int(distinct[0]))
-    stored = np.repeat(values, counts)
+    return _divide_axis(size, np.repeat(values, counts))
+
+
+def _divide_axis(size: int, stored: Ints) -> ChunkAxis:
+    """Return the axis of chunks of stored lengths, of which the last may extend beyond the end."""
     edges = np.minimum(np.concatenate([[0], np.cumsum(stored)]), size)
     return ChunkAxis.from_slabs(np.diff(edges), stored)
 

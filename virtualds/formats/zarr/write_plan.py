@@ -382,7 +382,7 @@ def describe_on_grids(
 
     Uncompressed chunks are split if necessary. Errors name axes by ``dims``.
     """
-    metadata, parts = array_to_v3(array)
+    metadata, parts = array_to_v3(array, packed=not grids)
     if not grids or metadata["chunk_grid"]["name"] in grids:
         return metadata, parts
     regular, regular_parts = array_to_v3(to_regular_chunks(array, permuted=True))
