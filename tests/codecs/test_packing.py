@@ -204,6 +204,33 @@ def test_integers_are_not_packed_by_numbers_beyond_their_type(name: str, number:
 
 # ---------------------------------------------------------------------- time
 
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<i8", ">i8", "<i4", "<f4"])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 4), (2**18 + 5,)])
+def test_dates_that_overwrite_their_numbers_are_the_same(dtype: str, shape: Any) -> None:
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    packing = TimePacking(np.dtype("M8[ns]"), "minutes since 1990-01-01 06:00:00", "standard")
+    expected = packing.decode_linearly(numbers)
+    for stored in (numbers.copy(), np.repeat(numbers[..., None], 2, axis=-1)[..., 0]):
+        found = packing.decode_linearly(stored, in_place=True)
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+            assert np.shares_memory(found, stored) == (
+                stored.dtype.itemsize == 8 and stored.flags.c_contiguous
+            )
+
+
+@pytest.mark.parametrize("place", [0, 2**18 - 1, 2**18, 2**18 + 4])
+def test_a_fraction_anywhere_is_found(place: int) -> None:
+    stored = np.arange(2**18 + 5.0)
+    packing = TimePacking(np.dtype("M8[s]"), "seconds since 1990-01-01", "standard")
+    assert packing.decode_linearly(stored) is not None
+    stored[place] += 0.5
+    assert packing.decode_linearly(stored) is None
+
+
 TIMES: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
     "days": (np.arange(0, 4000, 7, dtype="i4"), {"units": "days since 1979-01-01"}),
     "hours": (np.arange(0, 10**6, 999), {"units": "hours since 1900-01-01 00:00:0.0"}),

@@ -171,9 +171,9 @@ def test_dates_of_other_calendars_are_decoded_together_as_each_alone(
     decoded = list[int]()
     decode = VariableDecoding.decode_values
 
-    def count(self: VariableDecoding, values: Any) -> Any:
+    def count(self: VariableDecoding, values: Any, **options: Any) -> Any:
         decoded.append(values.size)
-        return decode(self, values)
+        return decode(self, values, **options)
 
     monkeypatch.setattr(VariableDecoding, "decode_values", count)
     ours = virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")

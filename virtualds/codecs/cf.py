@@ -257,10 +257,24 @@ class TimePacking:
         dates = self.decode_linearly(stored)
         return self.decode_by_xarray(stored) if dates is None else dates
 
-    def decode_linearly(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the dates if the units have a fixed length, or None if xarray must decode them."""
+    def decode_linearly(
+        self, stored: npt.NDArray[Any], in_place: bool = False
+    ) -> npt.NDArray[Any] | None:
+        """Return the dates if the units have a fixed length, or None if xarray must decode them.
+
+        With ``in_place``, dates may overwrite the numbers, to save memory.
+        """
         units = self._choose_linear_units(stored)
-        return None if units is None else units.compute_dates(stored)
+        if units is None:
+            return None
+        if not in_place or stored.dtype.itemsize != 8 or not stored.flags.c_contiguous:
+            return units.compute_dates(stored)
+        numbers = stored.reshape(-1)
+        dates = numbers.view(units.dtype)
+        for begin in range(0, numbers.size, CONVERTED_AT_ONCE):
+            block = slice(begin, begin + CONVERTED_AT_ONCE)
+            units.compute_dates(numbers[block], dates[block])
+        return dates.reshape(stored.shape)
 
     def _choose_linear_units(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
         """Return units that are exact for some numbers, or None if xarray must decode them."""
@@ -386,8 +400,11 @@ class _LinearUnits(NamedTuple):
             return False
         if stored.dtype.kind in "iu":
             return True
-        is_exact = stored.dtype.itemsize == 8 and max(-low, high) <= self.max_exact
-        return bool(is_exact and (stored == np.rint(stored)).all())
+        if stored.dtype.itemsize != 8 or max(-low, high) > self.max_exact:
+            return False
+        flat, size = stored.reshape(-1), CONVERTED_AT_ONCE
+        blocks = (flat[begin : begin + size] for begin in range(0, flat.size, size))
+        return all(bool((block == np.rint(block)).all()) for block in blocks)
 
     def compute_dates(
         self, stored: npt.NDArray[Any], out: npt.NDArray[Any] | None = None

@@ -42,7 +42,7 @@ from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, list_
 from virtualds.combine.workers import (
     MAX_FILES_TOGETHER,
     LeftOut,
-    NumberedFile,
+    NumberedFiles,
     OpenOutcome,
     Workers,
     choose_workers,
@@ -560,7 +560,7 @@ class Build:
 
     def open_files(self) -> tuple[list[OpenOutcome[Any]], BuildReport]:
         """Open all files, and return their outcomes in the order of the files, and the report."""
-        items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
+        items = NumberedFiles(self.files.flat)
         outcomes = list[OpenOutcome[Any]]()
         failed: dict[int, Exception] = {}
         settled = 0

@@ -432,7 +432,7 @@ class IdentityDecoding(VariableDecoding):
         array: Any = stored.data
         return array  # type: ignore[no-any-return]
 
-    def decode_values(self, values: Array) -> Array:
+    def decode_values(self, values: Array, in_place: bool = False) -> Array:
         """Return the values unchanged."""
         return values
 

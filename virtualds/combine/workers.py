@@ -33,7 +33,7 @@ from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from types import FrameType
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, overload
 
 from virtualds.arrays.group import ReadMethod
 from virtualds.combine.file_coordinates import Opened
@@ -44,6 +44,26 @@ from virtualds.stores.access_rules import is_valid_url
 
 NumberedFile = tuple[int, Any]
 """The index of a file among all files, and the file."""
+
+
+class NumberedFiles(Sequence[NumberedFile]):
+    """Files with their numbers, as pairs that are made when they are needed, to save memory."""
+
+    def __init__(self, files: Sequence[Any]) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, place: int) -> NumberedFile: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[NumberedFile]: ...
+    def __getitem__(self, place: int | slice) -> NumberedFile | list[NumberedFile]:
+        if isinstance(place, slice):
+            return [(number, self._files[number]) for number in range(len(self))[place]]
+        number = range(len(self))[place]
+        return number, self._files[number]
 
 
 MAX_FILES_TOGETHER = 256

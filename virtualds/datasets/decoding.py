@@ -229,13 +229,17 @@ class VariableDecoding:
             n: v for n, v in self._decoding_attributes.items() if n != "units" or self.dated is None
         }
 
-    def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Decode stored values, and check that the result fits the plan."""
+    def decode_values(self, values: npt.NDArray[Any], in_place: bool = False) -> npt.NDArray[Any]:
+        """Decode stored values, and check that the result fits the plan.
+
+        With ``in_place``, the result may overwrite the values, to save memory.
+        """
         if (
             self.decoded[1] == DEFAULT_DATES
             and self.stored[0] == self.decoded[0]
             # reference dates often differ between files, and xarray is slow to decode each
-            and (dates := _decode_default_dates(values, self._decoding_attributes)) is not None
+            and (packing := find_default_packing(self._decoding_attributes)) is not None
+            and (dates := packing.decode_linearly(values, in_place)) is not None
         ):
             return dates
         return np.asarray(self.decode_as_variable(values).data)
@@ -324,7 +328,7 @@ def decode_together(
     if all_decode_alike(parts):
         stored = np.concatenate(values, axis=first.stored[0].index(str(dim)))
         if first.is_elementwise(stored):
-            return first.decode_values(stored)
+            return first.decode_values(stored, in_place=True)
     decoded = [
         part.decode_values(part_values) for part, part_values in zip(parts, values, strict=True)
     ]
@@ -344,19 +348,12 @@ def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, An
         # bounds have the units of their coordinate
         units = {n: variable.encoding[n] for n in UNITS_OF_DATES if n in variable.encoding}
         # xarray makes three copies on its way, which are much for many dates
-        if (dates := _decode_default_dates(stored, {**attributes, **units})) is not None:
+        packing = find_default_packing({**attributes, **units})
+        if packing is not None and (dates := packing.decode_linearly(stored)) is not None:
             # without fastpath, xarray imports dask to check whether this is a dask array
             fields = (variable.dims, dates, variable.attrs, variable.encoding)
             return xr.Variable(*fields, fastpath=True)
     return variable.compute()
-
-
-def _decode_default_dates(
-    stored: npt.NDArray[Any], attributes: Mapping[str, Any]
-) -> npt.NDArray[Any] | None:
-    """Return dates of the dtype that xarray prefers, or None if xarray must decode them."""
-    packing = find_default_packing(attributes)
-    return None if packing is None else packing.decode_linearly(stored)
 
 
 def find_default_packing(attributes: Mapping[str, Any]) -> TimePacking | None:

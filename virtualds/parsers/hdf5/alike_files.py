@@ -584,13 +584,32 @@ class HDF5FileBatch:
         """Yield the encoding entries of a variable that differ between files."""
         variable, columns = self.first_group.variables[name], self.columns[name]
         yield "source", _Paths(self.sources)
-        shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
+        shape, chunks = self._list_rows(columns.shape), self._list_rows(columns.chunks)
         yield "original_shape", shape
         if variable.encoding.get("chunksizes") is not None:
             yield "chunksizes", chunks
         if "preferred_chunks" in variable.encoding:
             preferred = {chunk: dict(zip(variable.dims, chunk, strict=True)) for chunk in chunks}
             yield "preferred_chunks", [preferred[chunk] for chunk in chunks]
+
+    def _list_rows(self, column: Ints) -> list[tuple[int, ...]]:
+        """Return the rows of a column as tuples.
+
+        Equal rows are one tuple, and equal columns one list, since most variables of very many
+        files have the same shapes.
+        """
+        key = column.shape[1], column.tobytes()
+        if key not in self._rows_by_column:
+            rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+            self._rows_by_column[key] = [
+                rows.setdefault(row, row) for row in map(tuple, column.tolist())
+            ]
+        return self._rows_by_column[key]
+
+    @cached_property
+    def _rows_by_column(self) -> dict[tuple[int, bytes], list[tuple[int, ...]]]:
+        """The results of `_list_rows`."""
+        return {}
 
     def take(self, indexes: Ints) -> HDF5FileBatch:
         """Return files in the order of ``indexes``."""
@@ -645,14 +664,6 @@ class _Paths(Sequence[str]):
     def __getitem__(self, place: Any) -> Any:
         found = self.sources[place]
         return _Paths(found) if isinstance(place, slice) else path_or_url(found.url)
-
-
-def _list_rows(column: Ints) -> list[tuple[int, ...]]:
-    """Return the rows of a column as tuples; equal tuples are one object."""
-    if (column == column[:1]).all():
-        return [tuple(column[0].tolist())] * len(column)
-    rows_by_grid: dict[tuple[int, ...], tuple[int, ...]] = {}
-    return [rows_by_grid.setdefault(row, row) for row in map(tuple, column.tolist())]
 
 
 @dataclass
