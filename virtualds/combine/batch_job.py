@@ -43,6 +43,7 @@ from virtualds.combine.workers import (
     GROWTH,
     MAX_FILES_TOGETHER,
     PIECES_AHEAD,
+    FileCount,
     LeftOut,
     NumberedFile,
     OpenOutcome,
@@ -215,7 +216,7 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> OpenOutcome[A
     """Return the outcome of opened files."""
     result = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
-    ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
+    ways = {way: FileCount(len(opened), min(opened.numbers))} if way is not None else {}
     return OpenOutcome(opened.numbers, result, cached=cached, references=opened.nchunks, ways=ways)
 
 

@@ -88,7 +88,7 @@ class FileBatch:
     group: ManifestGroup
     plan: DecodingPlan
     opening: OpenOptions
-    numbers: tuple[int, ...] = (0,)
+    numbers: Sequence[int] = (0,)
     dim: str | None = None
     lengths: tuple[int, ...] = ()
     attributes: ValuesPerFile = field(default_factory=dict)
@@ -637,7 +637,7 @@ class JoinableFiles:
             replace(group, variables=variables),
             self.plan,
             self.opening,
-            tuple(self.numbers),
+            _shorten(self.numbers),
             dim,
             tuple(lengths.tolist()),
             self.stored.attributes,
@@ -766,6 +766,12 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
         files.take(np.flatnonzero(size_group == row)).collect(dim)
         for row in range(size_group.max() + 1)
     ]
+
+
+def _shorten(numbers: Sequence[int]) -> Sequence[int]:
+    """Return consecutive numbers as a range, to save memory, and others as a tuple."""
+    consecutive = range(numbers[0], numbers[0] + len(numbers))
+    return consecutive if list(consecutive) == list(numbers) else tuple(numbers)
 
 
 def guess_dimension(files: JoinableFiles) -> str | None:

@@ -24,7 +24,7 @@ from virtualds.codecs.pipeline import (
     format_codecs,
 )
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.workers import LeftOut
+from virtualds.combine.workers import FileCount, LeftOut, add_counts
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
 from virtualds.errors import format_count, format_names, public, without_secrets
 from virtualds.pictures.blocks import (
@@ -100,15 +100,17 @@ class FilesRead(Report):
             raise ValueError(f"FilesRead: there are more reasons than files, in {self!r}")
 
     @classmethod
-    def of(cls, methods: Mapping[int, ReadMethod], files: Sequence[Any]) -> FilesRead:
-        """Count read methods, given by the index of the file in ``files``."""
-        counts = Counter(method.name for method in methods.values())
-        # sort, since workers finish in any order
-        explained = Counter(methods[n].reason for n in sorted(methods) if methods[n].reason)
-        first = {method.reason: n for n, method in sorted(methods.items(), reverse=True)}
+    def of(cls, methods: Mapping[ReadMethod, FileCount], files: Sequence[Any]) -> FilesRead:
+        """Return the counts of read methods; ``files`` are the names of all files."""
+        counts = Counter[str]()
+        for method, count in methods.items():
+            counts[method.name] += count.number
+        explained = add_counts({m.reason: count} for m, count in methods.items() if m.reason)
+        # workers finish in any order
+        ordered = sorted(explained.items(), key=lambda item: (-item[1].number, item[1].first))
         reasons = tuple(
-            LibraryReason(reason, count, without_secrets(str(files[first[reason]])))
-            for reason, count in explained.most_common(MAX_REASONS)
+            LibraryReason(reason, count.number, without_secrets(str(files[count.first])))
+            for reason, count in ordered[:MAX_REASONS]
         )
         return cls(counts[TOGETHER.name], counts[ALONE.name], counts[LIBRARY], reasons)
 
@@ -303,7 +305,7 @@ class OutcomeCounter:
         self._total, self._send = total, send
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
-        self._read_methods: dict[int, ReadMethod] = {}
+        self._read_methods: dict[ReadMethod, FileCount] = {}
         self._schemas = SchemaCounter()
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
@@ -314,7 +316,7 @@ class OutcomeCounter:
         self.cached += outcome.cached
         self.references += outcome.references
         self._damaged.update(outcome.damaged)
-        self._read_methods.update(outcome.ways)
+        self._read_methods = add_counts((self._read_methods, outcome.ways))
         self._schemas.add(outcome.numbers, outcome.opened)
         self._send(self._measure_progress())
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import tokenize
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -29,11 +29,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from types import FrameType
-from typing import Any, Generic, NamedTuple, Protocol, overload
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from virtualds.arrays.group import ReadMethod
 from virtualds.combine.file_coordinates import Opened
@@ -41,6 +42,8 @@ from virtualds.combine.ordering import Files
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
 from virtualds.stores.access_rules import is_valid_url
+
+Key = TypeVar("Key")
 
 NumberedFile = tuple[int, Any]
 """The index of a file among all files, and the file."""
@@ -94,23 +97,42 @@ class LeftOut(NamedTuple):
         return f"LeftOut(url={url!r}, error={self.error!r}, message={self.message!r})"
 
 
+class FileCount(NamedTuple):
+    """The number of files that have something in common, and the index of the first of them."""
+
+    number: int
+    first: int
+
+    def __add__(self, other: FileCount) -> FileCount:  # type: ignore[override]
+        return FileCount(self.number + other.number, min(self.first, other.first))
+
+
+def add_counts(counts: Iterable[Mapping[Key, FileCount]]) -> dict[Key, FileCount]:
+    """Return the sum of counts by key."""
+    total: dict[Key, FileCount] = {}
+    for key, count in chain.from_iterable(part.items() for part in counts):
+        total[key] = total[key] + count if key in total else count
+    return total
+
+
 @dataclass(frozen=True)
 class OpenOutcome(Generic[Opened]):
     """The result of opening a file, or several joined files: the opened object, or an error.
 
     ``numbers`` are the indexes of the files. ``is_fault`` is true if a file could not be opened,
     and false if an error occurred later. ``cached`` is the number of files from the cache, and
-    ``references`` is the number of chunks of virtual arrays. ``ways`` are the read methods, if the
-    parser reports them, and ``damaged`` are the parts that were left out, both by file index.
+    ``references`` is the number of chunks of virtual arrays. ``ways`` counts the files of each read
+    method, if the parser reports them, and ``damaged`` are the parts that were left out, by file
+    index.
     """
 
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
     opened: Opened | None = None
     error: Exception | None = None
     is_fault: bool = False
     cached: int = 0
     references: int = 0
-    ways: Mapping[int, ReadMethod] = field(default_factory=dict)
+    ways: Mapping[ReadMethod, FileCount] = field(default_factory=dict)
     damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -130,7 +152,7 @@ def join_outcomes(outcomes: Sequence[OpenOutcome[Any]], opened: Any) -> OpenOutc
         opened,
         cached=sum(outcome.cached for outcome in outcomes),
         references=sum(outcome.references for outcome in outcomes),
-        ways={n: way for outcome in outcomes for n, way in outcome.ways.items()},
+        ways=add_counts(outcome.ways for outcome in outcomes),
         damaged={n: parts for outcome in outcomes for n, parts in outcome.damaged.items()},
     )
 

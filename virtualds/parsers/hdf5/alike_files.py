@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple, overload
@@ -192,7 +192,7 @@ class StoredColumns:
         counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
         axes = [self._build_axis(other) for other in range(self.shape.shape[1])]
-        axes[axis] = _join_chunk_axes(lengths, chunk, counts)
+        axes[axis] = _join_chunk_axes(lengths.tobytes(), chunk.tobytes())
         grid = tuple(chunk_axis.nchunks for chunk_axis in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
@@ -236,8 +236,14 @@ class StoredColumns:
         )
 
 
-def _join_chunk_axes(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
-    """Return the concatenated chunk axis of several files."""
+@lru_cache(8)
+def _join_chunk_axes(lengths_bytes: bytes, chunk_bytes: bytes) -> ChunkAxis:
+    """Return the concatenated chunk axis of several files, one object for variables cut alike.
+
+    The arguments are the lengths of the axis and of its chunks in each file, as int64.
+    """
+    lengths, chunk = np.frombuffer(lengths_bytes, np.int64), np.frombuffer(chunk_bytes, np.int64)
+    counts = -(-lengths // chunk)
     encoded = np.repeat(chunk, counts)
     visible = encoded.copy()
     nonempty = counts > 0
