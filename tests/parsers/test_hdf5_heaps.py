@@ -15,8 +15,9 @@ import virtualds
 from virtualds import FormatError, ReadError, VirtualdsError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.parsers.hdf5 import objects, read
+from virtualds.parsers.hdf5.data_types import read_attribute
 from virtualds.parsers.hdf5.group_reader import HDF5Array
-from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names, read_attribute
+from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url

@@ -232,10 +232,15 @@ def _to_wkt(crs: Any, pyproj: Any) -> str:
 def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
     """Return a projected CRS built from its parameters."""
     name, parameters = _find_projection(keys)
+    code = _find_code(keys, GEOGRAPHIC)
+    if code is None:
+        base = _build_geographic(keys, pyproj)
+    else:
+        base = _find_crs_of_code(code, {**keys, "GTModelTypeGeoKey": GEOGRAPHIC}, pyproj)
     citation = _find_citation(keys, ("PCSCitationGeoKey", "GTCitationGeoKey"))
     parts = [
         _quote(citation.get("PCS Name") or "unnamed"),
-        str(_find_base_crs(keys, pyproj).to_wkt("WKT1_GDAL")),
+        str(base.to_wkt("WKT1_GDAL")),
         f'PROJECTION["{name}"]',
         *(f'PARAMETER["{parameter}",{value!r}]' for parameter, value in parameters.items()),
         _write_unit(keys, pyproj),
@@ -280,14 +285,6 @@ def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
         if unit.code == str(code):
             return f'UNIT["{unit.name}",{unit.conv_factor!r},AUTHORITY["EPSG","{code}"]]'
     raise _UnknownCrsError
-
-
-def _find_base_crs(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the geographic CRS on which a projected CRS is based."""
-    code = _find_code(keys, GEOGRAPHIC)
-    if code is None:
-        return _build_geographic(keys, pyproj)
-    return _find_crs_of_code(code, {**keys, "GTModelTypeGeoKey": GEOGRAPHIC}, pyproj)
 
 
 def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:

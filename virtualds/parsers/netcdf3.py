@@ -131,7 +131,7 @@ class NetCDF3Header:
         variables = self.record_variables
         if len(variables) == 1:
             return variables[0].nbytes
-        return sum(_pad_length(v.nbytes) for v in variables)
+        return sum(-(-v.nbytes // 4) * 4 for v in variables)
 
     def count_records(self, size: int) -> int:
         """Return the number of complete records in a file of ``size`` bytes."""
@@ -170,10 +170,6 @@ Groups share the attributes of these headers; datasets copy them.
 """
 
 
-def _pad_length(nbytes: int) -> int:
-    return -(-nbytes // 4) * 4
-
-
 class _HeaderParser:
     """A parser of the bytes of a header, from ``position`` on."""
 
@@ -194,10 +190,7 @@ class _HeaderParser:
         )
 
     def parse_numrecs(self) -> int | None:
-        if (
-            self.data[self.position : self.position + self.count_width]
-            == b"\xff" * self.count_width
-        ):
+        if self.data.startswith(b"\xff" * self.count_width, self.position):
             self.position += self.count_width
             return None
         return self.parse_count()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import xml.etree.ElementTree as ET
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any, Literal, NoReturn
@@ -326,7 +326,8 @@ def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[
         if dtype.kind in "iu":
             return np.array(int(text), dtype)
         number = float(text)
-        if not isfinite(number) or _count_digits(text) < ROUNDED_DIGITS:
+        digits = text.lower().partition("e")[0].strip("+-").replace(".", "").strip("0")
+        if not isfinite(number) or len(digits) < ROUNDED_DIGITS:
             return np.array(number, dtype)
         # the rounded text does not determine the value
         fill_values = (attribute, NETCDF_FILLS[dtype.str[1:]])
@@ -337,10 +338,6 @@ def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[
     except (OverflowError, ValueError):
         return None
     return matches[0] if matches else None
-
-
-def _count_digits(text: str) -> int:
-    return len(text.lower().partition("e")[0].strip("+-").replace(".", "").strip("0"))
 
 
 # ---------------------------------------------------------------------- document
@@ -403,7 +400,16 @@ def parse_sidecar(source: SourceFile) -> Element:
         The document is too long.
     """
     data = _read(source)
-    root = _parse_xml(data, source.url)
+    try:
+        root: Element = ET.fromstring(data, ET.XMLParser(target=_LimitedTreeBuilder()))
+    except VirtualdsError as error:
+        error.locate_file(source.url)
+        raise
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise FormatError(
+            f"{source.url}: it is no sound XML ({error}); the sidecar is damaged or truncated, "
+            f"fetch it again"
+        ) from error
     if root.tag != f"{DAP}Dataset":
         raise FormatError(
             f"{source.url}: its root is {root.tag[:80]!r}, no Dataset of DAP4; check the path"
@@ -413,11 +419,14 @@ def parse_sidecar(source: SourceFile) -> Element:
             f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
             f"where; open the file itself, or its sidecar ({SUFFIX})"
         )
-    if any(depth > MAX_DEPTH for depth in _iterate_depths(root)):
-        raise FormatError(
-            f"{source.url}: more than {MAX_DEPTH} elements within each other; the sidecar is "
-            f"damaged, fetch it again"
-        )
+    level, depth = [root], 0
+    while level := [child for element in level for child in element if len(child)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise FormatError(
+                f"{source.url}: more than {MAX_DEPTH} elements within each other; the sidecar is "
+                f"damaged, fetch it again"
+            )
     return root
 
 
@@ -448,28 +457,6 @@ def _read(source: SourceFile) -> bytes:
     if size is None:
         return store.read_all(url, source.options)
     return bytes(store.get_ranges(source, [(0, size)])[0])
-
-
-def _parse_xml(data: bytes, url: str) -> Element:
-    try:
-        return ET.fromstring(data, ET.XMLParser(target=_LimitedTreeBuilder()))
-    except VirtualdsError as error:
-        error.locate_file(url)
-        raise
-    except (ET.ParseError, LookupError, ValueError) as error:
-        raise FormatError(
-            f"{url}: it is no sound XML ({error}); the sidecar is damaged or truncated, fetch it "
-            f"again"
-        ) from error
-
-
-def _iterate_depths(root: Element) -> Iterator[int]:
-    """Yield the depth of every element with children."""
-    level, depth = [root], 0
-    while level:
-        yield depth
-        level = [child for element in level for child in element if len(child)]
-        depth += 1
 
 
 def get_name(element: Element) -> str:

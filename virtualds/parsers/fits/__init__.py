@@ -113,10 +113,9 @@ class Tiles(NamedTuple):
 def to_image(hdu: HeaderDataUnit) -> HeaderDataUnit:
     """Convert a table with a compressed image to an HDU with the cards of the image."""
     image_cards = {
-        name: value for name, value in hdu.cards.items() if not TABLE_KEYWORDS.fullmatch(name)
-    }
-    image_cards = {
-        name: value for name, value in image_cards.items() if not re.fullmatch(r"NAXIS\d*", name)
+        name: value
+        for name, value in hdu.cards.items()
+        if not TABLE_KEYWORDS.fullmatch(name) and not re.fullmatch(r"NAXIS\d*", name)
     }
     restored = {
         CHECKSUM_KEYWORDS.get(name, name[1:]): value
@@ -338,7 +337,12 @@ class _FitsReader:
         return path_or_url(self.source.url)
 
     def _read_image(self, name: str, hdu: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
-        self._check_whole(name, hdu)
+        end = hdu.offset + hdu.nbytes
+        if self.source.size is not None and end > self.source.size:
+            raise FormatError(
+                f"{self.source.url}: the data of {name!r} would end at byte {end} of "
+                f"{self.source.size}; the file is truncated, fetch it again"
+            )
         image = to_image(hdu) if hdu.is_compressed else hdu
         check_axes(len(image.shape), "it")
         unsigned_dtype = _find_unsigned_dtype(image.cards)
@@ -358,14 +362,6 @@ class _FitsReader:
             image.cards
         )
         return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
-
-    def _check_whole(self, name: str, hdu: HeaderDataUnit) -> None:
-        end = hdu.offset + hdu.nbytes
-        if self.source.size is not None and end > self.source.size:
-            raise FormatError(
-                f"{self.source.url}: the data of {name!r} would end at byte {end} of "
-                f"{self.source.size}; the file is truncated, fetch it again"
-            )
 
     def _refer_plain(
         self, hdu: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]

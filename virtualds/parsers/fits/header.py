@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from virtualds.errors import FormatError
 from virtualds.source_file import SourceFile
@@ -134,8 +134,9 @@ def read_hdus(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """
     offset = number = 0
     while (header := _read_header(file, offset, source, first=not number)) is not None:
-        cards, ambiguities = _parse_cards(header.cards)
-        hdu = HeaderDataUnit(number, cards, offset, offset + header.nbytes, ambiguities)
+        text, nbytes = header
+        cards, ambiguities = _parse_cards(text)
+        hdu = HeaderDataUnit(number, cards, offset, offset + nbytes, ambiguities)
         check_unambiguous(hdu, DECISIVE_KEYWORDS)
         yield hdu
         offset = hdu.offset + -(-hdu.nbytes // BLOCK_BYTES) * BLOCK_BYTES
@@ -164,15 +165,10 @@ def _check_last(file: BinaryIO, offset: int, source: SourceFile) -> None:
             )
 
 
-class _Header(NamedTuple):
-    """The cards before END, and the size of the header with END and padding."""
-
-    cards: str
-    nbytes: int
-
-
-def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -> _Header | None:
-    """Return the header at ``offset``, or None if no header begins there."""
+def _read_header(
+    file: BinaryIO, offset: int, source: SourceFile, first: bool
+) -> tuple[str, int] | None:
+    """Return the cards before END and the size of the padded header, or None without a header."""
     header = ""
     for _ in range(MAX_BLOCKS):
         file.seek(offset + len(header))
@@ -193,7 +189,7 @@ def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -
                         f"damaged, fetch it again"
                     )
                 # END may be the first card of a block: count blocks, not cards (section 4.4.1)
-                return _Header(header[:start], len(header))
+                return header[:start], len(header)
     raise FormatError(
         f"{source.url}: the FITS header at byte {offset} has no end; the file is damaged or "
         f"truncated, fetch it again"
@@ -231,7 +227,7 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
                 cards[name] = f"{cards[name]}\n{line}" if name in cards else line
         elif (pair := _split_card(card)) is None:
             ambiguities[name] = NO_VALUE
-        elif _is_unset(pair[0], cards):
+        elif pair[0] not in cards or (pair[0] == "EXTNAME" and cards["EXTNAME"] == FPACK_NAME):
             last, value = pair
             text = _parse_string(value)
             cards[last] = _parse_value(value)
@@ -240,11 +236,6 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
             if pair[0] not in NAME_KEYWORDS:
                 ambiguities[pair[0]] = DUPLICATE
     return {n: value for n, value in cards.items() if value is not None}, ambiguities
-
-
-def _is_unset(name: str, cards: Mapping[str, Any]) -> bool:
-    """Return whether a keyword has not been set by a previous card."""
-    return name not in cards or (name == "EXTNAME" and cards[name] == FPACK_NAME)
 
 
 def _split_card(card: str) -> tuple[str, str] | None:

@@ -50,7 +50,7 @@ from virtualds.parsers.grib.messages import (
     read_key,
     scan_messages,
 )
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE_SIZE
@@ -121,23 +121,17 @@ def _find_parameters(all_fields: Sequence[GribField]) -> Iterator[Parameter]:
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in all_fields:
         shared = tuple(field.keys.get(n) for n in names)
-        fields.setdefault((*shared, _format_parameter_numbers(field)), []).append(field)
+        numbers = ""
+        if not field.keys.get("paramId", 0):
+            # ecCodes does not know the parameter
+            numbers = "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
+        fields.setdefault((*shared, numbers), []).append(field)
     has_several = len({numbers for *_, numbers in fields if numbers}) > 1
-    for (*_, numbers), members in sorted(fields.items(), key=_get_parameter_id):
+    by_parameter = sorted(fields.items(), key=lambda item: int(item[1][0].keys.get("paramId", 0)))
+    for (*_, numbers), members in by_parameter:
         name = get_variable_name(members[0].keys)
         name = f"{name}_{numbers}" if numbers and has_several else name
         yield Parameter(name, members, *_find_axes(members))
-
-
-def _get_parameter_id(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
-    return int(item[1][0].keys.get("paramId", 0))
-
-
-def _format_parameter_numbers(field: GribField) -> str:
-    """Return the numbers of a parameter that ecCodes does not know, or "" for other parameters."""
-    if field.keys.get("paramId", 0):
-        return ""
-    return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
 def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
@@ -466,7 +460,13 @@ class FieldTable:
             texts = {str(v) for v in values} if is_list else {str(values)}
             selected = [m for m in selected_fields if self._find_texts(m, name) & texts]
             if not selected:
-                raise self._make_no_match_error(name, values, selected_fields)
+                existing = {min(self._find_texts(m, name), default="") for m in selected_fields}
+                shown = sorted(existing - {""})
+                listing = ", ".join(shown[:MAX_SHOWN]) + (", ..." if len(shown) > MAX_SHOWN else "")
+                hint = f"those that are left have {listing}" if shown else "no message has this key"
+                raise ValueError(
+                    f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; {hint}"
+                )
             selected_fields = selected
         return replace(self, fields=selected_fields)
 
@@ -481,18 +481,6 @@ class FieldTable:
         if isinstance(value, float) and value.is_integer():
             return {str(value), str(int(value))}
         return set() if value is None else {str(value)}
-
-    def _make_no_match_error(
-        self, name: str, values: Any, fields: Sequence[GribField]
-    ) -> ValueError:
-        existing = sorted(
-            {min(self._find_texts(field, name), default="") for field in fields} - {""}
-        )
-        listing = ", ".join(existing[:MAX_SHOWN]) + (", ..." if len(existing) > MAX_SHOWN else "")
-        return ValueError(
-            f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "
-            f"{f'those that are left have {listing}' if existing else 'no message has this key'}"
-        )
 
     def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
         """Return one group of the fields, or all fields if there is only one group.
@@ -623,12 +611,13 @@ def scan(source: SourceFile) -> FieldTable:
     for error in damaged.values():
         error.locate_file(source.url)
     if not messages:
-        raise next(iter(damaged.values()), _make_empty_error(source.url))
+        raise next(
+            iter(damaged.values()),
+            FormatError(
+                f"{source.url}: it holds no GRIB message; the file is damaged, fetch it again"
+            ),
+        )
     return FieldTable(source, messages, eccodes, damaged)
-
-
-def _make_empty_error(url: str) -> FormatError:
-    return FormatError(f"{url}: it holds no GRIB message; the file is damaged, fetch it again")
 
 
 def _fetch_headers(source: SourceFile) -> None:
@@ -639,19 +628,15 @@ def _fetch_headers(source: SourceFile) -> None:
     """
     if scheme_of(source.url) == "file":
         return
-    text = ""
+    text, url = "", f"{source.url}.idx"
     with suppress(FileNotFoundError, PermissionError):
-        text = _fetch_inventory(f"{source.url}.idx", source.options)
+        text = find_store(url).read_all(url, source.options).decode("ascii", "replace")
     fields = (line.split(":", 2) for line in text.splitlines())
     offsets = sorted({int(f[1]) for f in fields if len(f) == 3 and f[1].isdigit()})
     size = source.size or 0
     ranges = [(offset, min(HEADER_BYTES, size - offset)) for offset in offsets if offset < size]
     for first in range(0, len(ranges), HEADER_BATCH):
         prefetch_ranges({source: ranges[first : first + HEADER_BATCH]})
-
-
-def _fetch_inventory(url: str, options: StorageOptions | None) -> str:
-    return find_store(url).read_all(url, options).decode("ascii", "replace")
 
 
 def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

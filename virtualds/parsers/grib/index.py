@@ -220,7 +220,12 @@ def _scan(
     source: SourceFile, template_option: Any, filter_by_keys: Mapping[str, Any] | None
 ) -> FieldTable:
     """Return the selected fields of the file that an index describes."""
-    suffix = _get_suffix(source.url)
+    suffix = next((suffix for suffix in SUFFIXES if source.url.endswith(suffix)), None)
+    if suffix is None:
+        raise UnsupportedError(
+            f"{source.url}: an index has the name of its GRIB file and {' or '.join(SUFFIXES)} "
+            f"behind it, so that the file is found; rename the index"
+        )
     if unknown := sorted((filter_by_keys or {}).keys() - LISTED_KEYS - COMPUTED_KEYS.keys()):
         raise UnsupportedError(
             f"{source.url}: filter_by_keys: an index does not say {unknown[0]!r}; open the file "
@@ -240,16 +245,6 @@ def _scan(
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
     return FieldTable(file, template.locate_fields(lines, file, source.url), eccodes, {}).select(
         filter_by_keys
-    )
-
-
-def _get_suffix(url: str) -> str:
-    for suffix in SUFFIXES:
-        if url.endswith(suffix):
-            return suffix
-    raise UnsupportedError(
-        f"{url}: an index has the name of its GRIB file and {' or '.join(SUFFIXES)} behind it, so "
-        f"that the file is found; rename the index"
     )
 
 
@@ -330,25 +325,21 @@ def _format_labels(labels: set[Labels]) -> str:
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
     """Return a template, from a cache if it has not changed."""
+    store = find_store(url)
     # so that only one thread reads the template
     with _TEMPLATE_LOCK:
-        return _read_template(
-            _describe_template(url, index), url.removesuffix(SIDECARS[suffix]) + suffix
-        )
-
-
-def _describe_template(url: str, index: SourceFile) -> SourceFile:
-    """Return the file of a template with its current fingerprint."""
-    store = find_store(url)
-    try:
-        if not store.request_limits.max_requests:
-            return store.describe(url, index.options)
-        return _describe_remote(url, index.options, int(time.monotonic() // TEMPLATE_CHECK_SECONDS))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{index.url}: its template {url} is not there; name a GRIB file of the same product "
-            f"that is, with its index beside it"
-        ) from error
+        try:
+            if store.request_limits.max_requests:
+                interval = int(time.monotonic() // TEMPLATE_CHECK_SECONDS)
+                file = _describe_remote(url, index.options, interval)
+            else:
+                file = store.describe(url, index.options)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{index.url}: its template {url} is not there; name a GRIB file of the same "
+                f"product that is, with its index beside it"
+            ) from error
+        return _read_template(file, url.removesuffix(SIDECARS[suffix]) + suffix)
 
 
 @lru_cache(CACHED_TEMPLATES)
@@ -406,17 +397,13 @@ def _replace_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]
                 f"of the template's, {unit} s; name a template with finer steps"
             )
         keys["endStep"] = line.end // unit
-        keys["stepRange"] = _format_steps(line, unit, str(keys.get("stepRange", "")))
+        # as in ecCodes, with the unit of the steps if the template has it
+        letters = str(keys.get("stepRange", "")).lstrip("0123456789").partition("-")[0]
+        steps = [line.end] if line.start in (None, line.end) else [line.start, line.end]
+        keys["stepRange"] = "-".join(f"{(step or 0) // unit}{letters}" for step in steps)
     if line.member is not None:
         keys |= {n: line.member for n in ("number", "perturbationNumber") if n in keys}
     return keys
-
-
-def _format_steps(line: IndexLine, unit: int, template_range: str) -> str:
-    """Format the range of steps as ecCodes does, with the unit if ``template_range`` has it."""
-    letters = template_range.lstrip("0123456789").partition("-")[0]
-    steps = [line.end] if line.start in (None, line.end) else [line.start, line.end]
-    return "-".join(f"{(step or 0) // unit}{letters}" for step in steps)
 
 
 PARSER = Parser(

@@ -98,7 +98,11 @@ def find_fields(file: BinaryIO, size: int, report_damage: ReportDamage) -> Itera
     while True:
         begin, other_bytes = _find_next_message(file, offset, size)
         if not is_searching and other_bytes > (0 if begin == size else HEADING_BYTES):
-            report_damage(f"bytes from {offset}", _make_no_message_error(offset, begin))
+            problem = FormatError(
+                f"GRIB file: no message begins between bytes {offset} and {begin}, which hold "
+                f"other data; it is damaged or truncated: fetch it again"
+            )
+            report_damage(f"bytes from {offset}", problem)
         if begin == size:
             return
         try:
@@ -109,13 +113,6 @@ def find_fields(file: BinaryIO, size: int, report_damage: ReportDamage) -> Itera
             continue
         yield from (FieldHeader(begin, length, n, header) for n, header in enumerate(headers))
         offset, is_searching = begin + length, False
-
-
-def _make_no_message_error(offset: int, begin: int) -> FormatError:
-    return FormatError(
-        f"GRIB file: no message begins between bytes {offset} and {begin}, which hold other data; "
-        f"it is damaged or truncated: fetch it again"
-    )
 
 
 def _find_next_message(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
@@ -213,18 +210,14 @@ def _read_edition_2(file: BinaryIO, offset: int, start: bytes, total: int) -> li
         if number in HEADER_SECTIONS:
             sections[number] = section_header + file.read(length - 5)
         elif number == 7:
-            headers.append(_join_header(start, sections))
+            body = b"".join(sections[n] for n in HEADER_SECTIONS if n in sections) + EMPTY_SECTIONS
+            headers.append(start[:8] + (len(start) + len(body)).to_bytes(8, "big") + body)
             if position + len(END_MARKER) >= total:
                 return headers
     raise FormatError(
         f"GRIB message at byte {offset}: its sections do not add up; "
         "the file is damaged, fetch it again"
     )
-
-
-def _join_header(start: bytes, sections: Mapping[int, bytes]) -> bytes:
-    body = b"".join(sections[n] for n in HEADER_SECTIONS if n in sections) + EMPTY_SECTIONS
-    return start[:8] + (len(start) + len(body)).to_bytes(8, "big") + body
 
 
 def _read_edition_1(file: BinaryIO, offset: int, length: int) -> bytes:
@@ -311,11 +304,15 @@ def _share_edition_2(header: bytes) -> SharedHeader | None:
     if sections is None:
         return None
     (start, reference, local, grid, product, packing), other_sections = sections[:6], sections[6]
-    day, shared_product = _read_day(reference), _normalise_product(product)
+    if len(reference) != SECTION_1_BYTES:
+        return None
+    day = _encode_date(_read_number(reference, 13, 2), reference[14], reference[15])
+    shared_product = _normalise_product(product)
     if day is None or shared_product is None:
         return None
     reference = reference[:12] + SHARED_DATE + reference[16:]
-    packing = _normalise_packing(packing)
+    if _read_number(packing, 10, 2) in KNOWN_PACKINGS:
+        packing = packing[:PACKING_HEADER_BYTES].ljust(len(packing), b"\0")
     message = b"".join([start, reference, local, grid, shared_product, packing, other_sections])
     shared = b"".join([reference, grid, DEFAULT_PRODUCT, packing, other_sections])
     length = (len(start) + len(shared)).to_bytes(8, "big")
@@ -342,13 +339,6 @@ def _split_sections(header: bytes) -> list[bytes] | None:
     return [*sections, header[offset:]]
 
 
-def _read_day(reference: bytes) -> int | None:
-    """Return the date in section 1, or None for an invalid date or another calendar."""
-    if len(reference) != SECTION_1_BYTES:
-        return None
-    return _encode_date(_read_number(reference, 13, 2), reference[14], reference[15])
-
-
 def _normalise_product(product: bytes) -> bytes | None:
     """Return section 4 with a constant end of the interval, or None for an unknown template."""
     template = _read_number(product, 8, 2)
@@ -360,13 +350,6 @@ def _normalise_product(product: bytes) -> bytes | None:
     return product[:at] + SHARED_DATE + product[at + 4 :] if len(product) >= at + 4 else None
 
 
-def _normalise_packing(packing: bytes) -> bytes:
-    """Return section 5 without the parameters of the packing, if its template is known."""
-    if _read_number(packing, 10, 2) not in KNOWN_PACKINGS:
-        return packing
-    return packing[:PACKING_HEADER_BYTES].ljust(len(packing), b"\0")
-
-
 # ---------------------------------------------------------------------- edition 1
 
 
@@ -375,11 +358,9 @@ def _share_edition_1(message: bytes) -> SharedHeader | None:
     product = message[8 : 8 + _read_number(message, 9, 3)]
     offset = 8 + len(product)
     grid = message[offset : offset + _read_number(message, offset + 1, 3)]
-    if (
-        len(product) < 28
-        or len(grid) < 32
-        or not (_has_standard_sections(product) and _has_regular_grid(grid))
-    ):
+    if len(product) < 28 or len(grid) < 32 or not _has_standard_sections(product):
+        return None
+    if grid[5] not in REGULAR_GRID_TYPES or grid[6:8] == b"\xff\xff":
         return None
     offset += len(grid)
     if product[7] & 0x40:
@@ -399,10 +380,6 @@ def _has_standard_sections(product: bytes) -> bool:
         MARS_LABELLING,
     )
     return is_standard and bool(product[7] & 0x80)
-
-
-def _has_regular_grid(grid: bytes) -> bool:
-    return grid[5] in REGULAR_GRID_TYPES and grid[6:8] != b"\xff\xff"
 
 
 def _join_edition_1(product: bytes, grid: bytes) -> bytes:
@@ -666,7 +643,13 @@ class GribField:
         None for observations.
         """
         if "endStep" not in self.keys:
-            self._check_known_unit()
+            # ecCodes has no step either if its unit is invalid
+            unit = int(self.keys.get(STEP_UNIT_KEY, MISSING_UNIT))
+            if unit not in UNIT_SECONDS and unit != MISSING_UNIT:
+                raise FormatError(
+                    f"GRIB message at byte {self.offset}: its step is counted in unit {unit}, "
+                    f"which ecCodes does not know; the file is damaged, fetch it again"
+                )
             return None
         unit = int(self.keys.get("stepUnits", 1))
         if unit not in UNIT_SECONDS:
@@ -681,15 +664,6 @@ class GribField:
                 f"damaged"
             )
         return hours
-
-    def _check_known_unit(self) -> None:
-        """Raise an error for an invalid unit of the step, for which ecCodes has no step."""
-        unit = int(self.keys.get(STEP_UNIT_KEY, MISSING_UNIT))
-        if unit not in UNIT_SECONDS and unit != MISSING_UNIT:
-            raise FormatError(
-                f"GRIB message at byte {self.offset}: its step is counted in unit {unit}, which "
-                f"ecCodes does not know; the file is damaged, fetch it again"
-            )
 
 
 def scan_messages(
@@ -756,10 +730,8 @@ def _get_keys(handle: Any, names: Iterable[str], key_type: Any, eccodes: Any) ->
                 values[name] = tuple(eccodes.codes_get_array(handle, name).tolist())
             else:
                 values[name] = eccodes.codes_get(handle, name, key_type)
-        except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
-            continue
         except eccodes.CodesInternalError:
-            # the key is computed from a key that is missing
+            # the message lacks the key, or a key from which it is computed
             continue
     return values
 
@@ -827,24 +799,20 @@ def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
 
 
 def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
+    increment = "jDirectionIncrementInDegrees"
     with _open_message(message, eccodes) as handle:
         try:
-            _set_increment(handle, eccodes)
+            rows = _get_keys(handle, ["Nj", increment], float, eccodes)
+            if rows.get("Nj", 2) < 2 and rows.get(increment) == MISSING_INCREMENT:
+                # ecCodes crashes if a grid of one row has no increment of rows
+                eccodes.codes_set(handle, "jDirectionIncrementGiven", 1)
+                eccodes.codes_set(handle, "jDirectionIncrement", 1)
             coordinates = {
                 n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")
             }
         except (eccodes.CodesInternalError, ValueError):
             return {}
     return {name: np.asarray(values, np.float64) for name, values in coordinates.items()}
-
-
-def _set_increment(handle: Any, eccodes: Any) -> None:
-    """Set the row increment of a grid of one row, without which ecCodes crashes."""
-    name = "jDirectionIncrementInDegrees"
-    rows = _get_keys(handle, ["Nj", name], float, eccodes)
-    if rows.get("Nj", 2) < 2 and rows.get(name) == MISSING_INCREMENT:
-        eccodes.codes_set(handle, "jDirectionIncrementGiven", 1)
-        eccodes.codes_set(handle, "jDirectionIncrement", 1)
 
 
 @lru_cache(CACHED_GRIDS)

@@ -69,9 +69,9 @@ from virtualds.stores.scan_cache import describe_damage
 from virtualds.stores.store import Range
 from virtualds.urls import path_or_url
 
-# ---------------------------------------------------------------------- storage of values Values
-# are contiguous, in linked blocks, in other files, compressed, or in chunks (HDF Specification and
-# Developer's Guide, HDF 4.2, section 10).
+# ---------------------------------------------------------------------- storage of values
+# Values are contiguous, in linked blocks, in other files, compressed, or in chunks (HDF
+# Specification and Developer's Guide, HDF 4.2, section 10).
 
 
 PLAIN, RUN_LENGTH, N_BIT, SKIPPING_HUFFMAN, DEFLATE, SZIP = 0, 1, 2, 3, 4, 5
@@ -352,7 +352,16 @@ def _build_chunked(elements: Elements, spec: ArraySpec) -> ManifestArray:
         # a data set that has shrunk may still have chunks past its end
         if stored is None or any(n >= count for n, count in zip(chunk_id, grid, strict=True)):
             continue
-        _check_chunk_encoding(stored, elements.source, size, codecs)
+        if stored.nbytes != size:
+            raise FormatError(
+                f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
+            )
+        is_one_range = stored.file == elements.source and len(stored.pieces) == 1
+        if codecs not in (None, stored.codecs) or not is_one_range:
+            raise UnsupportedError(
+                "its chunks are encoded in several ways, or lie in linked blocks or in another "
+                "file, which is not read; read it with pyhdf"
+            )
         codecs = stored.codecs
         file[chunk_id] = 0
         [(offset[chunk_id], length[chunk_id])] = stored.pieces
@@ -360,22 +369,6 @@ def _build_chunked(elements: Elements, spec: ArraySpec) -> ManifestArray:
         grid, files=(elements.source,), file=file, offset=offset, length=length
     )
     return spec.build(axes, manifest, codecs or ())
-
-
-def _check_chunk_encoding(
-    stored: StoredElement, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
-) -> None:
-    """Raise an error for a chunk with another encoding, or that is not a single byte range."""
-    if stored.nbytes != size:
-        raise FormatError(
-            f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
-        )
-    is_one_range = stored.file == source and len(stored.pieces) == 1
-    if codecs not in (None, stored.codecs) or not is_one_range:
-        raise UnsupportedError(
-            "its chunks are encoded in several ways, or lie in linked blocks or in another file, "
-            "which is not read; read it with pyhdf"
-        )
 
 
 # ---------------------------------------------------------------------- files
@@ -429,21 +422,16 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def _read_group(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) -> ManifestGroup:
     lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
     reader = _VariableReader(elements, skipped, lengths)
-    for name, dataset in _name_uniquely(part).items():
-        reader.add(name, dataset)
+    used_names = set(part.coordinates)
+    for dataset in part.members:
+        if not dataset.is_scale or dataset.ref is not None:
+            name = make_unique_name(dataset.name, used_names)
+            used_names.add(name)
+            reader.add(name, dataset)
     encoding = {"unlimited_dims": reader.unlimited}
     variables, left_out = reader.variables | part.coordinates, reader.left_out
     group = ManifestGroup(variables, {}, {}, encoding, reader.problems, left_out=left_out)
     return group.leave_out(skipped)
-
-
-def _name_uniquely(part: DatasetGroup) -> dict[str, ScientificDataset]:
-    """Return data sets by unique names, different from the names of coordinates."""
-    named: dict[str, ScientificDataset] = {}
-    for dataset in part.members:
-        if not dataset.is_scale or dataset.ref is not None:
-            named[make_unique_name(dataset.name, {*named, *part.coordinates})] = dataset
-    return named
 
 
 class _VariableReader:
@@ -472,7 +460,10 @@ class _VariableReader:
         shape: tuple[int, ...] = ()
         try:
             shape = self._find_shape(dataset)
-            data: Any = self._build(dataset, shape)
+            data: Any = dataset.values
+            if data is None:
+                spec = ArraySpec(dataset.ref, shape, _get_dtype(dataset), _find_fill(dataset))
+                data = build_array(self._elements, spec)
         except VirtualdsError as error:
             error.locate(f"variable {name!r}", self._elements.source.url)
             self.problems[name] = error
@@ -494,14 +485,6 @@ class _VariableReader:
         row = prod(inner) * _get_dtype(dataset).itemsize
         records = compute_nbytes(self._elements, dataset.ref) // row if row else 0
         return (records, *inner)
-
-    def _build(self, dataset: ScientificDataset, shape: tuple[int, ...]) -> Any:
-        if dataset.values is not None:
-            return dataset.values
-        dtype = _get_dtype(dataset)
-        return build_array(
-            self._elements, ArraySpec(dataset.ref, shape, dtype, _find_fill(dataset))
-        )
 
     def _name_dimensions(
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]

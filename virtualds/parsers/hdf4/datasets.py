@@ -28,7 +28,6 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.eos_metadata import join_metadata, read_structures
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, REFERENCE_SYSTEM, describe_crs
 from virtualds.parsers.hdf4.elements import (
     CALIBRATION,
@@ -59,6 +58,7 @@ from virtualds.parsers.hdf4.elements import (
     read_vgroup,
     unpack,
 )
+from virtualds.parsers.hdf5.netcdf_rules import join_metadata, read_structures
 
 SCALE, OFFSET = "scale_factor", "add_offset"
 CALIBRATION_ATTRIBUTES = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
@@ -469,7 +469,9 @@ def group_by_structure(datasets: Datasets) -> dict[str, DatasetGroup]:
         return {"": _make_structure_group(datasets.members, name, fields)}
     members: dict[str, list[ScientificDataset]] = {name: [] for name in ("", *structures)}
     for dataset in datasets.members:
-        grid = _get_grid_name(dataset, structures)
+        # the dimensions of a field are named "dimension:grid"
+        names = (d.name.partition(":")[2] for d in dataset.dimensions)
+        grid = next((name for name in names if "GridName" in structures.get(name, {})), "")
         members[grid].append(dataset)
     parts = {"": DatasetGroup(members[""])}
     for name, fields in structures.items():
@@ -480,20 +482,14 @@ def group_by_structure(datasets: Datasets) -> dict[str, DatasetGroup]:
     return parts
 
 
-def _get_grid_name(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the name of the grid of a data set, after ":" in a dimension name, or ""."""
-    names = (d.name.partition(":")[2] for d in dataset.dimensions)
-    return next((name for name in names if "GridName" in structures.get(name, {})), "")
-
-
 def _make_structure_group(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
     """Return the group of a grid or swath, whose name is removed from the dimension names."""
-    renamed = [
-        replace(member, dimensions=tuple(_remove_suffix(d, name) for d in member.dimensions))
-        for member in members
-    ]
+    renamed = []
+    for member in members:
+        dims = (replace(d, name=d.name.removesuffix(f":{name}")) for d in member.dimensions)
+        renamed.append(replace(member, dimensions=tuple(dims)))
     on_grid = list(filter(_is_on_grid, renamed))
     axes = _GridAxes.from_metadata(grid)
     # the metadata may differ from the content of the file
@@ -507,10 +503,6 @@ def _make_structure_group(
 
 def _is_on_grid(dataset: ScientificDataset) -> bool:
     return AXIS_NAMES.keys() <= {d.name for d in dataset.dimensions}
-
-
-def _remove_suffix(dimension: Dimension, name: str) -> Dimension:
-    return replace(dimension, name=dimension.name.removesuffix(f":{name}"))
 
 
 def _rename_axes(dataset: ScientificDataset) -> ScientificDataset:

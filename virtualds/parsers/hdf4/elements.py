@@ -143,10 +143,7 @@ class Elements:
         self.source = source
         self._read = read
         self.descriptors = dict(_read_descriptors(read))
-        self._fetch_small()
-
-    def _fetch_small(self) -> None:
-        """Prefetch the small elements of a remote file, which a scan reads, with few requests."""
+        # prefetch the small elements of a remote file, which a scan reads, with few requests
         small = sorted(
             (descriptor.offset, descriptor.length)
             for (tag, _), descriptor in self.descriptors.items()

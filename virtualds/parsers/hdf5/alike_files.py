@@ -191,7 +191,10 @@ class StoredColumns:
         lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
         counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
-        axes = [self._build_axis(other) for other in range(self.shape.shape[1])]
+        axes: list[ChunkAxis] = [
+            ChunkAxis.regular(n, c)
+            for n, c in zip(self.shape[0].tolist(), self.chunks[0].tolist(), strict=True)
+        ]
         axes[axis] = _join_chunk_axes(lengths.tobytes(), chunk.tobytes())
         grid = tuple(chunk_axis.nchunks for chunk_axis in axes)
         flat = np.zeros(len(self.owner), np.int64)
@@ -201,10 +204,6 @@ class StoredColumns:
         manifest = self._build_manifest(sources, grid, flat)
         fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.from_fragment(fragment, first.pipelines[0], first.name)
-
-    def _build_axis(self, axis: int) -> ChunkAxis:
-        """Return the chunk axis of an axis that has the same length in all files."""
-        return ChunkAxis.regular(int(self.shape[0, axis]), int(self.chunks[0, axis]))
 
     def _build_manifest(
         self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints
@@ -315,7 +314,12 @@ class _ColumnReader:
         self._structure, self._match, self._files = structure, match, files
         self._slots = structure.blueprint.notes.slots
         self.matches = match.matches.copy()
-        self.shapes = {name: self._read_shape(v) for name, v in structure.variables.items()}
+        self.shapes: dict[Variable, Ints] = {}
+        for name, variable in structure.variables.items():
+            axes = range(len(variable.facts.space.limits))
+            columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
+            columns += [np.full(len(self.matches), n) for n in variable.within]
+            self.shapes[name] = self._stack(columns)
         self.lengths = self._read_lengths()
         for shape in self.shapes.values():
             self.matches &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
@@ -325,11 +329,6 @@ class _ColumnReader:
 
     def _stack(self, columns: list[Ints]) -> Ints:
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.matches), 0), np.int64)
-
-    def _read_shape(self, variable: VariableStructure) -> Ints:
-        axes = range(len(variable.facts.space.limits))
-        columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
-        return self._stack(columns + [np.full(len(self.matches), n) for n in variable.within])
 
     def _read_lengths(self) -> dict[Dimension, Ints]:
         """Return the length of each dimension; inconsistent files do not match."""
@@ -676,19 +675,19 @@ class _Paths(Sequence[str]):
 class _StructureCache:
     """A cache of the most recently used structures, by the scope of reading."""
 
-    kept: list[tuple[ReadScope, FileStructure]] = field(default_factory=list)
+    structures: list[tuple[ReadScope, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def list(self, scope: ReadScope) -> list[FileStructure]:
         """Return the structures, the most recently used first."""
         with self.lock:
-            return [structure for other, structure in self.kept if other == scope]
+            return [structure for other, structure in self.structures if other == scope]
 
     def use(self, scope: ReadScope, structure: FileStructure) -> None:
         """Mark a structure as the most recently used."""
         with self.lock:
-            others = [pair for pair in self.kept if pair[1] is not structure]
-            self.kept = [(scope, structure), *others][:MAX_CACHED_STRUCTURES]
+            others = [pair for pair in self.structures if pair[1] is not structure]
+            self.structures = [(scope, structure), *others][:MAX_CACHED_STRUCTURES]
 
 
 STRUCTURES = _StructureCache()

@@ -1,4 +1,4 @@
-"""Conversion of HDF5 datatypes to dtypes, and the types that numpy can read as stored.
+"""Conversion of HDF5 datatypes to dtypes, and of the values of attributes.
 
 HDF5 converts values while it reads: integers of unusual precision, floats of unusual layout, padded
 strings. If numpy cannot read the stored bytes, h5py reads the values.
@@ -15,9 +15,22 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.structure.element_types import HDF5Type, parse_type_message
-from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.parsers.hdf5.structure.element_types import (
+    HDF5Type,
+    check_elements,
+    is_region,
+    parse_type,
+    parse_type_message,
+    read_sequences,
+)
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, mark_incomplete
+from virtualds.parsers.hdf5.structure.messages import MESSAGE_ERRORS, TypeClass
+from virtualds.parsers.hdf5.structure.object_header import (
+    INLINE_CLASSES,
+    Attribute,
+    find_string_size,
+)
 
 # ---------------------------------------------------------------------- types of numpy
 # The numpy dtypes that h5py uses for the types of HDF5.
@@ -197,8 +210,13 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
     dtypes = [find_dtype(part) for part in parts]
     first = dtypes[0]
     if names == COMPLEX_NAMES and first == dtypes[1] and first.kind == "f" and first.itemsize > 2:
-        return _make_complex_dtype(first)
-    _check_no_overlap(offsets, dtypes)
+        return np.dtype(f"c{2 * first.itemsize}").newbyteorder(first.byteorder)
+    stop = 0
+    for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
+        # h5py misreads members that are wider in numpy and overlap
+        if start < stop:
+            raise TypeError("a member needs more bytes in numpy, which are those of the next")
+        stop = start + width
     return np.dtype(
         {
             "names": [name.decode() for name in names],
@@ -207,20 +225,6 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
             "itemsize": compute_memory_size(kind),
         }
     )
-
-
-def _check_no_overlap(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
-    """Raise an error if members that are wider in numpy overlap, since h5py misreads them."""
-    stop = 0
-    for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
-        if start < stop:
-            raise TypeError("a member needs more bytes in numpy, which are those of the next")
-        stop = start + width
-
-
-def _make_complex_dtype(part: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of complex numbers whose parts have a given float dtype."""
-    return np.dtype(f"c{2 * part.itemsize}").newbyteorder(part.byteorder)
 
 
 def _find_complex(kind: HDF5Type) -> np.dtype[Any]:
@@ -255,10 +259,6 @@ def _find_sequence(kind: HDF5Type) -> np.dtype[Any]:
     return np.dtype("O", metadata={"vlen": element_type})
 
 
-def _find_array(kind: HDF5Type) -> np.dtype[Any]:
-    return np.dtype((find_dtype(kind.base), kind.dims))
-
-
 def _raise_no_dtype(kind: HDF5Type) -> np.dtype[Any]:
     raise TypeError(f"numpy has no type {kind.kind.name.lower()}")
 
@@ -274,7 +274,7 @@ DTYPE_FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
     TypeClass.REFERENCE: _raise_no_dtype,
     TypeClass.ENUM: _find_enum,
     TypeClass.VLEN: _find_sequence,
-    TypeClass.ARRAY: _find_array,
+    TypeClass.ARRAY: lambda kind: np.dtype((find_dtype(kind.base), kind.dims)),
     TypeClass.COMPLEX: _find_complex,
 }
 """Functions that return the dtype of a type, by class."""
@@ -348,7 +348,7 @@ def find_stored_type(kind: Any) -> StoredType:
     """
     try:
         return parse_stored_type(encode_type(kind), get_type_name(kind))
-    except (MessageError, UnknownFormError) as error:
+    except MESSAGE_ERRORS as error:
         raise UnsupportedError(
             f"its type has a form that virtualds does not know ({error}); leave the variable out "
             f"with drop_variables, or pass on_error='skip'"
@@ -465,14 +465,6 @@ def _is_native_integer(kind: HDF5Type) -> bool:
     return kind.precision == 8 * kind.size and not kind.offset
 
 
-def _is_native_bitfield(kind: HDF5Type) -> bool:
-    return _is_native_integer(kind) and not kind.bits & ~BYTE_ORDER_BIT
-
-
-def _is_native_float(kind: HDF5Type) -> bool:
-    return (kind.size, kind.bits, kind.properties) in describe_floats()
-
-
 def _is_native_string(kind: HDF5Type) -> bool:
     # bytes after the end of a string and padding spaces are not part of the string
     one_byte = kind.size == 1 and kind.sort == NULL_TERMINATED
@@ -498,8 +490,8 @@ def _has_native_parts(kind: HDF5Type) -> bool:
 
 NATIVE_RULES: dict[TypeClass, Callable[[HDF5Type], bool]] = {
     TypeClass.INTEGER: _is_native_integer,
-    TypeClass.BITFIELD: _is_native_bitfield,
-    TypeClass.FLOAT: _is_native_float,
+    TypeClass.BITFIELD: lambda kind: _is_native_integer(kind) and not kind.bits & ~BYTE_ORDER_BIT,
+    TypeClass.FLOAT: lambda kind: (kind.size, kind.bits, kind.properties) in describe_floats(),
     TypeClass.STRING: _is_native_string,
     TypeClass.OPAQUE: lambda kind: True,
     TypeClass.ENUM: _has_native_parts,
@@ -511,3 +503,161 @@ NATIVE_RULES: dict[TypeClass, Callable[[HDF5Type], bool]] = {
 
 It cannot read those of other classes.
 """
+
+
+# ---------------------------------------------------------------------- attributes
+# Attributes of HDF5 groups and datasets, as netCDF4-python returns them.
+
+
+MAX_STRING_BYTES = 2**31 - 1
+"""Maximum size in bytes of a string in numpy."""
+NUMBER_CLASSES = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
+"""Type classes of numbers."""
+STRING_TYPES = {
+    struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
+}
+"""Encoded types of variable-length strings with 8-byte addresses (IV.A.2.d)."""
+
+
+def read_attribute(owner: Any, name: str) -> Any:
+    """Return the value of an attribute as netCDF4-python does.
+
+    A string is a str, several are a list; a number is a scalar, several are an array. Object
+    references are the paths of the objects.
+
+    Raises
+    ------
+    UnsupportedError
+        Its type is not supported.
+    FormatError
+        Its value is in a damaged heap.
+    """
+    raw = name.encode("utf-8", "surrogateescape")
+    attribute = owner.attributes[raw]
+    if attribute.elements and attribute.kind in STRING_TYPES:
+        return decode_strings(read_sequences(owner.file, attribute, is_value=True))
+    value = decode_inline_value(attribute)
+    return _read_by_library(owner, name, raw, attribute) if value is None else value
+
+
+def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) -> Any:
+    import h5py
+
+    if is_region(attribute.kind):
+        # HDF5 reads region references from the global heap, which has not been checked
+        raise _make_attribute_error("it refers to regions")
+    if not attribute.kind or attribute.kind[0] & 0x0F not in INLINE_CLASSES:
+        mark_incomplete(attribute.data)
+    try:
+        kind = h5py.h5a.open(owner.id, raw).get_type()
+        has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
+        if has_parts and (reason := find_unsupported_reason(parse_type_message(encode_type(kind)))):
+            raise _make_attribute_error(reason)
+        _check_heap(owner.file, attribute)
+        value = owner.attrs[name]
+    except (FormatError, UnsupportedError):
+        raise
+    except KeyError as error:
+        owner.file.raise_damaged(f"attribute {name!r}: {error.args[0]}")
+    except TypeError as error:
+        raise _make_attribute_error(f"numpy has no such type: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _make_attribute_error(str(error)) from error
+    if isinstance(value, h5py.Empty):
+        return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
+    if isinstance(value, str | bytes):
+        return _to_text(value)
+    if isinstance(value, h5py.Reference):
+        return get_object_path(value, owner)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
+        return _convert_items(name, value, owner)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return value.ravel()[0]
+    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+
+
+def _check_heap(file: FileBytes, attribute: Attribute) -> None:
+    """Raise an error for an attribute that refers to objects missing from the heap."""
+    kind = parse_type(file, attribute.kind)
+    if not kind.has_variable_length:
+        return
+    if attribute.elements * kind.size > len(attribute.data):
+        file.raise_damaged(
+            f"an attribute has {len(attribute.data)} bytes for {attribute.elements} elements"
+        )
+    data = np.frombuffer(attribute.data, np.uint8, attribute.elements * kind.size)
+    check_elements(file, kind, data.reshape(-1, kind.size))
+
+
+def decode_strings(raw: Sequence[bytes]) -> Any:
+    """Return variable-length strings as h5py does: one as a str, several as a list."""
+    texts = [_to_text(text.partition(b"\0")[0]) for text in raw]
+    return texts[0] if len(texts) == 1 else texts
+
+
+def decode_inline_value(attribute: Attribute) -> Any:
+    """Return the value of an attribute that is not in the heap, or None for uncommon types."""
+    count = attribute.elements
+    dtype = _find_native_dtype(attribute.kind)
+    if dtype is None or not 0 < count * dtype.itemsize <= len(attribute.data):
+        return None
+    if dtype.kind != "S":
+        values = np.frombuffer(attribute.data, dtype, count).reshape(attribute.shape)
+        return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
+    size = dtype.itemsize
+    texts = [attribute.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
+    # let HDF5 handle bytes after the end of a string
+    return None if any(b"\0" in text for text in texts) else decode_strings(texts)
+
+
+@lru_cache(1024)
+def _find_native_dtype(kind: bytes) -> np.dtype[Any] | None:
+    """Return the dtype of numbers and strings that numpy reads as stored, or None."""
+    if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
+        return np.dtype(f"S{size}") if size <= MAX_STRING_BYTES else None
+    if kind[0] & 0x0F not in NUMBER_CLASSES:
+        return None
+    try:
+        stored = parse_stored_type(kind)
+    except (UnsupportedError, *MESSAGE_ERRORS):
+        return None
+    return stored.dtype if stored.in_chunks else None
+
+
+def _convert_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
+    """Return strings or paths as a list, and variable-length arrays as an object array."""
+    import h5py
+
+    items: list[Any] = values.ravel().tolist()
+    items = [
+        get_object_path(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
+        for item in items
+    ]
+    if len(items) == 1:
+        return items[0]
+    return items if all(isinstance(item, str) for item in items) else values
+
+
+def _make_attribute_error(reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"its type cannot be read ({reason}); pass on_error='skip', which leaves it out, or leave "
+        f"the whole variable out with drop_variables"
+    )
+
+
+def get_object_path(reference: Any, owner: Any) -> str:
+    """Return the path of a referenced object, or "" for a null reference."""
+    import h5py
+
+    name = h5py.h5r.get_name(reference, owner.id) if reference else None
+    return name.decode("utf-8", "replace") if name else ""
+
+
+def _to_text(value: Any) -> Any:
+    """Return a string in which invalid UTF-8 is replaced as by netCDF-C."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").replace("\0", "")
+    if isinstance(value, str):
+        raw = value.encode("utf-8", "surrogateescape")
+        return raw.decode("utf-8", "replace").replace("\0", "")
+    return value

@@ -25,13 +25,9 @@ from virtualds.arrays.parser import MustBeEqual, is_aggregation
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
+from virtualds.parsers.hdf5.data_types import decode_inline_value, decode_strings
 from virtualds.parsers.hdf5.group_reader import NON_COORDINATE_PREFIX, ReadGroups, read_groups
-from virtualds.parsers.hdf5.netcdf_rules import (
-    RESERVED_ATTRIBUTES,
-    PathParts,
-    decode_inline_value,
-    decode_strings,
-)
+from virtualds.parsers.hdf5.netcdf_rules import RESERVED_ATTRIBUTES, PathParts
 from virtualds.parsers.hdf5.objects import HDF5Dataset, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -412,9 +408,11 @@ class FileStructure:
 
     def find_equal(self, match: Match, must_be_equal: MustBeEqual) -> Bools:
         """Return a mask of the files that agree in the attributes that must be equal."""
-        values = {
-            attribute.key: self._get_value(*path) for path, attribute in self.attributes.items()
-        }
+        values = {}
+        for (path, variable, name), attribute in self.attributes.items():
+            group = self.groups[path].group
+            owner = group.variables[variable] if variable else group
+            values[attribute.key] = owner.attributes.get(name)
         keys = [
             key
             for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
@@ -423,11 +421,6 @@ class FileStructure:
             and must_be_equal(key[1].decode("utf-8", "surrogateescape"), values.get(key))
         ]
         return self.blueprint.find_equal(match, keys)
-
-    def _get_value(self, path: str, variable: str, name: str) -> Any:
-        group = self.groups[path].group
-        owner = group.variables[variable] if variable else group
-        return owner.attributes.get(name)
 
 
 class SeparateAttributesError(Exception):
@@ -498,14 +491,12 @@ def _find_attributes(
     path: str, variable: str, attributes: Attributes
 ) -> dict[tuple[str, str, str], Attribute]:
     """Return the attributes of a variable, or of the group, that are visible to users."""
-    texts = {
-        name.decode("utf-8", "surrogateescape"): attribute for name, attribute in attributes.items()
-    }
-    return {
-        (path, variable, name): attribute
-        for name, attribute in texts.items()
-        if name not in RESERVED_ATTRIBUTES
-    }
+    visible = {}
+    for raw_name, attribute in attributes.items():
+        name = raw_name.decode("utf-8", "surrogateescape")
+        if name not in RESERVED_ATTRIBUTES:
+            visible[path, variable, name] = attribute
+    return visible
 
 
 def _find_axes(read: ReadGroups) -> dict[tuple[int, int], Dimension] | None:

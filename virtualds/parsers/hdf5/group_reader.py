@@ -35,21 +35,28 @@ from virtualds.chunks.axes import MAX_AXIS_LENGTH
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
-from virtualds.parsers.eos_metadata import METADATA, Structure, join_metadata, read_structures
-from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
+from virtualds.parsers.hdf5.data_types import (
+    CHARSETS,
+    TEXT_DTYPE,
+    StoredType,
+    get_object_path,
+    read_attribute,
+)
 from virtualds.parsers.hdf5.netcdf_rules import (
     MAX_GROUPS,
+    METADATA,
     RESERVED_ATTRIBUTES,
     Dimensions,
     FileGroups,
     HDF5Group,
     NamedAxes,
     PathParts,
+    Structure,
     get_fill_past_end,
-    get_object_path,
+    join_metadata,
     list_attribute_names,
-    read_attribute,
     read_groups_below,
+    read_structures,
 )
 from virtualds.parsers.hdf5.objects import (
     HDF5_ERRORS,
@@ -527,7 +534,11 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
     FormatError
         There are too many groups.
     """
-    root, location, group_path, scales = _find_group(files, skip, path, below=below)
+    root = open_root(files, files.source)
+    *parents, location = descend_to(root, path)
+    prefetch_groups(parents, location, skip, below=below)
+    scales = tuple(scale for parent in parents for scale in read_members(parent).scales)
+    group_path = tuple(filter(None, path.split("/")))
     if below:
         groups = read_groups_below(location, group_path, scales, skip)
         first_groups = list(islice(groups, MAX_GROUPS + 1))
@@ -578,17 +589,6 @@ def _read_text(dataset: HDF5Dataset) -> str:
     return elements.tobytes().partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def _find_group(
-    files: HDF5Files, skip: frozenset[str], path: str, *, below: bool
-) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[HDF5Dataset, ...]]:
-    """Return the root, the group at a path, its path, and the scales of its parents."""
-    root = open_root(files, files.source)
-    *parents, location = descend_to(root, path)
-    prefetch_groups(parents, location, skip, below=below)
-    scales = (d for g in parents for d in read_members(g).scales)
-    return root, location, tuple(filter(None, path.split("/"))), tuple(scales)
-
-
 class _GroupReader:
     """Reads one group: its variables, attributes and problems."""
 
@@ -598,8 +598,7 @@ class _GroupReader:
         self.files = files
         self.skip = skip
         self.path = group_path
-        url = files.source.url
-        self.source_name = path_or_url(url)
+        self.source_name = path_or_url(files.source.url)
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(
@@ -644,13 +643,20 @@ class _GroupReader:
             shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
             axis_sizes = dict(zip(names, shape, strict=True))
             if conflicts := [dim for dim, n in axis_sizes.items() if sizes.get(dim, n) != n]:
-                self._record_problem(
-                    variable_name,
-                    _make_dimension_error(dim := conflicts[0], axis_sizes[dim], sizes[dim]),
+                dim = conflicts[0]
+                problem = FormatError(
+                    f"it has {axis_sizes[dim]} elements along {dim!r}, where other variables have "
+                    f"{sizes[dim]}; the file contradicts itself, leave one of them out with "
+                    f"drop_variables"
                 )
+                self._record_problem(variable_name, problem)
                 continue
             if max(shape, default=0) >= MAX_AXIS_LENGTH:
-                self._record_problem(variable_name, _make_length_error(max(shape)))
+                problem = FormatError(
+                    f"an axis of {max(shape)} elements is longer than any; the file is damaged, "
+                    f"fetch it again, or leave the variable out with drop_variables"
+                )
+                self._record_problem(variable_name, problem)
                 continue
             sizes |= axis_sizes
             variables[variable_name] = self._read_variable(variable_name, dataset, names, shape)
@@ -757,17 +763,3 @@ class _GroupReader:
         # missing chunks and the region past the end have different fill values
         array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
-
-
-def _make_length_error(size: int) -> FormatError:
-    return FormatError(
-        f"an axis of {size} elements is longer than any; the file is damaged, fetch it again, or "
-        f"leave the variable out with drop_variables"
-    )
-
-
-def _make_dimension_error(dim: str, size: int, other_size: int) -> FormatError:
-    return FormatError(
-        f"it has {size} elements along {dim!r}, where other variables have {other_size}; the file "
-        f"contradicts itself, leave one of them out with drop_variables"
-    )

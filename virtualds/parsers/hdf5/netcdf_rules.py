@@ -6,23 +6,19 @@ HDF5 Dimension Scale Specification 1.0). Names are in creation order, as in netC
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.eos_metadata import Structure
-from virtualds.parsers.hdf5.data_types import (
-    CHARSETS,
-    encode_type,
-    find_unsupported_reason,
-    parse_stored_type,
-)
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.parsers.hdf5.data_types import read_attribute
 from virtualds.parsers.hdf5.objects import (
     GroupMembers,
     HDF5Dataset,
@@ -30,21 +26,9 @@ from virtualds.parsers.hdf5.objects import (
     describe_damage,
     read_members,
 )
-from virtualds.parsers.hdf5.structure.element_types import (
-    check_elements,
-    is_region,
-    is_sequence,
-    parse_type,
-    parse_type_message,
-    read_sequences,
-)
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, mark_incomplete, note_same
-from virtualds.parsers.hdf5.structure.messages import MESSAGE_ERRORS, TypeClass
-from virtualds.parsers.hdf5.structure.object_header import (
-    INLINE_CLASSES,
-    Attribute,
-    find_string_size,
-)
+from virtualds.parsers.hdf5.structure.element_types import is_sequence, read_sequences
+from virtualds.parsers.hdf5.structure.file_bytes import note_same
+from virtualds.parsers.hdf5.structure.messages import TypeClass
 
 # ---------------------------------------------------------------------- fill values
 
@@ -81,14 +65,7 @@ def get_fill_past_end(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
     return np.frombuffer(chosen, dtype)[0]
 
 
-def list_attribute_names(owner: HDF5Location) -> list[str]:
-    """Return the names of all attributes, in creation order if it is tracked."""
-    return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
-
-
 # ---------------------------------------------------------------------- attributes
-# Attributes of HDF5 groups and datasets, as netCDF4-python returns them.
-
 
 RESERVED_ATTRIBUTES = frozenset(
     {
@@ -104,168 +81,144 @@ RESERVED_ATTRIBUTES = frozenset(
 )
 """Attributes of dimension scales and of netCDF-C, which are not user attributes."""
 
-MAX_STRING_BYTES = 2**31 - 1
-"""Maximum size in bytes of a string in numpy."""
-NULL_TERMINATED, NULL_PADDED = 0, 1
-"""Paddings of fixed-length strings."""
+
+def list_attribute_names(owner: HDF5Location) -> list[str]:
+    """Return the names of all attributes, in creation order if it is tracked."""
+    return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
 
 
-NUMBER_CLASSES = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
-"""Type classes of numbers."""
-STRING_TYPES = {
-    struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
-}
-"""Encoded types of variable-length strings with 8-byte addresses (IV.A.2.d)."""
+# ---------------------------------------------------------------------- metadata of HDF-EOS
+# The grids and swaths of a file, with their dimensions.
+#
+# HDF-EOS stores them as text, ``StructMetadata.0``, continued in ``StructMetadata.1`` and so on: in
+# HDF4 as attributes, in HDF5 as datasets of the group ``HDFEOS INFORMATION``. The text is in ODL,
+# the Object Description Language ("HDF-EOS5 Data Model, File Format and Library", NASA
+# ESDS-RFC-008).
+
+METADATA = re.compile(r"StructMetadata\.(\d+)")
+"""Matches the names of the parts of the text."""
+STRUCTURE = re.compile(r"(GRID|SWATH|ZA)_\d+")
+"""Matches the labels of structures; points are tables, without dimensions."""
+MAX_ODL_DEPTH = 32
+"""Maximum nesting of blocks; HDF-EOS needs four levels."""
 
 
-def read_attribute(owner: Any, name: str) -> Any:
-    """Return the value of an attribute as netCDF4-python does.
+@dataclass(frozen=True)
+class OdlBlock:
+    """A group or an object of ODL, with its values as text, without quotes."""
 
-    A string is a str, several are a list; a number is a scalar, several are an array. Object
-    references are the paths of the objects.
+    label: str = ""
+    values: dict[str, str] = field(default_factory=dict)
+    parts: list[OdlBlock] = field(default_factory=list)
 
-    Raises
-    ------
-    UnsupportedError
-        Its type is not supported.
-    FormatError
-        Its value is in a damaged heap.
+    def walk(
+        self, *, is_leaf: Callable[[OdlBlock], bool] = lambda block: False
+    ) -> Iterator[OdlBlock]:
+        """Yield all nested blocks, without descending into those for which ``is_leaf`` is true."""
+        queue = deque([self])
+        while queue:
+            for part in queue.popleft().parts:
+                yield part
+                if not is_leaf(part):
+                    queue.append(part)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A grid, a swath, or a zonal average.
+
+    ``values`` belong to the structure itself, ``sizes`` are the lengths of its dimensions, and
+    ``fields`` the dimensions of each field, outermost first. If a data field and a geolocation
+    field have the same name, ``fields`` has the dimensions of both.
     """
-    raw = name.encode("utf-8", "surrogateescape")
-    attribute = owner.attributes[raw]
-    if (value := _decode_value(owner.file, attribute)) is not None:
-        return value
-    return _read_by_library(owner, name, raw, attribute)
+
+    kind: str
+    name: str
+    values: dict[str, str]
+    sizes: dict[str, int]
+    fields: dict[str, set[tuple[str, ...]]]
+
+    @classmethod
+    def from_block(cls, block: OdlBlock) -> Structure:
+        """Build the structure that a block describes."""
+        kind = block.label.rpartition("_")[0]
+        names = ("GridName", "SwathName", "ZaName")
+        name = next((block.values[n] for n in names if n in block.values), "")
+        # a grid always has these two dimensions, which the metadata do not list as objects
+        dim_sizes = {dim: block.values.get(dim, "") for dim in ("XDim", "YDim")}
+        fields: dict[str, set[tuple[str, ...]]] = {}
+        for part in block.walk():
+            if "DimensionName" in part.values:
+                dim_sizes[part.values["DimensionName"]] = part.values.get("Size", "")
+            field_names = [value for key, value in part.values.items() if key.endswith("FieldName")]
+            if field_names and "DimList" in part.values:
+                dims = tuple(re.findall(r'"([^"]*)"', part.values["DimList"]))
+                fields.setdefault(field_names[0], set()).add(dims)
+        sizes = {dim: int(size) for dim, size in dim_sizes.items() if size.isdecimal()}
+        return cls(kind, name, block.values, sizes, fields)
 
 
-def _read_by_library(owner: Any, name: str, raw: bytes, attribute: Attribute) -> Any:
-    import h5py
+def join_metadata(parts: Iterable[tuple[str, str]]) -> str:
+    """Join the named parts of a text, in the order of the numbers in their names.
 
-    if is_region(attribute.kind):
-        # HDF5 reads region references from the global heap, which has not been checked
-        raise _make_unsupported_error("it refers to regions")
-    if not attribute.kind or attribute.kind[0] & 0x0F not in INLINE_CLASSES:
-        mark_incomplete(attribute.data)
-    try:
-        kind = h5py.h5a.open(owner.id, raw).get_type()
-        has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
-        if has_parts and (reason := find_unsupported_reason(parse_type_message(encode_type(kind)))):
-            raise _make_unsupported_error(reason)
-        _check_heap(owner.file, attribute)
-        value = owner.attrs[name]
-    except (FormatError, UnsupportedError):
-        raise
-    except KeyError as error:
-        owner.file.raise_damaged(f"attribute {name!r}: {error.args[0]}")
-    except TypeError as error:
-        raise _make_unsupported_error(f"numpy has no such type: {error}") from error
-    except (OSError, ValueError) as error:
-        raise _make_unsupported_error(str(error)) from error
-    if isinstance(value, h5py.Empty):
-        return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
-    if isinstance(value, str | bytes):
-        return _to_text(value)
-    if isinstance(value, h5py.Reference):
-        return get_object_path(value, owner)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
-        return _convert_items(name, value, owner)
-    if isinstance(value, np.ndarray) and value.size == 1:
-        return value.ravel()[0]
-    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+    >>> join_metadata([("StructMetadata.10", "c"), ("StructMetadata.9", "b"), ("Other", "a")])
+    'bc'
+    """
+    matches = [(METADATA.fullmatch(name), text) for name, text in parts]
+    return "".join(text for _, text in sorted((int(m[1]), text) for m, text in matches if m))
 
 
-def _check_heap(file: FileBytes, attribute: Attribute) -> None:
-    """Raise an error for an attribute that refers to objects missing from the heap."""
-    kind = parse_type(file, attribute.kind)
-    if not kind.has_variable_length:
-        return
-    if attribute.elements * kind.size > len(attribute.data):
-        file.raise_damaged(
-            f"an attribute has {len(attribute.data)} bytes for {attribute.elements} elements"
-        )
-    data = np.frombuffer(attribute.data, np.uint8, attribute.elements * kind.size)
-    check_elements(file, kind, data.reshape(-1, kind.size))
+def read_structures(text: str) -> list[Structure]:
+    """Return the structures in an ODL text, ignoring lines that are not ODL.
+
+    >>> [grid] = read_structures('''
+    ... GROUP=GridStructure
+    ...     GROUP=GRID_1
+    ...         GridName="ColumnAmountO3"
+    ...         XDim=360
+    ...         YDim=180
+    ...         GROUP=DataField
+    ...             OBJECT=DataField_1
+    ...                 DataFieldName="O3"
+    ...                 DimList=("YDim","XDim")
+    ...             END_OBJECT=DataField_1
+    ...         END_GROUP=DataField
+    ...     END_GROUP=GRID_1
+    ... END_GROUP=GridStructure
+    ... END''')
+    >>> grid.name, grid.sizes, grid.fields
+    ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
+    """
+    blocks = _parse_odl(text).walk(is_leaf=_is_structure)
+    return [Structure.from_block(block) for block in blocks if _is_structure(block)]
 
 
-def _decode_value(file: FileBytes, attribute: Attribute) -> Any:
-    """Return a value of a common type as h5py does, or None for other types."""
-    if attribute.elements and attribute.kind in STRING_TYPES:
-        return decode_strings(read_sequences(file, attribute, is_value=True))
-    return decode_inline_value(attribute)
+def _is_structure(block: OdlBlock) -> bool:
+    return STRUCTURE.fullmatch(block.label) is not None
 
 
-def decode_strings(raw: Sequence[bytes]) -> Any:
-    """Return variable-length strings as h5py does: one as a str, several as a list."""
-    texts = [_to_text(text.partition(b"\0")[0]) for text in raw]
-    return texts[0] if len(texts) == 1 else texts
-
-
-def decode_inline_value(attribute: Attribute) -> Any:
-    """Return the value of an attribute that is not in the heap, or None for uncommon types."""
-    count = attribute.elements
-    dtype = _find_native_dtype(attribute.kind)
-    if dtype is None or not 0 < count * dtype.itemsize <= len(attribute.data):
-        return None
-    if dtype.kind != "S":
-        values = np.frombuffer(attribute.data, dtype, count).reshape(attribute.shape)
-        return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
-    size = dtype.itemsize
-    texts = [attribute.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
-    # let HDF5 handle bytes after the end of a string
-    return None if any(b"\0" in text for text in texts) else decode_strings(texts)
-
-
-@lru_cache(1024)
-def _find_native_dtype(kind: bytes) -> np.dtype[Any] | None:
-    """Return the dtype of numbers and strings that numpy reads as stored, or None."""
-    if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
-        return np.dtype(f"S{size}") if size <= MAX_STRING_BYTES else None
-    if kind[0] & 0x0F not in NUMBER_CLASSES:
-        return None
-    try:
-        stored = parse_stored_type(kind)
-    except (UnsupportedError, *MESSAGE_ERRORS):
-        return None
-    return stored.dtype if stored.in_chunks else None
-
-
-def _convert_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
-    """Return strings or paths as a list, and variable-length arrays as an object array."""
-    import h5py
-
-    items: list[Any] = values.ravel().tolist()
-    items = [
-        get_object_path(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
-        for item in items
-    ]
-    if len(items) == 1:
-        return items[0]
-    return items if all(isinstance(item, str) for item in items) else values
-
-
-def _make_unsupported_error(reason: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"its type cannot be read ({reason}); pass on_error='skip', which leaves it out, or leave "
-        f"the whole variable out with drop_variables"
-    )
-
-
-def get_object_path(reference: Any, owner: Any) -> str:
-    """Return the path of a referenced object, or "" for a null reference."""
-    import h5py
-
-    name = h5py.h5r.get_name(reference, owner.id) if reference else None
-    return name.decode("utf-8", "replace") if name else ""
-
-
-def _to_text(value: Any) -> Any:
-    """Return a string in which invalid UTF-8 is replaced as by netCDF-C."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace").replace("\0", "")
-    if isinstance(value, str):
-        raw = value.encode("utf-8", "surrogateescape")
-        return raw.decode("utf-8", "replace").replace("\0", "")
-    return value
+def _parse_odl(text: str) -> OdlBlock:
+    """Parse a text, up to the first block that is nested too deeply; return the root block."""
+    open_blocks = [OdlBlock()]
+    lines = iter(text.splitlines())
+    for line in lines:
+        name, _, value = (part.strip() for part in line.partition("="))
+        # a list may continue on the next lines
+        while value.startswith("(") and ")" not in value and (more := next(lines, None)):
+            value += more.strip()
+        if len(open_blocks) > MAX_ODL_DEPTH:
+            break
+        if name in ("GROUP", "OBJECT"):
+            block = OdlBlock(value)
+            open_blocks[-1].parts.append(block)
+            open_blocks.append(block)
+        elif name in ("END_GROUP", "END_OBJECT"):
+            labels = [block.label for block in open_blocks]
+            if value in labels[1:]:
+                del open_blocks[len(labels) - 1 - labels[::-1].index(value) :]
+        elif name:
+            open_blocks[-1].values[name] = value if value.startswith("(") else value.strip('"')
+    return open_blocks[0]
 
 
 # ---------------------------------------------------------------------- dimensions
@@ -273,6 +226,8 @@ def _to_text(value: Any) -> Any:
 
 SCALE_ATTRIBUTE = b"DIMENSION_LIST"
 """Attribute with references to the scales of each axis."""
+OBJECT_REFERENCE = (TypeClass.REFERENCE, 0)
+"""Class and kind of the type of references to objects."""
 DIMENSION_ID, COORDINATE_IDS = "_Netcdf4Dimid", "_Netcdf4Coordinates"
 """Attributes of netCDF-C: the id of a dimension, and the dimension ids of the axes of a scale."""
 Names = list[tuple[HDF5Dataset, tuple[str | None, ...]]]
@@ -295,8 +250,15 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     attribute = dataset.attributes.get(SCALE_ATTRIBUTE)
     if not rank or attribute is None:
         return none
-    if attribute.elements != rank or not _is_reference_list(attribute.kind):
-        raise _make_scale_list_error(dataset)
+    # a sequence of references to objects (IV.A.2.d)
+    base = attribute.kind[8:12]
+    is_list = is_sequence(attribute.kind) and (base[0] & 0xF, base[1] & 0xF) == OBJECT_REFERENCE
+    if attribute.elements != rank or not is_list:
+        raise FormatError(
+            f"{dataset.source.url}: the attribute {SCALE_ATTRIBUTE.decode()} of {dataset.name!r} "
+            f"is not a list of scales for each of {rank} axes; the file is damaged, fetch it "
+            "again, or remove the attribute"
+        )
     lists = read_sequences(dataset.file, attribute)
     return tuple(_find_last_reference(dataset, references) for references in lists) + none[rank:]
 
@@ -310,12 +272,6 @@ def _find_last_reference(dataset: HDF5Dataset, references: bytes) -> int | None:
     address = int.from_bytes(references[offset:], "little")
     note_same(references, offset, width, address)
     return address
-
-
-def _is_reference_list(kind: bytes) -> bool:
-    """Return whether a type is a sequence of references to objects (IV.A.2.d)."""
-    base = kind[8:12]
-    return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 
 
 def _find_remote_scale_name(dataset: HDF5Dataset, axis: int) -> str:
@@ -338,14 +294,6 @@ def _find_remote_scale_name(dataset: HDF5Dataset, axis: int) -> str:
             f"restore it, or leave the variable out with drop_variables"
         )
     return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
-
-
-def _make_scale_list_error(dataset: HDF5Dataset) -> FormatError:
-    return FormatError(
-        f"{dataset.source.url}: the attribute {SCALE_ATTRIBUTE.decode()} of {dataset.name!r} is "
-        f"not a list of scales for each of {dataset.rank} axes; the file is damaged, fetch it "
-        "again, or remove the attribute"
-    )
 
 
 class NamedAxes:
@@ -404,10 +352,15 @@ class NamedAxes:
                 return tuple(self._by_id.get(int(i)) for i in numbers)
             name = self._find_dimension(dataset).name
             return (name, *([None] * (rank - 1)))[:rank]
-        return tuple(
-            None if address is None else self._find_scale(dataset, axis, address)
-            for axis, address in enumerate(read_scale_addresses(dataset))
-        )
+        names: list[str | None] = []
+        for axis, address in enumerate(read_scale_addresses(dataset)):
+            if address is None:
+                names.append(None)
+            elif scale := self._by_address.get((dataset.source.url, address)):
+                names.append(scale.name)
+            else:
+                names.append(_find_remote_scale_name(dataset, axis))
+        return tuple(names)
 
     def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
         """Return the link to a scale that names the dimension.
@@ -417,11 +370,6 @@ class NamedAxes:
         """
         first = self._by_address[scale.address]
         return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
-
-    def _find_scale(self, dataset: HDF5Dataset, axis: int, address: int) -> str:
-        """Return the name of the scale at an address."""
-        name = self._by_address.get((dataset.source.url, address))
-        return _find_remote_scale_name(dataset, axis) if name is None else name.name
 
 
 class Dimensions:
@@ -464,20 +412,14 @@ class Dimensions:
         }
         self.unlimited_dims = {name for name, _, is_unlimited in self._dimensions if is_unlimited}
         phony = {name for name, _, _ in self._dimensions[scales:]}
-        for name, names in (axis_names or {}).items():
-            self._replace_phony(name, names, phony)
-
-    def _replace_phony(
-        self, dataset: str, names: Iterable[str | None], phony: Collection[str]
-    ) -> None:
-        """Replace phony dimensions of a dataset by names in other metadata of the file."""
-        replaced = list(self.by_dataset.get(dataset, ()))
-        for axis, (dim, name) in enumerate(zip(replaced, names, strict=False)):
-            if name is not None and dim in phony and name not in replaced:
-                replaced[axis] = name
-                self.unlimited_dims |= {name} if dim in self.unlimited_dims else set()
-        if dataset in self.by_dataset:
-            self.by_dataset[dataset] = tuple(replaced)
+        for dataset, names in (axis_names or {}).items():
+            replaced = list(self.by_dataset.get(dataset, ()))
+            for axis, (dim, name) in enumerate(zip(replaced, names, strict=False)):
+                if name is not None and dim in phony and name not in replaced:
+                    replaced[axis] = name
+                    self.unlimited_dims |= {name} if dim in self.unlimited_dims else set()
+            if dataset in self.by_dataset:
+                self.by_dataset[dataset] = tuple(replaced)
 
     def _complete(self, dataset: HDF5Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Return the names of all axes, also of those without a scale."""
@@ -558,19 +500,16 @@ def read_groups_below(
         try:
             with describe_damage(child.source):
                 if child.address in ancestors:
-                    raise _make_loop_error(location, name)
+                    raise FormatError(
+                        f"{location.source.url}: the link {name!r} leads back to a group that it "
+                        f"lies in, so that there is no end; open one group with group=, or leave "
+                        f"the link out with drop_variables"
+                    )
                 yield from read_groups_below(child, (*group_path, name), scales, skip, ancestors)
         except VirtualdsError as error:
             members.broken[name] = error
             del members.groups[name]
     yield HDF5Group(group_path, location, members, parent_scales)
-
-
-def _make_loop_error(location: HDF5Location, name: str) -> FormatError:
-    return FormatError(
-        f"{location.source.url}: the link {name!r} leads back to a group that it lies in, so that "
-        f"there is no end; open one group with group=, or leave the link out with drop_variables"
-    )
 
 
 # ---------------------------------------------------------------------- names of other conventions

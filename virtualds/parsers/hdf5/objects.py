@@ -534,11 +534,10 @@ def make_missing_group_error(source: SourceFile, path: str) -> FileNotFoundError
 
 def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
     """Return the dataset at a location."""
-    facts = (
-        _read_facts_by_library(location)
-        if location.files.by_library
-        else read_facts(location.file, location.messages, int(location.at))
-    )
+    if location.files.by_library:
+        facts = _read_facts_by_library(location)
+    else:
+        facts = read_facts(location.file, location.messages, int(location.at))
     dataset = HDF5Dataset(
         files=location.files,
         source=location.source,

@@ -548,8 +548,12 @@ def build_stored_array(
     # the fill value of an array type is an array
     if not stored.in_chunks or (stored.shape and facts.fill.is_user_defined):
         return None
+    dtype, fill = stored.dtype, get_fill(dataset, stored.dtype)
+    # equal pipelines are one object, except for compound types, whose dtypes differ in metadata
+    make_pipeline = _make_pipeline if dtype.names is None else _make_pipeline.__wrapped__
+    filters = facts.filters if chunks is not None else ()
     try:
-        pipeline = _get_pipeline(dataset, stored, facts.filters if chunks is not None else ())
+        pipeline = make_pipeline(dtype, prod(stored.shape), len(dataset.shape), fill, filters)
     except UnsupportedError:
         if can_decode_filters(f.number for f in facts.filters):
             return None
@@ -603,15 +607,6 @@ def _build_without_chunks(dataset: HDF5Dataset, pipeline: CodecPipeline) -> Mani
     return (_build_external if is_external else _build_contiguous)(dataset, pipeline)
 
 
-def _get_pipeline(
-    dataset: HDF5Dataset, stored: StoredType, filters: tuple[Filter, ...]
-) -> CodecPipeline:
-    """Return the codec pipeline of a dataset; equal pipelines are one object."""
-    make_pipeline = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
-    fill = get_fill(dataset, stored.dtype)
-    return make_pipeline(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
-
-
 @lru_cache(1024)
 def _make_pipeline(
     dtype: np.dtype[Any], elements: int, rank: int, fill: bytes | None, filters: tuple[Filter, ...]
@@ -635,11 +630,19 @@ def _build_chunked(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
     axes, grid = _make_axes(dataset.shape, chunks)
-    has_unfiltered_edges = _has_unfiltered_edges(dataset, pipeline, chunks)
+    # HDF5 has an option not to filter chunks that reach past the end (`H5Pset_chunk_opts`), which
+    # does not set the filter mask
+    has_unfiltered_edges = (
+        not dataset.facts.layout.is_filtering_edges
+        and bool(pipeline.codecs)
+        and any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
+    )
     leaf_chunks = None if has_unfiltered_edges else read_single_leaf(dataset)
     if leaf_chunks is None:
         index = read_chunks(dataset)
-        leaf_chunks = None if has_unfiltered_edges else _list_complete_index(index, prod(grid))
+        is_complete = 0 < index.owner.size == prod(grid) <= MAX_LISTED_CHUNKS
+        if is_complete and not has_unfiltered_edges and not index.mask.any():
+            leaf_chunks = ListedChunks(index.address.tolist(), index.length.tolist())
     if leaf_chunks is not None:
         offset = [address + dataset.file.base for address in leaf_chunks.address]
         manifest = ChunkManifest.in_file(grid, dataset.source, offset, leaf_chunks.length)
@@ -647,10 +650,15 @@ def _build_chunked(
     if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     check_table(grid, index.owner.size, f"dataset {dataset.name!r}")
-    mask = np.where(
-        _find_unfiltered_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask
-    )
-    pipelines, number = _split_by_mask(pipeline, mask)
+    mask = index.mask
+    if has_unfiltered_edges:
+        past = [p + c > n for p, c, n in zip(index.position, chunks, dataset.shape, strict=False)]
+        mask = np.where(np.any(past, axis=0), ALL_SKIPPED, mask)
+    pipelines: tuple[CodecPipeline, ...] = (pipeline,)
+    number = np.zeros(mask.size, np.int64)
+    if mask.any():
+        masks, number = np.unique(mask, return_inverse=True)
+        pipelines = tuple(skip_filters(pipeline, int(skipped)) for skipped in masks)
     flat = index.count_before(chunks, grid)
 
     def scatter(values: npt.NDArray[Any], default: int, kind: Any) -> npt.NDArray[Any]:
@@ -664,7 +672,7 @@ def _build_chunked(
         file=scatter(np.zeros(mask.size, np.int32), MISSING, np.int32),
         offset=scatter(index.address + dataset.file.base, 0, np.int64),
         length=scatter(index.length, 0, np.int64),
-        pipeline=scatter(number, 0, np.uint16),
+        pipeline=scatter(number.ravel(), 0, np.uint16),
     )
     return _build_array(dataset.name, axes, manifest, pipelines)
 
@@ -676,47 +684,6 @@ def _make_axes(
     """Return the chunk axes, and the number of chunks per axis."""
     axes = make_regular_axes(shape, chunks)
     return axes, tuple(axis.nchunks for axis in axes)
-
-
-def _list_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
-    """Return the chunks of an index if they are complete, few, and without skipped filters."""
-    if not 0 < index.owner.size == count <= MAX_LISTED_CHUNKS or index.mask.any():
-        return None
-    return ListedChunks(index.address.tolist(), index.length.tolist())
-
-
-def _has_unfiltered_edges(
-    dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
-) -> bool:
-    """Return whether chunks that reach past the end are unfiltered.
-
-    HDF5 has an option not to filter these (`H5Pset_chunk_opts`), which does not set the filter
-    mask.
-    """
-    if dataset.facts.layout.is_filtering_edges or not pipeline.codecs:
-        return False
-    return any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
-
-
-def _find_unfiltered_edges(
-    dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
-) -> npt.NDArray[np.bool_]:
-    """Return whether each chunk reaches past the end and is therefore unfiltered."""
-    if not _has_unfiltered_edges(dataset, pipeline, chunks):
-        return np.zeros(index.owner.size, bool)
-    past = [p + c > n for p, c, n in zip(index.position, chunks, dataset.shape, strict=False)]
-    is_past: npt.NDArray[np.bool_] = np.any(past, axis=0)
-    return is_past
-
-
-def _split_by_mask(
-    pipeline: CodecPipeline, masks: npt.NDArray[np.int64]
-) -> tuple[tuple[CodecPipeline, ...], npt.NDArray[np.int64]]:
-    """Return a pipeline per filter mask, and the index of the pipeline of each chunk."""
-    if not masks.any():
-        return (pipeline,), np.zeros(masks.size, np.int64)
-    distinct, number = np.unique(masks, return_inverse=True)
-    return tuple(skip_filters(pipeline, int(mask)) for mask in distinct), number.ravel()
 
 
 def _build_contiguous(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray:

@@ -91,9 +91,10 @@ def build_page_array(
         page_axes = _build_axes(keyframe, padded=True)
     if int(keyframe.compression) == UNCOMPRESSED and not _is_packed(keyframe):
         # the bytes after the rows of the image are padding
-        lengths = np.minimum(
-            lengths.reshape(-1, *grid), _compute_chunk_lengths(page_axes, keyframe)
-        ).reshape(-1)
+        image_lengths: Any = np.int64(keyframe.dtype.itemsize)
+        for axis in page_axes:
+            image_lengths = np.multiply.outer(image_lengths, axis.slabs().encoded)
+        lengths = np.minimum(lengths.reshape(-1, *grid), image_lengths).reshape(-1)
     exists = lengths > 0
     manifest = ChunkManifest.build(
         (*leading, *grid),
@@ -118,14 +119,6 @@ def _count_chunks(pages: Sequence[Any], keyframe: Any) -> int:
     """Return the number of chunks in the tags of the pages."""
     existing = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in existing)
-
-
-def _compute_chunk_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
-    """Return the lengths of the chunks of an uncompressed page."""
-    lengths: Any = np.int64(page.dtype.itemsize)
-    for axis in page_axes:
-        lengths = np.multiply.outer(lengths, axis.slabs().encoded)
-    return lengths
 
 
 def _check_page(page: Any) -> None:
@@ -499,9 +492,7 @@ def _check_readable_tags(file: BinaryIO, form: Any, page: Any) -> None:
 
     Without these tags, the image could be read wrongly.
     """
-    file.seek(page.offset)
-    [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
-    entries = file.read(count * form.tagsize)
+    entries = _read_directory(page, form, file)
     codes = {
         struct.unpack_from(f"{form.byteorder}H", entries, offset)[0]
         for offset in range(0, len(entries), form.tagsize)
@@ -509,6 +500,13 @@ def _check_readable_tags(file: BinaryIO, form: Any, page: Any) -> None:
     unread = sorted(code for code in codes if code not in page.tags)
     if unread:
         raise ValueError(f"tags {unread} of the directory at byte {page.offset} cannot be read")
+
+
+def _read_directory(page: Any, form: Any, file: Any) -> bytes:
+    """Return the entries of the tags of a page."""
+    file.seek(page.offset)
+    [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    return file.read(count * form.tagsize)  # type: ignore[no-any-return]
 
 
 def _check_same_storage(series: Any) -> None:
@@ -529,10 +527,8 @@ def _check_same_storage(series: Any) -> None:
 
 def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
     """Return the values of the storage tags of a page; of long tags, only the number of values."""
-    form, file = page.parent.tiff, page.parent.filehandle
-    file.seek(page.offset)
-    [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
-    entries = file.read(count * form.tagsize)
+    form = page.parent.tiff
+    entries = _read_directory(page, form, page.parent.filehandle)
     values = dict(STORAGE_TAGS)
     for offset in range(0, len(entries), form.tagsize):
         code, type_code = struct.unpack_from(form.tagformat1, entries, offset)
@@ -570,12 +566,14 @@ def _build_group(
     problems: dict[str, VirtualdsError] = {}
     transform = _find_geotransform(full_page)
     if transform is not None:
-        ratios = full_page.imagewidth / page.imagewidth, full_page.imagelength / page.imagelength
-        transform = _scale_transform(transform, *ratios)
-    attributes, coordinates = (
-        _collect_attributes(full_page, page),
-        _build_coordinates(transform, page),
-    )
+        c, a, b, f, d, e = transform
+        columns, rows = (
+            full_page.imagewidth / page.imagewidth,
+            full_page.imagelength / page.imagelength,
+        )
+        transform = c, a * columns, b * rows, f, d * columns, e * rows
+    attributes = _collect_attributes(full_page)
+    coordinates = _build_coordinates(transform, page)
     reference = _build_grid_mapping(full_page, transform)
     if reference is not None:
         attributes |= {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
@@ -658,11 +656,6 @@ def _read_numbers(page: Any, tag: str) -> tuple[float, ...]:
     return tuple(float(n) for n in values) if isinstance(values, tuple) else ()
 
 
-def _scale_transform(affine: Affine, columns: float, rows: float) -> Affine:
-    c, a, b, f, d, e = affine
-    return c, a * columns, b * rows, f, d * columns, e * rows
-
-
 def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
     """Return the coordinates of pixel centres, bit-identical to those of rasterio.
 
@@ -689,7 +682,7 @@ def _build_grid_mapping(page: Any, affine: Affine | None) -> ManifestVariable | 
 # ---------------------------------------------------------------------- attributes
 
 
-def _collect_attributes(full_page: Any, page: Any) -> dict[str, Any]:
+def _collect_attributes(full_page: Any) -> dict[str, Any]:
     """Return the attributes of an image."""
     attributes: dict[str, Any] = {}
     for tag, name in TEXT_ATTRIBUTES.items():

@@ -1,35 +1,52 @@
 """Chunk indexes of HDF5 datasets, read as columns.
 
 HDF5 File Format Specification 3.0, III.A and VII. Indexes of the same layout, in one file or in
-many, are read together.
+many, are read together. B-trees are in `trees`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from virtualds.chunks.columns import Ints, compute_strides
-from virtualds.parsers.hdf5.chunk_indexes.arrays import read_extensible_arrays, read_fixed_arrays
 from virtualds.parsers.hdf5.chunk_indexes.layout import (
+    MAX_INT64,
     ChunkRows,
     Indexes,
     IndexLayout,
     check_chunks,
+    group_by_header,
+    intersect,
+    is_element_size,
     join_chunks,
+    parse_elements,
+    ravel_in_order,
+    read_index_headers,
     sort_chunks,
+    unravel_in_order,
 )
-from virtualds.parsers.hdf5.chunk_indexes.trees import read_old_trees as read_trees_1
-from virtualds.parsers.hdf5.chunk_indexes.trees import read_trees as read_trees_2
-from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, is_defined, require
+from virtualds.parsers.hdf5.chunk_indexes.trees import read_old_trees, read_trees
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    Bools,
+    ByteRows,
+    Bytes,
+    UnknownRowsError,
+    check_single_parents,
+    have_checksums,
+    is_defined,
+    read_row_batches,
+    read_uints,
+    require,
+)
 from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 # ---------------------------------------------------------------------- no index, or a single chunk
-# Chunks without an index: a single chunk, and consecutive chunks.
-#
-# HDF5 File Format Specification 3.0, VII.A and VII.B.
+# VII.A and VII.B: a single chunk, and consecutive chunks.
 
 
 def find_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
@@ -79,15 +96,451 @@ def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> Chun
     return ChunkRows(owners, position, np.zeros_like(owners), address, lengths)
 
 
+# ---------------------------------------------------------------------- arrays
+# VII.C and VII.D: fixed and extensible arrays, the indexes for at most one unlimited axis since
+# HDF5 1.10.
+
+
+class ElementRun(NamedTuple):
+    """Runs of elements: their array, the index of the first element, and their bytes.
+
+    ``size`` is the size of an element in bytes; ``used`` is the number of elements of each array
+    that may be used.
+    """
+
+    owner: Ints
+    first: Ints
+    raw: Bytes
+    size: int
+    used: Ints | None = None
+
+
+def check_versions(indexes: Indexes, heads: Bytes, name: str) -> None:
+    """Require headers of version 0, whose client id is that of filtered or unfiltered chunks."""
+    version, client = heads[:, 4], heads[:, 5]
+    supported = (version == 0) & (client < 2)
+    if not supported.all():
+        first = int(np.flatnonzero(~supported)[0])
+        unknown = f"{name} of version {version[first]} and client {client[first]}"
+        require(supported, indexes.file, unknown, UnknownRowsError)
+    same = client == indexes.layout.has_filters
+    require(same, indexes.file, f"{name} and the filters of its dataset contradict each other")
+
+
+def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
+    """Raise an error for blocks that are damaged, or belong to another array."""
+    size, client = indexes.rows.offset_size, int(indexes.layout.has_filters)
+    head = np.frombuffer(signature + bytes([0, client]), np.uint8)
+    matches = (data[:, :6] == head).all(axis=1)
+    matches &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
+    problem = f"a block {signature.decode()} of an array of chunks is missing"
+    is_valid = matches & have_checksums(data)
+    require(is_valid, indexes.file[owner], f"{problem}, or has a wrong checksum")
+
+
+def join_runs(
+    indexes: Indexes, runs: Iterable[ElementRun], find: Callable[[Ints], Ints]
+) -> ChunkRows:
+    """Return the chunks of all elements; ``find`` converts indexes of elements to positions."""
+    chunks = [_parse_run(indexes, run, find) for run in runs]
+    joined = join_chunks(chunks, len(indexes.layout.chunks))
+    return sort_chunks(check_chunks(indexes, joined))
+
+
+def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) -> ChunkRows:
+    """Return the chunks of the used elements of a run."""
+    size = indexes.rows.offset_size
+    count = run.raw.shape[1] // run.size
+    raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
+    number = (run.first[:, None] + np.arange(count)).ravel()
+    owner = np.repeat(run.owner, count)
+    exists = is_defined(read_uints(raw[:, :size]), size)
+    if run.used is not None:
+        exists &= number < np.repeat(run.used, count)
+    if not exists.all():
+        owner, number, raw = owner[exists], number[exists], raw[exists]
+    position = find(number)
+    # arrays have elements for the maximum shape; HDF5 ignores those past the shape
+    inside = (position < indexes.shape[owner].T).all(axis=0)
+    if not inside.all():
+        owner, position, raw = owner[inside], position[:, inside], raw[inside]
+    return ChunkRows(owner, position, *parse_elements(indexes.layout, raw, size))
+
+
+# ---------------------------------------------------------------------- fixed arrays
+# HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the maximum
+# shape; a long one is divided into pages.
+
+BLOCK_PREFIX_BYTES = 6
+"""Size in bytes of a block before the address of its header: signature, version and client."""
+
+
+class _FixedArrayLayout(NamedTuple):
+    """The layout in a header: size of an element, and elements of a page and of the array."""
+
+    element: int
+    page: int
+    elements: int
+
+    @property
+    def pages(self) -> int:
+        """Number of pages, or 0 for an array without pages."""
+        return -(-self.elements // self.page) if self.elements > self.page else 0
+
+
+def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
+    """Return the chunks of fixed arrays (VII.C)."""
+    rows = indexes.rows
+    heads = read_index_headers(
+        indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array"
+    )
+    check_versions(indexes, heads, "a fixed array")
+    return group_by_header(indexes, heads, slice(6, 8 + rows.length_size), _read_equal_fixed)
+
+
+def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Return the chunks of arrays whose headers differ only in the address of the data block."""
+    rows, layout, file = indexes.rows, indexes.layout, indexes.file
+    begin = 8 + rows.length_size
+    block = read_uints(heads[:, begin : begin + rows.offset_size])
+    count = int(read_uints(heads[:1, 8:begin])[0])
+    array = _FixedArrayLayout(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
+    is_valid = is_element_size(layout, array.element, rows.offset_size)
+    is_valid = is_valid and count == prod(layout.maximum_grid) and None not in layout.limits
+    require(np.full(len(file), is_valid), file, "the header of a fixed array contradicts itself")
+    owner = np.flatnonzero(is_defined(block, rows.offset_size))
+    longer = "a fixed array is longer than its file"
+    require(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
+    read = _read_fixed_pages if array.pages else _read_fixed_blocks
+    order = list(range(len(layout.chunks)))
+    runs = read(indexes, array, owner, block[owner])
+
+    def find_positions(number: Ints) -> Ints:
+        return unravel_in_order(layout, number, order, layout.maximum_grid)
+
+    return join_runs(indexes, runs, find_positions)
+
+
+def _read_fixed_blocks(
+    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
+) -> Iterator[ElementRun]:
+    """Yield the elements of arrays that are not divided into pages."""
+    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size
+    size = start + array.elements * array.element + CHECKSUM_BYTES
+    first = np.zeros(len(owner), np.int64)
+    for part, data in read_row_batches(indexes.rows, indexes.file[owner], block, size):
+        check_blocks(indexes, owner[part], data, b"FADB")
+        yield ElementRun(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
+
+
+def _read_fixed_pages(
+    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
+) -> Iterator[ElementRun]:
+    """Yield the elements of written pages; other pages have undefined contents."""
+    rows, file = indexes.rows, indexes.file
+    start = BLOCK_PREFIX_BYTES + rows.offset_size
+    size = start + -(-array.pages // 8) + CHECKSUM_BYTES
+    data = rows.read_rows(file[owner], block, size)
+    check_blocks(indexes, owner, data, b"FADB")
+    # the most significant bit comes first
+    bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
+    page_owners, page = np.nonzero(bits)
+    if indexes.requested is not None:
+        layout, order = indexes.layout, list(range(len(indexes.layout.chunks)))
+        requested = ravel_in_order(layout, indexes.requested, order, layout.maximum_grid)
+        is_needed = intersect(requested, page * array.page, (page + 1) * array.page)
+        page_owners, page = page_owners[is_needed], page[is_needed]
+    length = array.page * array.element + CHECKSUM_BYTES
+    address = block[page_owners] + size + page * length
+    last = page == array.pages - 1
+    last_count = array.elements - (array.pages - 1) * array.page
+    for mask, count in ((~last, array.page), (last, last_count)):
+        owners, first = owner[page_owners[mask]], page[mask] * array.page
+        length = count * array.element + CHECKSUM_BYTES
+        for part, data in read_row_batches(rows, file[owners], address[mask], length):
+            wrong = "a page of a fixed array has a wrong checksum"
+            require(have_checksums(data), file[owners[part]], wrong)
+            raw = data[:, :-CHECKSUM_BYTES]
+            yield ElementRun(owners[part], first[part], raw, array.element)
+
+
+# ---------------------------------------------------------------------- extensible arrays
+# HDF5 File Format Specification 3.0, VII.D. `H5Dchunk_iter` of HDF5, up to 2.0, returns wrong
+# positions if the unlimited axis is not the first.
+
+INCONSISTENT_HEADER = "the header of an extensible array contradicts itself"
+"""Error message for an inconsistent header."""
+
+
+class _ExtensibleArrayLayout(NamedTuple):
+    """The layout in a header (VII.D, "Extensible Array Header")."""
+
+    element: int
+    max_bits: int
+    index_elements: int
+    min_elements: int
+    pointers: int
+    page_bits: int
+
+    @property
+    def page(self) -> int:
+        """The number of elements of a page; longer data blocks are divided into pages."""
+        return 1 << self.page_bits
+
+    @property
+    def supers(self) -> int:
+        """Maximum number of super blocks of the array."""
+        return 1 + self.max_bits - (self.min_elements.bit_length() - 1)
+
+    @property
+    def supers_in_index(self) -> int:
+        """The number of super blocks whose data blocks are listed in the index block."""
+        return 2 * (self.pointers.bit_length() - 1)
+
+    @property
+    def blocks_in_index(self) -> int:
+        """The number of data blocks that the index block lists."""
+        return 2 * (self.pointers - 1)
+
+    @property
+    def number_size(self) -> int:
+        """The size in bytes of the index of the first element of a block."""
+        return -(-self.max_bits // 8)
+
+
+class _Arrays(NamedTuple):
+    """Arrays of one layout.
+
+    ``used`` is the number of elements of each array that may be used; ``requested`` are the indexes
+    of the requested elements, or None for all.
+    """
+
+    indexes: Indexes
+    layout: _ExtensibleArrayLayout
+    used: Ints
+    requested: Ints | None
+
+    def needs(self, first: int, count: int) -> bool:
+        """Return whether a range of elements contains requested chunks."""
+        if self.requested is None:
+            return True
+        low, high = np.searchsorted(self.requested, (first, min(first + count, MAX_INT64)))
+        return bool(low < high)
+
+
+class _IndexBlocks(NamedTuple):
+    """The contents of the index blocks of some arrays: data blocks and super blocks."""
+
+    owner: Ints
+    blocks: Ints
+    supers: Ints
+
+
+class _DataBlocks(NamedTuple):
+    """Data blocks of one length: the index of the first element of each, and its pages.
+
+    ``pages`` is a mask of the pages that were written, or None for blocks without pages.
+    """
+
+    owner: Ints
+    first: Ints
+    address: Ints
+    pages: Bools | None
+
+
+def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
+    """Return the chunks of extensible arrays (VII.D)."""
+    size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
+    heads = read_index_headers(indexes, size, b"EAHD", "extensible array")
+    check_versions(indexes, heads, "an extensible array")
+    return group_by_header(indexes, heads, slice(6, 12), _read_equal_headers)
+
+
+def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Return the chunks of arrays whose headers differ only in addresses and element counts."""
+    rows, file = indexes.rows, indexes.file
+    layout = _parse_layout(indexes, heads)
+    begin = 12 + 4 * rows.length_size
+    used = read_uints(heads[:, begin : begin + rows.length_size])
+    require(used >= 0, file, INCONSISTENT_HEADER)
+    begin += 2 * rows.length_size
+    block = read_uints(heads[:, begin : begin + rows.offset_size])
+    owner = np.flatnonzero(is_defined(block, rows.offset_size))
+    # chunks are numbered over the maximum shape, with the unlimited axis first
+    limits = indexes.layout.limits
+    order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
+
+    def find_positions(number: Ints) -> Ints:
+        return unravel_in_order(indexes.layout, number, order, indexes.layout.maximum_grid)
+
+    requested = indexes.requested
+    if requested is not None:
+        requested = ravel_in_order(indexes.layout, requested, order, indexes.layout.maximum_grid)
+    arrays = _Arrays(indexes, layout, used, requested)
+    return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), find_positions)
+
+
+def _parse_layout(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
+    """Parse the layout of arrays from their common header."""
+    layout, limits = _ExtensibleArrayLayout(*heads[0, 6:12].tolist()), indexes.layout.limits
+    powers = all(n and not n & (n - 1) for n in (layout.min_elements, layout.pointers))
+    is_valid = powers and layout.supers_in_index <= layout.supers and layout.max_bits <= 64
+    is_valid = is_valid and is_element_size(
+        indexes.layout, layout.element, indexes.rows.offset_size
+    )
+    # blocks listed in the index block have no pages
+    is_valid = is_valid and layout.min_elements << layout.supers_in_index // 2 <= layout.page
+    is_valid = is_valid and limits.count(None) == 1 and 0 not in limits
+    is_valid = is_valid and max(indexes.layout.maximum_grid) < 2**63
+    require(np.full(len(heads), is_valid), indexes.file, INCONSISTENT_HEADER)
+    return layout
+
+
+def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRun]:
+    """Yield runs of all used elements."""
+    indexes, layout = arrays.indexes, arrays.layout
+    size = indexes.rows.offset_size
+    start = BLOCK_PREFIX_BYTES + size
+    begin = start + layout.index_elements * layout.element
+    super_start = begin + layout.blocks_in_index * size
+    stop = super_start + (layout.supers - layout.supers_in_index) * size
+    named: list[_IndexBlocks] = []
+    file = indexes.file[owner]
+    for part, data in read_row_batches(indexes.rows, file, block, stop + CHECKSUM_BYTES):
+        owners = owner[part]
+        check_blocks(indexes, owners, data, b"EAIB")
+        yield _make_run(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
+        blocks = _read_addresses(data[:, begin:super_start], size)
+        named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, super_start:stop], size)))
+    if named:
+        joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
+        for length, data_blocks in _find_data_blocks(arrays, joined).items():
+            yield from _read_blocks(arrays, length, data_blocks)
+
+
+def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRun:
+    return ElementRun(owner, first, raw, arrays.layout.element, arrays.used[owner])
+
+
+def _read_addresses(fields: Bytes, size: int) -> Ints:
+    return read_uints(fields.reshape(len(fields), fields.shape[1] // size, size))
+
+
+def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
+    """Return the existing data blocks, by the number of their elements.
+
+    Super block ``n`` has ``2**(n // 2)`` data blocks of ``min_elements * 2**((n + 1) // 2)``
+    elements.
+    """
+    layout, size = arrays.layout, arrays.indexes.rows.offset_size
+    data_blocks: dict[int, list[_DataBlocks]] = {}
+    first, start = layout.index_elements, 0
+    for number in range(layout.supers):
+        owner = np.flatnonzero(first < arrays.used[named.owner])
+        if not owner.size:
+            break
+        count, length = 1 << number // 2, layout.min_elements << (number + 1) // 2
+        pages: Bools | None = None
+        if number < layout.supers_in_index:
+            address = named.blocks[owner, start : start + count]
+            start += count
+        elif arrays.needs(first, count * length):
+            super_address = named.supers[owner, number - layout.supers_in_index]
+            owner, super_address = (
+                column[is_defined(super_address, size)] for column in (owner, super_address)
+            )
+            address, pages = _read_super_blocks(
+                arrays, named.owner[owner], super_address, count, length
+            )
+        else:
+            first += count * length
+            continue
+        # index of the first element of each block of an array
+        begin = first + np.arange(count) * length
+        owners, at = np.nonzero(
+            is_defined(address, size) & intersect(arrays.requested, begin, begin + length)
+        )
+        if owners.size:
+            selected = None if pages is None else pages[owners, at]
+            blocks = named.owner[owner[owners]], first + at * length, address[owners, at], selected
+            data_blocks.setdefault(length, []).append(_DataBlocks(*blocks))
+        first += count * length
+    return data_blocks
+
+
+def _read_super_blocks(
+    arrays: _Arrays, owner: Ints, super_address: Ints, count: int, length: int
+) -> tuple[Ints, Bools | None]:
+    """Return the data block addresses in super blocks, and a mask of their written pages."""
+    indexes, layout = arrays.indexes, arrays.layout
+    pages = length // layout.page if length > layout.page else 0
+    bits = BLOCK_PREFIX_BYTES + indexes.rows.offset_size + layout.number_size
+    begin = bits + count * -(-pages // 8)
+    stop = begin + count * indexes.rows.offset_size
+    file = indexes.file[owner]
+    room = "a super block of an extensible array is longer than its file"
+    require(indexes.rows.ends[file] >= stop, file, room)
+    data = indexes.rows.read_rows(file, super_address, stop + CHECKSUM_BYTES)
+    check_blocks(indexes, owner, data, b"EASB")
+    address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
+    if not pages:
+        return address, None
+    # one stream of bits for all blocks, the most significant bit first
+    stream = np.unpackbits(data[:, bits:begin], axis=1, count=count * pages)
+    return address, stream.reshape(len(data), count, pages).astype(bool)
+
+
+def _read_blocks(
+    arrays: _Arrays, length: int, data_blocks: list[_DataBlocks]
+) -> Iterator[ElementRun]:
+    """Yield the elements of data blocks of one length, by pages if they have pages."""
+    indexes, layout = arrays.indexes, arrays.layout
+    has_pages = length > layout.page
+    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size + layout.number_size
+    size = start + CHECKSUM_BYTES + (0 if has_pages else length * layout.element)
+    owner, first, address = (
+        np.concatenate([blocks[column] for blocks in data_blocks]) for column in range(3)
+    )
+    file = indexes.file[owner]
+    twice = "an extensible array has a data block twice"
+    check_single_parents(indexes.rows, file, owner, address, size, twice)
+    for part, data in read_row_batches(indexes.rows, file, address, size):
+        check_blocks(indexes, owner[part], data, b"EADB")
+        if not has_pages:
+            yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
+    if has_pages:
+        # only super blocks, which state the written pages, have blocks of this length
+        written = [
+            np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in data_blocks
+        ]
+        yield from _read_pages(arrays, owner, first, address + size, np.concatenate(written))
+
+
+def _read_pages(
+    arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
+) -> Iterator[ElementRun]:
+    """Yield the elements of written pages; other pages have undefined contents."""
+    indexes, layout = arrays.indexes, arrays.layout
+    size = layout.page * layout.element + CHECKSUM_BYTES
+    start = first[:, None] + np.arange(written.shape[1]) * layout.page
+    owners, page = np.nonzero(written & intersect(arrays.requested, start, start + layout.page))
+    owner, first = owner[owners], first[owners] + page * layout.page
+    address, file = begin[owners] + page * size, indexes.file[owner]
+    for part, data in read_row_batches(indexes.rows, file, address, size):
+        wrong = "a page of an extensible array has a wrong checksum"
+        require(have_checksums(data), file[part], wrong)
+        yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])
+
+
 # ---------------------------------------------------------------------- all kinds of index
 
 
 READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
-    IndexKind.B_TREE_1: read_trees_1,
+    IndexKind.B_TREE_1: read_old_trees,
     IndexKind.IMPLICIT: compute_implicit_chunks,
     IndexKind.FIXED_ARRAY: read_fixed_arrays,
     IndexKind.EXTENSIBLE_ARRAY: read_extensible_arrays,
-    IndexKind.B_TREE_2: read_trees_2,
+    IndexKind.B_TREE_2: read_trees,
 }
 """Readers by kind of index; a single chunk is in the layout message."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
         parts = _read_old_nodes(indexes, node, children)
         children = []
         if joined.size:
-            parts = _chain_parts((roots.select(joined), data[joined]), parts)
+            parts = chain([(roots.select(joined), data[joined])], parts)
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
@@ -125,13 +126,6 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
     if (chunks.owner[1:] < chunks.owner[:-1]).any():
         chunks = chunks.at(np.argsort(chunks.owner, kind="stable"))
     return check_order(indexes, check_chunks(indexes, chunks))
-
-
-def _chain_parts(
-    first: tuple[_OldNodes, Bytes], following: Iterator[tuple[_OldNodes, Bytes]]
-) -> Iterator[tuple[_OldNodes, Bytes]]:
-    yield first
-    yield from following
 
 
 def _read_old_nodes(

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from virtualds.parsers.hdf5.structure.file_bytes import (
     INTEGER_CODES,
     FileBytes,
-    free,
-    keep,
+    mark_structure,
+    mark_unused,
     note_address,
     note_heap_objects,
     note_heap_reference,
@@ -323,7 +323,13 @@ def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
             part = _make_member_array(data, axes, part)
         names.append(name)
         parts.append((start, part))
-    _check_members(names, parts)
+    if not 0 < len(names) == len(set(names)):
+        raise MessageError("a compound type has no members, or two of one name")
+    stop = 0
+    for start, part in sorted(parts, key=lambda span: span[0]):
+        if start < stop:
+            raise MessageError("members of a compound type share bytes")
+        stop = start + part.size
     return head._replace(length=at - offset, names=tuple(names), parts=tuple(parts))
 
 
@@ -338,17 +344,6 @@ def _make_member_array(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
     size = part.size * prod(dims)
     array = HDF5Type(TypeClass.ARRAY, size, part.length, parts=((0, part),), dims=dims)
     return _check_array(array)
-
-
-def _check_members(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
-    """Raise an error if members of a compound share a name or bytes, or if it has no members."""
-    if not 0 < len(names) == len(set(names)):
-        raise MessageError("a compound type has no members, or two of one name")
-    stop = 0
-    for start, part in sorted(parts, key=lambda span: span[0]):
-        if start < stop:
-            raise MessageError("members of a compound type share bytes")
-        stop = start + part.size
 
 
 Parse = Callable[[bytes, int, HDF5Type, int], HDF5Type]
@@ -485,7 +480,7 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
         if is_value:
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
-            keep(collection.data, begin, begin + length * size)
+            mark_structure(collection.data, begin, begin + length * size)
         sequences.append(slice_bytes(collection.data, begin, begin + length * size))
     return sequences
 
@@ -576,7 +571,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
         file.raise_damaged(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)
     data = file.read_noted(address, size)
-    free(data, begin, size)
+    mark_unused(data, begin, size)
     begins: dict[int, int] = {}
     lengths: dict[int, int] = {}
     form = OBJECT_STRUCTS[file.length_size]

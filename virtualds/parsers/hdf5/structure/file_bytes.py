@@ -187,18 +187,18 @@ def note_address(data: bytes, offset: int, size: int, value: int) -> int:
     """Return an address that was read at an offset of some bytes, with its position."""
     if not isinstance(data, TrackedBytes):
         return value
-    free(data, offset, offset + size)
+    mark_unused(data, offset, offset + size)
     return _make_address(value, data.block, data.begin + offset)
 
 
-def free(data: bytes, begin: int, stop: int) -> None:
+def mark_unused(data: bytes, begin: int, stop: int) -> None:
     """Record that bytes are unused, or that another note covers them."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\0")
 
 
-def keep(data: bytes, begin: int, stop: int) -> None:
-    """Mark freed bytes as structure again."""
+def mark_structure(data: bytes, begin: int, stop: int) -> None:
+    """Record that bytes marked as unused are structure after all."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\1")
 
@@ -213,7 +213,7 @@ def _mark(data: TrackedBytes, begin: int, stop: int, mark: bytes) -> None:
 def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
     """Record that bytes may differ between files of the same structure."""
     if isinstance(data, TrackedBytes):
-        free(data, begin, begin + length)
+        mark_unused(data, begin, begin + length)
         data.notes.slots[key] = Slot(data.block, data.begin + begin, length)
 
 
@@ -224,14 +224,14 @@ def note_same(data: bytes, offset: int, size: int, address: int) -> None:
         if number is None:
             data.notes.complete = False
             return
-        free(data, offset, offset + size)
+        mark_unused(data, offset, offset + size)
         data.notes.same.append((Pointer(data.block, data.begin + offset), number))
 
 
 def note_checksum(data: bytes, offset: int, size: int) -> None:
     """Record the position of the checksum of a block, if it has one."""
     if isinstance(data, TrackedBytes) and size:
-        free(data, offset, offset + size)
+        mark_unused(data, offset, offset + size)
         data.notes.checksums[data.block] = data.begin + offset
 
 
@@ -249,7 +249,7 @@ def note_heap_reference(
     ``offset`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
     """
     if isinstance(data, TrackedBytes) and isinstance(collection, TrackedBytes):
-        free(data, offset, offset + 4)
+        mark_unused(data, offset, offset + 4)
         count = Slot(data.block, data.begin + offset, 4)
         reference = HeapReference(count, collection.block, number, width)
         references = data.notes.references.setdefault(key, [])
@@ -361,11 +361,11 @@ def _parse_superblock_v0(data: bytes) -> Superblock:
     version, size, length = data[8], data[13], data[14]
     begin = 24 + 4 * version
     root = begin + 4 * size + length
-    free(data, 20, 24)
+    mark_unused(data, 20, 24)
     note_slot(data, begin + 2 * size, size, END_OF_FILE)
     # the name, the cache and the scratch pad of the root group
-    free(data, begin + 4 * size, root)
-    free(data, root + size, len(data))
+    mark_unused(data, begin + 4 * size, root)
+    mark_unused(data, root + size, len(data))
     return Superblock(
         size,
         length,
@@ -551,31 +551,26 @@ class FileBytes:
         if self._blocks is None or self.end <= len(self._head):
             return
         notes, collections = self.notes, self.collections
-        self._pages_to_fetch, self.notes, self.collections = set(), None, {}
+        pages = self._pages_to_fetch = set[int]()
+        self.notes, self.collections = None, {}
+        remaining, fetched = list(steps), 0
         try:
-            self._fetch_for(self._blocks, self._pages_to_fetch, list(steps))
+            while remaining and fetched < MAX_PREFETCHED_PAGES:
+                again: list[FetchStep] = []
+                for step in remaining:
+                    try:
+                        remaining.extend(step())
+                    except MissingError:
+                        again.append(step)
+                    except VirtualdsError:
+                        # the actual read will raise the error
+                        continue
+                remaining = again
+                if remaining:
+                    fetched += self._blocks.fetch_pages(sorted(pages)[:MAX_PAGES], READ_AHEAD_PAGES)
+                pages.clear()
         finally:
             self._pages_to_fetch, self.notes, self.collections = None, notes, collections
-
-    def _fetch_for(self, blocks: Blocks, block_numbers: set[int], steps: list[FetchStep]) -> None:
-        fetched = 0
-        while steps and fetched < MAX_PREFETCHED_PAGES:
-            again: list[FetchStep] = []
-            for step in steps:
-                try:
-                    steps.extend(step())
-                except MissingError:
-                    again.append(step)
-                except VirtualdsError:
-                    # the actual read will raise the error
-                    continue
-            steps = again
-            fetched += (
-                blocks.fetch_pages(sorted(block_numbers)[:MAX_PAGES], READ_AHEAD_PAGES)
-                if steps
-                else 0
-            )
-            block_numbers.clear()
 
     def read(self, address: int, length: int) -> bytes:
         """Return exactly ``length`` bytes at an address, without notes."""
@@ -609,18 +604,14 @@ class FileBytes:
             cached = os.pread(self._handle or 0, length, offset)
         else:
             if self._pages_to_fetch is not None:
-                self._check_cached(self._blocks, offset, length)
+                missing = self._blocks.find_missing_pages([(offset, length)])
+                if missing:
+                    self._pages_to_fetch.update(missing)
+                    raise MissingError
             cached = self._blocks.read(offset, length)
         if len(cached) < length:
             self.raise_damaged(f"it ends within the bytes {offset} to {offset + length}")
         return cached
-
-    def _check_cached(self, blocks: Blocks, offset: int, length: int) -> None:
-        if (
-            missing := blocks.find_missing_pages([(offset, length)])
-        ) and self._pages_to_fetch is not None:
-            self._pages_to_fetch.update(missing)
-            raise MissingError
 
     def unpack_address(self, data: bytes, offset: int) -> int:
         """Return the address at an offset in metadata."""
@@ -807,7 +798,7 @@ def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     stop = HEADER_V1.size + HEADER_V1.unpack_from(head)[3]
     block = file.read_noted(address, stop)
     # padding of the header
-    free(block, HEADER_V1.size - 4, HEADER_V1.size)
+    mark_unused(block, HEADER_V1.size - 4, HEADER_V1.size)
     return slice_bytes(block, HEADER_V1.size, stop), MESSAGE_V1
 
 
@@ -823,7 +814,7 @@ def _read_first_block_v2(file: FileBytes, address: int, head: bytes) -> tuple[by
     block = file.read_noted(address, stop)
     if not has_valid_checksum(block):
         file.raise_damaged(f"the header of the object at {address} has a wrong checksum")
-    free(block, 6, 6 + times)
+    mark_unused(block, 6, 6 + times)
     form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
     return slice_bytes(block, begin + width, stop - CHECKSUM_BYTES), form
 
@@ -853,12 +844,14 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
             file.raise_damaged("a message is longer than the object header that it lies in")
         is_used = kind not in IGNORED_MESSAGES
         if is_noted:
-            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_used else offset)
+            mark_unused(
+                block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_used else offset
+            )
         if is_used:
             data = slice_bytes(block, begin, offset) if is_noted else block[begin:offset]
             yield Message(kind, flags, data, *order)
     if is_noted:
-        free(block, offset, stop)
+        mark_unused(block, offset, stop)
 
 
 def _read_extension(file: FileBytes) -> None:

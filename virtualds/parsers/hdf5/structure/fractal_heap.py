@@ -19,9 +19,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FileBytes,
     compute_symbol_size,
-    free,
     has_valid_checksum,
-    keep,
+    mark_structure,
+    mark_unused,
     note_checksum,
     note_same,
     parse_uint,
@@ -153,8 +153,8 @@ class FractalHeap:
             file.raise_damaged(f"there is no fractal heap at {address}, or its checksum is wrong")
         self._id_size = parse_uint(data, 5, 2)
         # the id of the next huge object, free space, and numbers of objects
-        free(data, 14, 14 + length)
-        free(data, 14 + length + offset, 14 + 10 * length + 2 * offset)
+        mark_unused(data, 14, 14 + length)
+        mark_unused(data, 14 + length + offset, 14 + 10 * length + 2 * offset)
         self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
         most = parse_uint(data, 10, 4)
         self._huge_tree = file.unpack_address(data, 14 + length)
@@ -195,7 +195,7 @@ class FractalHeap:
             self.file.raise_damaged(
                 f"an object of the fractal heap at {self.address} lies in no block"
             )
-        keep(block, begin, begin + length)
+        mark_structure(block, begin, begin + length)
         return slice_bytes(block, begin, begin + length)
 
     def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
@@ -287,7 +287,7 @@ class FractalHeap:
                 self.file.raise_damaged(
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
-            free(data, start, len(data))
+            mark_unused(data, start, len(data))
             note_checksum(data, start, CHECKSUM_BYTES * self._has_checksums)
             self._blocks[address, first] = data
         return self._blocks[address, first]
@@ -357,9 +357,9 @@ def _read_heap(file: FileBytes, address: int) -> bytes:
     if data[:4] != b"HEAP" or data[4]:
         file.raise_damaged(f"there is no local heap at {address}")
     # the offset of the first free block
-    free(data, 8 + length, 8 + 2 * length)
+    mark_unused(data, 8 + length, 8 + 2 * length)
     names = file.read_noted(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
-    free(names, 0, len(names))
+    mark_unused(names, 0, len(names))
     return names
 
 
@@ -391,7 +391,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     if data[:4] != b"TREE" or data[4] != GROUP_TREE or used > 2 * group_node_k:
         file.raise_damaged(f"there is no node of a group at {address}")
     # addresses of siblings, keys (the names themselves are compared) and unused bytes
-    free(data, 8, len(data))
+    mark_unused(data, 8, len(data))
     pointers = (begin + number * step + length for number in range(used))
     return data[5], [file.unpack_address(data, at) for at in pointers]
 
@@ -415,17 +415,17 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
         file.raise_damaged(f"there is no symbol table node at {address}")
-    free(data, 8 + used * step, len(data))
+    mark_unused(data, 8 + used * step, len(data))
     for begin in range(8, 8 + used * step, step):
         name = _read_name(file, names, file.unpack_length(data, begin))
-        keep(data, begin, begin + length)
+        mark_structure(data, begin, begin + length)
         cache = begin + length + file.offset_size
         if parse_uint(data, cache, 4) == SOFT_LINK_ENTRY:
             offset = parse_uint(data, cache + 8, 4)
             yield name, 0, _read_name(file, names, offset)
             continue
         # the scratch pad
-        free(data, cache + 4, begin + step)
+        mark_unused(data, cache + 4, begin + step)
         yield name, file.unpack_address(data, begin + length), None
 
 
@@ -433,5 +433,5 @@ def _read_name(file: FileBytes, names: bytes, offset: int) -> bytes:
     stop = names.find(b"\0", offset)
     if stop <= offset:
         file.raise_damaged("a name of a group has no end")
-    keep(names, offset, stop + 1)
+    mark_structure(names, offset, stop + 1)
     return bytes(names[offset:stop])

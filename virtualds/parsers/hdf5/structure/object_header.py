@@ -17,8 +17,8 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     HEADER_BYTES,
     FileBytes,
     Message,
-    free,
     has_valid_checksum,
+    mark_unused,
     note_slot,
     parse_uint,
     read_messages,
@@ -71,11 +71,9 @@ messages."""
 
 def read_unshared(file: FileBytes, message: Message) -> bytes:
     """Return the data of a message, which may be shared."""
-    return (
-        read_shared_data(file, message.kind, message.data)
-        if message.flags & SHARED
-        else message.data
-    )
+    if message.flags & SHARED:
+        return read_shared_data(file, message.kind, message.data)
+    return message.data
 
 
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
@@ -86,11 +84,7 @@ def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
         return find_shared_heap(file, kind).read_object(data[2:10])
     # in version 1, reserved bytes precede the address
     offset = 8 + file.length_size if data[0] == 1 else 2
-    return _read_committed(file, kind, file.unpack_address(data, offset))
-
-
-def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
-    """Return the only message of a kind of the object at an address."""
+    address = file.unpack_address(data, offset)
     messages = [m for m in read_messages(file, address) if m.kind == kind]
     if len(messages) != 1 or (
         messages[0].flags & SHARED and messages[0].data[1:2] != bytes([SHARED_IN_HEAP])
@@ -258,7 +252,7 @@ def _find_dense_storage(file: FileBytes, data: bytes, begin: int) -> tuple[Fract
     """
     size = file.offset_size
     if file.notes is not None:
-        free(data, begin + 2 * size, len(data))
+        mark_unused(data, begin + 2 * size, len(data))
     if data[begin : begin + size] == b"\xff" * size:
         return None
     address, index = (file.unpack_address(data, at) for at in (begin, begin + size))
@@ -449,16 +443,16 @@ def _note_attribute_value(attribute: Attribute) -> None:
     name, data = attribute.name, attribute.data
     size = attribute.elements * parse_uint(attribute.kind, 4, 4)
     if name in IGNORED_ATTRIBUTES:
-        free(data, 0, len(data))
+        mark_unused(data, 0, len(data))
     elif name == b"NAME":
-        free(data, len(DIMENSION_ONLY), len(data))
+        mark_unused(data, len(DIMENSION_ONLY), len(data))
     elif (
         name not in DIMENSION_ATTRIBUTES
         and attribute.kind[0] & 0x0F in INLINE_CLASSES
         and size <= len(data)
     ):
         note_slot(data, 0, size, attribute.key)
-        free(data, size, len(data))
+        mark_unused(data, size, len(data))
 
 
 @lru_cache(1024)
@@ -517,7 +511,10 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
         if message.kind == LINK:
             links.append(_parse_link(file, message.data))
         elif message.kind == SYMBOL_TABLE:
-            links += _read_old_links(file, message.data)
+            tree, heap = (file.unpack_address(message.data, at) for at in (0, file.offset_size))
+            for name, address, target in read_symbols(file, tree, heap):
+                kind = HARD if target is None else SOFT
+                links.append(Link(name, kind, address, target or b""))
         elif message.kind == LINK_INFO:
             if len(message.data) < 2 or message.data[0]:
                 file.raise_unsupported("a Link Info message of another version than 0")
@@ -528,17 +525,11 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
     return sorted(links, key=(lambda link: link.order) if tracked else (lambda link: link.name))
 
 
-def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
-    tree, heap = (file.unpack_address(data, offset) for offset in (0, file.offset_size))
-    for name, address, target in read_symbols(file, tree, heap):
-        yield Link(name, HARD, address) if target is None else Link(name, SOFT, target=target)
-
-
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     """Yield the links that are stored in a fractal heap instead of the object header."""
     # the maximum creation index precedes the addresses
     begin = 2 + 8 * (data[1] & 1)
-    free(data, 2, begin)
+    mark_unused(data, 2, begin)
     dense = _find_dense_storage(file, data, begin)
     if dense is None:
         return
