@@ -16,7 +16,7 @@ from products import looped
 import virtualds
 from virtualds import FormatError, UnsupportedError
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.fits import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
+from virtualds.codecs.fits import ColumnBytes, Logicals, PaddedText, RowBits, TextNumbers
 
 ROWS = 12_345
 """So many that the rows are several chunks, the last one shorter."""
@@ -434,9 +434,9 @@ def test_a_card_about_values_that_stands_twice_or_has_none_is_an_error(
 @looped(
     "codec, data, nbytes",
     [
-        (RowBytes(8, 4), bytes(15), 8),
-        (RowBytes(8, 4), bytes(20), 8),
-        (RowBytes(8, 4), b"", 8),
+        (ColumnBytes(8, 4), bytes(15), 8),
+        (ColumnBytes(8, 4), bytes(20), 8),
+        (ColumnBytes(8, 4), b"", 8),
         (Logicals(), b"TF", 3),
         (Logicals(has_ones=True), b"TF", 3),
         (RowBits(11), bytes(3), 11),

@@ -86,12 +86,8 @@ class Registry:
                         f"{namespace} name {name!r}: {codec.__name__} has it, and so has "
                         f"{other.__name__}; give one of them another"
                     )
-        return sorted(owners, key=_make_sort_key)
-
-
-def _make_sort_key(name: str | int) -> tuple[int, str]:
-    """Return a sort key: numbers by value, strings alphabetically."""
-    return (name, "") if isinstance(name, int) else (0, name)
+        # numbers by value, strings alphabetically
+        return sorted(owners, key=lambda n: (n, "") if isinstance(n, int) else (0, n))
 
 
 # ---------------------------------------------------------------------- codecs
@@ -141,7 +137,7 @@ CODECS = LazyTable[type[Codec]](
     "virtualds.codecs.hdf:RunLength",
     "virtualds.codecs.hdf:SkippingHuffman",
     "virtualds.codecs.hdf:BitField",
-    "virtualds.codecs.fits:RowBytes",
+    "virtualds.codecs.fits:ColumnBytes",
     "virtualds.codecs.fits:Logicals",
     "virtualds.codecs.fits:RowBits",
     "virtualds.codecs.fits:PaddedText",

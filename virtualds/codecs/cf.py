@@ -188,21 +188,15 @@ def _find_fill_values(
             raise ValueError(f"{name} is an empty array")
         for value in np.ravel(attributes.get(name, ())):
             if integer is not None and value == raw:
-                value = _to_integer(value, stored, integer)
+                # as in xarray, unsigned numbers have the same bytes, in the byte order of the file,
+                # and become a Python number, which is compared in the dtype of the values
+                if integer.kind == "u":
+                    value = np.array(value).astype(stored).view(integer).item()
+                else:
+                    value = np.array(value).astype(integer)[()]
             if value == value and value not in values:
                 values.append(value)
     return tuple(sorted(values))
-
-
-def _to_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
-    """Return the attribute ``_FillValue`` in the dtype that ``_Unsigned`` requires.
-
-    As in xarray, unsigned numbers have the same bytes, in the byte order of the file, and become a
-    Python number, which is compared in the dtype of the values; signed ones have the same value.
-    """
-    if integer.kind == "u":
-        return np.array(value).astype(stored).view(integer).item()
-    return np.array(value).astype(integer)[()]
 
 
 # ---------------------------------------------------------------------- cf time

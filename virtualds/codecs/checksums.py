@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -83,26 +84,17 @@ class Crc32c(Codec):
 @cache
 def choose_crc32c() -> Checksum:
     """Return the fastest installed CRC-32C function."""
-    for library in (_import_fastcrc, _import_google):
-        try:
-            return library()
-        except ImportError:
-            continue
+    with suppress(ImportError):
+        # fastcrc calls CRC-32C iSCSI
+        from fastcrc.crc32 import iscsi
+
+        fastest: Checksum = iscsi
+        return fastest
+    with suppress(ImportError):
+        from google_crc32c import value
+
+        return lambda data: int(value(bytes(data)))
     return crc32c
-
-
-def _import_fastcrc() -> Checksum:
-    # fastcrc calls CRC-32C iSCSI
-    from fastcrc.crc32 import iscsi
-
-    checksum: Checksum = iscsi
-    return checksum
-
-
-def _import_google() -> Checksum:
-    from google_crc32c import value
-
-    return lambda data: int(value(bytes(data)))
 
 
 def crc32c(data: Buffer) -> int:
@@ -121,35 +113,24 @@ def crc32c(data: Buffer) -> int:
     # for few lanes, the loop is faster
     lane_count = raw.size // LANE_BYTES if raw.size >= MIN_NUMPY_BYTES else 0
     lanes = np.zeros(lane_count, np.uint32)
-    for column in (
-        raw[: lane_count * LANE_BYTES].reshape(lane_count, LANE_BYTES).T if lane_count else ()
-    ):
+    lane_bytes = lane_count * LANE_BYTES
+    for column in raw[:lane_bytes].reshape(lane_count, LANE_BYTES).T if lane_count else ():
         lanes = _update_registers(lanes, column, table)
     lane_tables = _build_lane_tables()
     for lane in lanes:
-        register = _apply_tables(lane_tables, register) ^ lane
-    return _update_bytewise(int(register[0]), raw[lane_count * LANE_BYTES :].tobytes()) ^ ALL_BITS
-
-
-def _update_bytewise(register: int, data: bytes) -> int:
-    """Update a register byte by byte."""
-    table = _build_table().tolist()
-    for byte in data:
-        register = table[(register ^ byte) & 0xFF] ^ register >> 8
-    return register
+        # update with a lane of zeros, a linear map that has a table for each byte of a register
+        parts = register.astype("<u4").view(np.uint8)
+        register = np.bitwise_xor.reduce(lane_tables[np.arange(4), parts], keepdims=True) ^ lane
+    result, updates = int(register[0]), table.tolist()
+    for byte in raw[lane_bytes:].tobytes():
+        result = updates[(result ^ byte) & 0xFF] ^ result >> 8
+    return result ^ ALL_BITS
 
 
 def _update_registers(registers: Registers, data: Any, table: Registers) -> Registers:
     """Update registers with one byte each."""
     updated: Registers = table[(registers ^ data) & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
     return updated
-
-
-def _apply_tables(tables: Registers, register: Registers) -> Registers:
-    """Apply a linear map, given by a table for each byte of a register."""
-    parts = register.astype("<u4").view(np.uint8)
-    result: Registers = np.bitwise_xor.reduce(tables[np.arange(4), parts], keepdims=True)
-    return result
 
 
 @cache

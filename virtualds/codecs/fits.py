@@ -7,7 +7,7 @@
   encoded bytes are a whole HDU, header and table.
 - Tiles that do not need values of their row are decoded one by one: Rice (section 10.4.1), by
   imagecodecs, and PLIO (section 10.4.3).
-- `RowBytes` extracts the bytes of one column from rows. The other codecs convert logical values,
+- `ColumnBytes` extracts the bytes of one column from rows. The other codecs convert logical values,
   bits, text, and numbers in text (sections 7.2.5 and 7.3.3) to NumPy's values.
 
 In Zarr they only have names of virtualds.
@@ -164,7 +164,10 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     The decoder of HCOMPRESS does not allocate memory: it writes past the tile, and ends the
     process.
     """
-    tiles = [prod(tile) for tile in _iterate_tile_shapes(image.shape, image.tile_shape)]
+    axes = zip(image.shape, image.tile_shape, strict=True)
+    lengths = ([min(n, size - start) for start in range(0, size, n)] for size, n in axes)
+    # in the order of the rows
+    tiles = [prod(tile) for tile in product(*lengths)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
         rows, algorithm = parts[1].data, image.compression_type
         if algorithm in RICE_NAMES:
@@ -190,14 +193,6 @@ def _check_rice(header: Mapping[str, Any]) -> None:
     is_sound = type(block) is int and 0 < block <= MAX_RICE_BLOCK
     if not is_sound or type(word) is not int or word not in (1, 2, 4):
         raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
-
-
-def _iterate_tile_shapes(
-    shape: tuple[int, ...], step: tuple[int, ...]
-) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of all tiles, in the order of their rows."""
-    axes = zip(shape, step, strict=True)
-    return product(*([min(n, size - start) for start in range(0, size, n)] for size, n in axes))
 
 
 def _is_hcompress(stream: bytes, pixels: int) -> bool:
@@ -341,7 +336,7 @@ def _find_words(words: list[int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class RowBytes(Codec):
+class ColumnBytes(Codec):
     """The bytes of one column of a table, which are interleaved with the bytes of other columns.
 
     A chunk begins and ends with the column. The last chunk of a table has fewer rows; it decodes to

@@ -255,7 +255,7 @@ class GribMessage(Codec):
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise ValueError(f"{len(data)} bytes are not a message from GRIB to 7777")
         message = _select(data, self.field, None if nbytes is None else nbytes // 4)
-        with _lock_eccodes():
+        with nullcontext() if _is_thread_safe() else _LOCK:
             try:
                 handle = eccodes.codes_new_from_message(message)
             except eccodes.CodesInternalError as error:
@@ -310,7 +310,3 @@ def _is_thread_safe() -> bool:
     """Return whether ecCodes was built thread-safe."""
     eccodes = import_eccodes("grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
-
-
-def _lock_eccodes() -> Any:
-    return nullcontext() if _is_thread_safe() else _LOCK

@@ -422,10 +422,16 @@ class ScaleOffset(Codec):
             return data
         view = memoryview(data)
         bits, minimum = self._read_header(view, dtype.itemsize)
+        packed = view[SCALEOFFSET_HEADER:]
         if bits == 8 * dtype.itemsize:
-            numbers = _read_full_width(view[SCALEOFFSET_HEADER:], self.elements, dtype.itemsize)
+            # HDF5 stores numbers without unused bits in little-endian order
+            if len(packed) < size:
+                raise ValueError(
+                    f"{len(packed)} bytes hold no {self.elements} numbers of {dtype.itemsize} bytes"
+                )
+            numbers: Unsigned = np.frombuffer(packed, f"<u{dtype.itemsize}", self.elements)
         else:
-            numbers = unpack_bits(view[SCALEOFFSET_HEADER:], self.elements, bits, dtype.itemsize)
+            numbers = unpack_bits(packed, self.elements, bits, dtype.itemsize)
             numbers = self._restore(numbers, bits, minimum, dtype)
         # without a copy if the byte order is native
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
@@ -470,7 +476,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     Parameters
     ----------
     data : buffer
-        The stream, max_bytes significant bit first; bytes after the numbers are ignored.
+        The stream, most significant bit first; bytes after the numbers are ignored.
     count : int
         Number of numbers.
     bits : int
@@ -512,13 +518,6 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
             last_bytes = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
             words |= last_bytes >> (8 - missing)
         out[:, column] = words
-
-
-def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
-    """Return numbers without unused bits, which HDF5 stores little-endian."""
-    if len(data) < count * itemsize:
-        raise ValueError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
-    return np.frombuffer(data, f"<u{itemsize}", count)
 
 
 def _compute_power_of_ten(exponent: int) -> float:
@@ -617,18 +616,12 @@ class _SplayTree:
 
     def decode_byte(self, bits: Any) -> int:
         """Return the next byte, and splay it."""
+        left, right, up = self.left, self.right, self.up
         node = 0
         while node < SYMBOL_COUNT:
-            node = self.right[node] if next(bits) else self.left[node]
-        self._splay(node)
-        return node - SYMBOL_COUNT
-
-    def _splay(self, node: int) -> None:
-        left, right, up = self.left, self.right, self.up
-        while node:
-            parent = up[node]
-            if not parent:
-                return
+            node = right[node] if next(bits) else left[node]
+        symbol = node - SYMBOL_COUNT
+        while node and (parent := up[node]):
             above = up[parent]
             other = left[above]
             if parent == other:
@@ -642,6 +635,7 @@ class _SplayTree:
                 right[parent] = other
             up[node], up[other] = above, parent
             node = above
+        return symbol
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,9 @@ class JpegChunk(ShapedCodec):
             raise ValueError(f"jpeg: chunks of {self.shape} are longer than {MAX_SIDE}")
         if unknown := self.parameters.keys() - JPEG_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
-        _check_quality(self.parameters.get("quality", 90))
+        quality = self.parameters.get("quality", 90)
+        if type(quality) is not int or not 0 <= quality <= 100:
+            raise ValueError(f"jpeg: quality {quality!r} is not within 0 to 100")
         _check_colour_space(self._components, self.parameters)
 
     @property
@@ -214,11 +216,6 @@ def _check_end_marker(data: Buffer) -> None:
     """
     if END_OF_IMAGE not in bytes(data):
         raise ValueError("the image has no end")
-
-
-def _check_quality(quality: Any) -> None:
-    if type(quality) is not int or not 0 <= quality <= 100:
-        raise ValueError(f"jpeg: quality {quality!r} is not within 0 to 100")
 
 
 def _check_colour_space(components: int, config: Mapping[str, Any]) -> None:
@@ -589,64 +586,12 @@ class Image(SelfDescribingCodec):
         return out
 
 
-def _count_png_pixels(data: bytes) -> int:
-    width, height = struct.unpack_from(">II", data, 16)
-    return int(width * height)
-
-
-def _count_webp_pixels(data: bytes) -> int:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return (int.from_bytes(data[24:27], "little") + 1) * (
-            int.from_bytes(data[27:30], "little") + 1
-        )
-    if kind == b"VP8L":
-        [bits] = struct.unpack_from("<I", data, 21)
-        return int(((bits & 0x3FFF) + 1) * ((bits >> 14 & 0x3FFF) + 1))
-    width, height = struct.unpack_from("<HH", data, 26)
-    return int((width & 0x3FFF) * (height & 0x3FFF))
-
-
-def _count_jpeg2000_pixels(data: bytes) -> int:
-    offset = data.find(JPEG2000_START)
-    if offset < 0:
-        raise IndexError(offset)
-    right, bottom, left, top = struct.unpack_from(">IIII", data, offset + 8)
-    return int((right - left) * (bottom - top))
-
-
-def _count_jpegxl_pixels(data: bytes) -> int:
-    head = parse_jpegxl_header(data)
-    return head.lines * head.samples
-
-
-def _count_lerc_pixels(data: bytes) -> int:
-    if not data.startswith(LERC_MAGIC):
-        data = _decompress_lerc_header(data)
-    [version] = struct.unpack_from("<i", data, 6)
-    # since the third revision, a checksum precedes the sizes
-    rows, columns = struct.unpack_from("<ii", data, 14 if version >= 3 else 10)
-    return int(rows * columns)
-
-
-def _decompress_lerc_header(data: bytes) -> bytes:
-    """Return the header of a LERC image that is also compressed with deflate or Zstandard."""
-    try:
-        if data.startswith(ZSTD_MAGIC):
-            with zstandard.ZstdDecompressor().stream_reader(data) as stream:
-                return bytes(stream.read(LERC_HEADER_BYTES))
-        return zlib.decompressobj().decompress(data, LERC_HEADER_BYTES)
-    except (zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(f"{error}") from error
-
-
 class Webp(Image):
     """A WebP image with three or four samples per pixel."""
 
     zarr_v2_id = "imagecodecs_webp"
     tiff_compressions = (50001, 34927)
     options = ("hasalpha",)
-    count_pixels = staticmethod(_count_webp_pixels)
 
     @classmethod
     def from_tiff(cls, page: Any) -> Codec:
@@ -654,13 +599,29 @@ class Webp(Image):
         has_alpha = {"hasalpha": True} if page.samplesperpixel == 4 else {}
         return cls.from_zarr_v2({"id": cls.zarr_v2_id, **has_alpha})
 
+    @staticmethod
+    def count_pixels(data: bytes) -> int:
+        kind = data[12:16]
+        if kind == b"VP8X":
+            width, height = (int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+            return (width + 1) * (height + 1)
+        if kind == b"VP8L":
+            [bits] = struct.unpack_from("<I", data, 21)
+            return int(((bits & 0x3FFF) + 1) * ((bits >> 14 & 0x3FFF) + 1))
+        width, height = struct.unpack_from("<HH", data, 26)
+        return int((width & 0x3FFF) * (height & 0x3FFF))
+
 
 class Png(Image):
     """A PNG image."""
 
     zarr_v2_id = "imagecodecs_png"
     tiff_compressions = (34933,)
-    count_pixels = staticmethod(_count_png_pixels)
+
+    @staticmethod
+    def count_pixels(data: bytes) -> int:
+        width, height = struct.unpack_from(">II", data, 16)
+        return int(width * height)
 
 
 class Jpeg2000(Image):
@@ -668,7 +629,14 @@ class Jpeg2000(Image):
 
     zarr_v2_id = "imagecodecs_jpeg2k"
     tiff_compressions = (33003, 33004, 33005, 34712)
-    count_pixels = staticmethod(_count_jpeg2000_pixels)
+
+    @staticmethod
+    def count_pixels(data: bytes) -> int:
+        offset = data.find(JPEG2000_START)
+        if offset < 0:
+            raise IndexError(offset)
+        right, bottom, left, top = struct.unpack_from(">IIII", data, offset + 8)
+        return int((right - left) * (bottom - top))
 
 
 class JpegXl(Image):
@@ -676,7 +644,11 @@ class JpegXl(Image):
 
     zarr_v2_id = "imagecodecs_jpegxl"
     tiff_compressions = (50002, 52546)
-    count_pixels = staticmethod(_count_jpegxl_pixels)
+
+    @staticmethod
+    def count_pixels(data: bytes) -> int:
+        head = parse_jpegxl_header(data)
+        return head.lines * head.samples
 
 
 class Lerc(Image):
@@ -684,4 +656,18 @@ class Lerc(Image):
 
     zarr_v2_id = "imagecodecs_lerc"
     tiff_compressions = (34887,)
-    count_pixels = staticmethod(_count_lerc_pixels)
+
+    @staticmethod
+    def count_pixels(data: bytes) -> int:
+        try:
+            if data.startswith(ZSTD_MAGIC):
+                with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+                    data = bytes(stream.read(LERC_HEADER_BYTES))
+            elif not data.startswith(LERC_MAGIC):
+                data = zlib.decompressobj().decompress(data, LERC_HEADER_BYTES)
+        except (zlib.error, zstandard.ZstdError) as error:
+            raise ValueError(f"{error}") from error
+        [version] = struct.unpack_from("<i", data, 6)
+        # since the third revision, a checksum precedes the sizes
+        rows, columns = struct.unpack_from("<ii", data, 14 if version >= 3 else 10)
+        return int(rows * columns)

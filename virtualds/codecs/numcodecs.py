@@ -435,12 +435,17 @@ class Numcodecs(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.id == "lzma":
             return decode_lzma(data, nbytes, self.to_zarr_v2())
-        direct = DECODE_DIRECTLY.get(self.id)
-        return (
-            direct(data, nbytes)
-            if direct
-            else _decode_with_numcodecs(self.id, self.parameters, data)
-        )
+        if (direct := DECODE_DIRECTLY.get(self.id)) is not None:
+            return direct(data, nbytes)
+        try:
+            codec = _make_codec(self.parameters or json.dumps({"id": self.id}))
+            out = memoryview(codec.decode(data))
+            if "O" in out.format:
+                raise TypeError("it makes Python objects, which are not numbers")
+            return out.cast("B")
+        except NUMCODECS_ERRORS as error:
+            shown = f", {self.parameters}" if self.parameters else ""
+            raise ValueError(f"{error} (decoded by numcodecs{shown})") from error
 
     @property
     def fills_output(self) -> bool:
@@ -529,18 +534,6 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
     }
 
 
-def _decode_with_numcodecs(name: str, parameters: str, data: Buffer) -> memoryview:
-    """Decode with the codec object of numcodecs."""
-    try:
-        out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
-        if "O" in out.format:
-            raise TypeError("it makes Python objects, which are not numbers")
-        return out.cast("B")
-    except NUMCODECS_ERRORS as error:
-        shown = f", {parameters}" if parameters else ""
-        raise ValueError(f"{error} (decoded by numcodecs{shown})") from error
-
-
 @cache
 def _make_codec(config: str) -> Any:
     import numcodecs
@@ -565,29 +558,21 @@ class Pcodec(SelfDescribingCodec):
     is_array_to_bytes = True
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        standalone = import_package("pcodec", "pcodec").standalone
-        return _decode_any_dtype(
-            standalone, bytes(data), limit_decoded_size(len(data)) if nbytes is None else nbytes
-        )
-
-
-def _decode_any_dtype(standalone: Any, data: bytes, max_bytes: int) -> bytes:
-    """Decode numbers of any dtype to at most ``max_bytes`` bytes.
-
-    The memory is allocated here: pco would allocate as much as a stream asks for.
-    """
-    failure = ValueError("numbers of no type that is known")
-    for name in PCODEC_TYPES:
-        # one more number reveals a stream that is too long
-        out = np.empty(max_bytes // np.dtype(name).itemsize + 1, name)
-        try:
-            progress = standalone.simple_decompress_into(data, out)
-        except RuntimeError as error:
-            if WRONG_DTYPE_MESSAGE not in str(error):
-                failure = ValueError(f"{error}")
-            continue
-        decoded = out[: progress.n_processed].tobytes()
-        if not progress.finished or len(decoded) > max_bytes:
-            raise ValueError(f"{len(data)} bytes decode to more than {max_bytes}")
-        return decoded
-    raise failure
+        standalone, stream = import_package("pcodec", "pcodec").standalone, bytes(data)
+        max_bytes = limit_decoded_size(len(stream)) if nbytes is None else nbytes
+        failure = ValueError("numbers of no type that is known")
+        for name in PCODEC_TYPES:
+            # allocate the memory here, since pco would allocate as much as a stream asks for; one
+            # more number reveals a stream that is too long
+            out = np.empty(max_bytes // np.dtype(name).itemsize + 1, name)
+            try:
+                progress = standalone.simple_decompress_into(stream, out)
+            except RuntimeError as error:
+                if WRONG_DTYPE_MESSAGE not in str(error):
+                    failure = ValueError(f"{error}")
+                continue
+            decoded = out[: progress.n_processed].tobytes()
+            if not progress.finished or len(decoded) > max_bytes:
+                raise ValueError(f"{len(stream)} bytes decode to more than {max_bytes}")
+            return decoded
+        raise failure

@@ -239,13 +239,11 @@ def _iterate_descriptions(pipeline: CodecPipeline) -> Iterator[str]:
     yield format_attributes(attributes, UNITS_OF_DATES, "no units")
     yield f"decoded to {pipeline.decoded_dtype}"
     yield format_codecs(pipeline.codecs)
-    yield f"missing chunks {_format_element(pipeline.fill_value)}"
+    fill = pipeline.fill_value
+    is_float = isinstance(fill, np.floating) and bool(fill)
+    yield f"missing chunks {f'{fill:.6g}' if is_float else fill}"
     yield f"axes stored as {', '.join(map(_format_axis, pipeline.layout)) or 'none'}"
     yield f"flipped along {', '.join(map(str, pipeline.flipped)) or 'none'}"
-
-
-def _format_element(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, np.floating) and value else str(value)
 
 
 def _format_axis(axis: int | FixedAxis) -> str:
@@ -262,15 +260,14 @@ def format_attributes(
     >>> format_attributes({"scale_factor": np.float32(0.5), "_FillValue": 7}, SCALE_ATTRIBUTES)
     'scale_factor=0.5 (float32)'
     """
-    items = (f"{name}={_format_scalar(attributes[name])}" for name in names if name in attributes)
+    items = []
+    for name in names:
+        if name in attributes:
+            array = np.asarray(attributes[name])
+            # the type of an attribute determines the type of the values
+            kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
+            items.append(f"{name}={array.item() if array.size == 1 else array.tolist()}{kind}")
     return ", ".join(items) or nothing
-
-
-def _format_scalar(value: Any) -> str:
-    """Format a packing attribute with its type, which determines the type of the values."""
-    array = np.asarray(value)
-    kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
-    return f"{array.item() if array.size == 1 else array.tolist()}{kind}"
 
 
 def format_codecs(codecs: Sequence[Codec]) -> str:

@@ -103,7 +103,14 @@ class CastValues(Codec):
         """Build the codec from the configuration of ``cast_value``."""
         if unknown := config.keys() - {"data_type", *CAST_DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
-        types = {"decoded": dtype.str, "encoded": _find_numpy_type(config["data_type"])}
+        data_type = config["data_type"]
+        type_name = data_type["name"] if isinstance(data_type, Mapping) else data_type
+        if type_name not in NUMPY_TYPES:
+            raise UnsupportedError(
+                f"codec 'cast_value': data_type {data_type!r} is not one of {list(NUMPY_TYPES)}; "
+                f"open the data with zarr-python"
+            )
+        types = {"decoded": dtype.str, "encoded": np.dtype(NUMPY_TYPES[type_name]).str}
         modes = {name: config.get(name) or mode for name, mode in CAST_DEFAULTS.items()}
         return cls.from_zarr_v2({**types, **modes})
 
@@ -165,30 +172,18 @@ class CastValues(Codec):
         count = len(data) // stored.itemsize
         check_length(self, count * decoded.itemsize, nbytes)
         numbers = np.frombuffer(data, stored)
-        values = numbers if self._keeps_values else self._cast(numbers)
+        values: npt.NDArray[Any] = numbers
+        if not self._keeps_values:
+            # cast as zarr-python does, in the byte order of the machine
+            use = "cast_value that rounds, wraps, clamps or maps"
+            values = import_package("cast_value_rs", use).cast_array(
+                numbers.astype(stored.newbyteorder("="), copy=False),
+                target_dtype=decoded.name,
+                rounding_mode=self.rounding,
+                out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
+                scalar_map_entries=self._build_map("decode"),
+            )
         return values.astype(decoded, copy=False).view(np.uint8).data
-
-    def _cast(self, numbers: Any) -> Any:
-        """Cast as zarr-python does, in the byte order of the machine."""
-        library = import_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
-        return library.cast_array(
-            numbers.astype(numbers.dtype.newbyteorder("="), copy=False),
-            target_dtype=np.dtype(self.decoded).name,
-            rounding_mode=self.rounding,
-            out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
-            scalar_map_entries=self._build_map("decode"),
-        )
-
-
-def _find_numpy_type(data_type: Any) -> str:
-    """Return the numpy name of a Zarr v3 data type."""
-    name = data_type["name"] if isinstance(data_type, Mapping) else data_type
-    if name not in NUMPY_TYPES:
-        raise UnsupportedError(
-            f"codec 'cast_value': data_type {data_type!r} is not one of {list(NUMPY_TYPES)}; "
-            f"open the data with zarr-python"
-        )
-    return np.dtype(NUMPY_TYPES[name]).str
 
 
 # ---------------------------------------------------------------------- scale offset
@@ -356,7 +351,10 @@ class BitFields(SingleTypeCodec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        first, last = (_check_int(config[name]) for name in ("first_bit", "last_bit"))
+        bits = [config[name] for name in ("first_bit", "last_bit")]
+        if invalid := [bit for bit in bits if type(bit) is not int]:
+            raise ValueError(f"packbits: {invalid[0]!r} is not a number of bits")
+        first, last = bits
         return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
 
     @classmethod
@@ -453,9 +451,3 @@ def _count_bits(dtype: np.dtype[Any]) -> int:
     if dtype.kind == "b":
         return 1
     return 8 * dtype.itemsize // (2 if dtype.kind == "c" else 1)
-
-
-def _check_int(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f"packbits: {value!r} is not a number of bits")
-    return value

@@ -289,7 +289,12 @@ class ZfpChunk(ShapedCodec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         header, expected = self.header, prod(self.shape) * np.dtype(self.dtype).itemsize
         check_length(self, expected, nbytes)
-        self._check_rate(len(data), header.blocks)
+        bits = header.blocks * self._limits[0]
+        # streams end with a word of at most 64 bits
+        if self._has_fixed_rate and not -(-bits // 8) <= len(data) <= -(-bits // 64) * 8:
+            raise ValueError(
+                f"{len(data)} bytes, not {header.blocks} blocks of {self._limits[0]} bits"
+            )
         decoded = header.decode_padded(data, None, b"\0")
         # a truncated stream decodes without an error, to values that depend on the padding
         if not self._has_fixed_rate and decoded != header.decode_padded(data, None, b"\xff"):
@@ -301,13 +306,6 @@ class ZfpChunk(ShapedCodec):
         """Whether all blocks have the same number of bits."""
         min_bits, max_bits, *_ = self._limits
         return min_bits == max_bits
-
-    def _check_rate(self, nbytes: int, blocks: int) -> None:
-        """Raise an error if the length of a stream does not match the rate."""
-        bits = blocks * self._limits[0]
-        # streams end with a word of at most 64 bits
-        if self._has_fixed_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
-            raise ValueError(f"{nbytes} bytes, not {blocks} blocks of {self._limits[0]} bits")
 
     def _narrow(self, data: bytes) -> bytes:
         dtype = np.dtype(self.dtype)

@@ -24,7 +24,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.fits import Logicals, PaddedText, RowBits, RowBytes, SignFlip, TextNumbers
+from virtualds.codecs.fits import ColumnBytes, Logicals, PaddedText, RowBits, SignFlip, TextNumbers
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.header import (
@@ -301,7 +301,9 @@ def _make_binary_column(match: re.Match[str], start: int, lengths: Any) -> Colum
     repeat, letter, width = _parse_repeat(match), match[2].upper(), _count_bytes(match)
     dtype = np.dtype(DTYPES[letter])
     shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
-    axes = _parse_lengths(lengths) if letter != "X" else ()
+    tdim = TDIM_VALUE.match(lengths) if isinstance(lengths, str) and letter != "X" else None
+    # TDIM has the fastest axis first
+    axes = () if tdim is None else tuple(map(int, tdim[1].split(",")))[::-1]
     # like astropy, ignore lengths that exceed the existing elements
     if axes and prod(axes) <= repeat:
         shape, width = axes, prod(axes) * dtype.itemsize
@@ -313,12 +315,6 @@ def _make_binary_column(match: re.Match[str], start: int, lengths: Any) -> Colum
     if letter == "X":
         return Column(start, width, shape, dtype, (RowBits(repeat),) if repeat else ())
     return Column(start, width, shape, dtype, (Logicals(),) if letter == "L" else ())
-
-
-def _parse_lengths(text: Any) -> tuple[int, ...]:
-    """Return the lengths of TDIM, the fastest axis last, or none if it is invalid."""
-    match = TDIM_VALUE.match(text) if isinstance(text, str) else None
-    return () if match is None else tuple(map(int, match[1].split(",")))[::-1]
 
 
 def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
@@ -354,22 +350,12 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
         attributes["TNULL"] = null
     if (unit := cards.get(f"TUNIT{number}")) is not None:
         attributes["units"] = unit
-    return replace(
-        column,
-        dtype=dtype,
-        codecs=codecs,
-        attributes=attributes | _select_column_attributes(number, cards),
-    )
-
-
-def _select_column_attributes(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the other cards of a column as attributes, whose names omit the column number."""
-    selected = {}
+    # other cards of the column are attributes, whose names omit its number
     for name, value in cards.items():
         match = COLUMN_KEYWORD.fullmatch(name)
         if match and int(match[2]) == number and match[1] not in STORAGE_KEYWORDS:
-            selected[match[1]] = int(value) if isinstance(value, bool) else value
-    return selected
+            attributes[match[1]] = int(value) if isinstance(value, bool) else value
+    return replace(column, dtype=dtype, codecs=codecs, attributes=attributes)
 
 
 # ---------------------------------------------------------------------- tables
@@ -500,7 +486,7 @@ def _build_array(hdu: HeaderDataUnit, column: Column, source: SourceFile) -> Man
     step = min(max(CHUNK_BYTES // row, 1), rows)
     first = np.arange(0, rows, step, dtype=np.int64)
     lengths = row * (np.minimum(step, rows - first) - 1) + column.width
-    codecs = (*column.codecs, RowBytes(row, column.width))
+    codecs = (*column.codecs, ColumnBytes(row, column.width))
     column = replace(column, codecs=codecs)
     return _make_array(hdu, column, source, step, begin + row * first, lengths)
 
