@@ -1,6 +1,6 @@
 """The codecs and their registry.
 
-Each family of codecs has a file; each codec knows its own names (`virtualds.codecs.codec.Codec`).
+Each family of codecs has a file; each codec has its own names (`virtualds.codecs.codec.Codec`).
 A new codec is a class in the file of its family, and a line in `CODECS`.
 """
 

@@ -5,7 +5,7 @@ The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value
 of a variable were packed. The result is bit for bit what `xarray.open_dataset` returns for that
 file, in the dtype that xarray chose when the file was opened.
 
-Times in other than linear units are decoded by xarray, which knows calendars. No other module below
+Times in nonlinear units are decoded by xarray, which implements calendars. No other module below
 `virtualds.datasets` uses xarray.
 """
 
@@ -26,7 +26,7 @@ from virtualds.codecs.codec import CodecError
 from virtualds.errors import LIBRARY_ERRORS
 
 UNITS_OF_DATES = ("units", "calendar")
-"""Attributes that say what numbers mean as dates (CF conventions 1.12, section 4.4)."""
+"""Attributes that define which dates numbers represent (CF conventions 1.12, section 4.4)."""
 PACKING_ATTRIBUTES = (
     "_FillValue",
     "missing_value",

@@ -98,7 +98,7 @@ class FitsImage(SingleTypeCodec):
     Parameters
     ----------
     dtype : str
-        Dtype of the pixels, as ZBITPIX says.
+        Dtype of the pixels, from ZBITPIX.
     """
 
     dtype: str

@@ -640,7 +640,7 @@ class _SplayTree:
 
 @dataclass(frozen=True)
 class BitField(Codec):
-    """Numbers of which only some adjacent bits are stored, the highest bit and byte first.
+    """Some adjacent bits of numbers, the highest bit and byte first.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@
 - WebP, PNG, JPEG 2000, JPEG XL and LERC with the names and configurations of imagecodecs. Decoded
   numbers have the byte order of the machine, as in other readers of these names.
 
-No decoder knows the expected shape and dtype, so sizes in headers are checked here before memory is
-allocated for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800, A.5.1 (JPEG
+No decoder is given the expected shape and dtype, so sizes in headers are checked here before memory
+is allocated for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800, A.5.1 (JPEG
 2000); ISO/IEC 18181-1, annex D, and 18181-2 for the boxes around it (JPEG XL); the second version
 of LERC ("Lerc2 ").
 """
@@ -22,7 +22,7 @@ import base64
 import struct
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Self
@@ -257,8 +257,9 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
     ValueError
         There is no frame header, or its image has no pixels.
     """
-    transform = -1
-    for marker, offset in _find_segments(data):
+    offset, transform = 2, -1
+    while offset + 9 < len(data) and data[offset] == 0xFF:
+        marker = data[offset + 1]
         if marker == APP14 and data[offset + 4 : offset + 9].tobytes() == b"Adobe":
             transform = data[offset + 15] if offset + 15 < len(data) else -1
         if marker in FRAME_MARKERS:
@@ -268,18 +269,10 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
             if not lines * samples:
                 break
             return JpegHeader(lines, samples, data[offset + 9], data[offset + 4], transform)
-    raise ValueError(f"{len(data)} bytes hold no frame header")
-
-
-def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the second byte and the offset of every marker before the image data."""
-    offset = 2
-    while offset + 9 < len(data) and data[offset] == 0xFF:
-        marker = data[offset + 1]
-        yield marker, offset
         # segments contain their length; any number of 0xFF may precede a marker
         length = int.from_bytes(data[offset + 2 : offset + 4], "big")
         offset += 1 if marker == 0xFF else 2 if marker in MARKERS_WITHOUT_SEGMENT else 2 + length
+    raise ValueError(f"{len(data)} bytes hold no frame header")
 
 
 # ---------------------------------------------------------------------- JPEG-LS

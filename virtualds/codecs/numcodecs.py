@@ -185,8 +185,9 @@ def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> 
 def decode_blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     """Decode a Blosc chunk, into ``out`` if that is given.
 
-    A chunk that is shorter than its header says is rejected: Blosc would read past its end. In
-    Blosc's chunk format 2, bytes 4 to 8 are the decoded length, 12 to 16 the length of the chunk.
+    A chunk that is shorter than the length in its header is rejected: Blosc would read past its
+    end. In Blosc's chunk format 2, bytes 4 to 8 are the decoded length, 12 to 16 the length of the
+    chunk.
     """
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):

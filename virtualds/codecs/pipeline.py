@@ -242,12 +242,9 @@ def _iterate_descriptions(pipeline: CodecPipeline) -> Iterator[str]:
     fill = pipeline.fill_value
     is_float = isinstance(fill, np.floating) and bool(fill)
     yield f"missing chunks {f'{fill:.6g}' if is_float else fill}"
-    yield f"axes stored as {', '.join(map(_format_axis, pipeline.layout)) or 'none'}"
+    axes = (str(a) if isinstance(a, int) else f"{a.index} of {a.length}" for a in pipeline.layout)
+    yield f"axes stored as {', '.join(axes) or 'none'}"
     yield f"flipped along {', '.join(map(str, pipeline.flipped)) or 'none'}"
-
-
-def _format_axis(axis: int | FixedAxis) -> str:
-    return str(axis) if isinstance(axis, int) else f"{axis.index} of {axis.length}"
 
 
 def format_attributes(

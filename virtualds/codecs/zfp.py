@@ -332,16 +332,6 @@ def _check_limits(limits: Limits) -> None:
         )
 
 
-def _make_reversible_limits(dtype: str, rank: int) -> Limits:
-    return 1, MAX_BITS, MAX_PLANES, MIN_EXPONENT - 1
-
-
-def _make_expert_limits(
-    dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, minexp: int
-) -> Limits:
-    return minbits, maxbits, maxprec, minexp
-
-
 def _make_rate_limits(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats contains at least its exponent
     min_bits = {"<f4": 9, "<f8": 12}.get(dtype, 0)
@@ -368,8 +358,11 @@ def _check_number(value: Any) -> float:
 
 
 MODES: dict[str, tuple[tuple[str, ...], Callable[..., Limits]]] = {
-    "reversible": ((), _make_reversible_limits),
-    "expert": (("minbits", "maxbits", "maxprec", "minexp"), _make_expert_limits),
+    "reversible": ((), lambda dtype, rank: (1, MAX_BITS, MAX_PLANES, MIN_EXPONENT - 1)),
+    "expert": (
+        ("minbits", "maxbits", "maxprec", "minexp"),
+        lambda dtype, rank, minbits, maxbits, maxprec, minexp: (minbits, maxbits, maxprec, minexp),
+    ),
     "fixed_rate": (("rate",), _make_rate_limits),
     "fixed_precision": (("precision",), _make_precision_limits),
     "fixed_accuracy": (("tolerance",), _make_accuracy_limits),

@@ -381,10 +381,23 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             data = ManifestArray.unreadable(
                 _get_shape(variable, records), variable.dtype, f"{source.url}: {error}"
             )
-        variables[variable.name] = _build_variable(variable, data, source_name)
+        encoding: dict[str, Any] = {
+            "dtype": variable.dtype.newbyteorder("="),
+            "source": source_name,
+            "original_shape": data.shape,
+        }
+        if data.nchunks > 1:
+            rows = min(max(DASK_BLOCK_BYTES // variable.nbytes, 1), data.shape[0])
+            chunk = (rows, *variable.shape)
+            encoding["preferred_chunks"] = dict(zip(variable.dims, chunk, strict=True))
+        variables[variable.name] = ManifestVariable(
+            variable.dims, data, variable.attributes, encoding
+        )
     unlimited = header.record_dimension
-    encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
-    result = ManifestGroup(variables, header.attributes, {}, encoding, problems, left_out=left_out)
+    group_encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
+    result = ManifestGroup(
+        variables, header.attributes, {}, group_encoding, problems, left_out=left_out
+    )
     return result.group(group)
 
 
@@ -479,23 +492,6 @@ def _make_axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
 @lru_cache(256)
 def _make_pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
     return CodecPipeline(dtype, layout=tuple(range(ndim)))
-
-
-def _build_variable(
-    variable: NetCDF3Variable, data: ManifestArray, source_name: str
-) -> ManifestVariable:
-    """Return a variable; ``source_name`` is the path or url of the file."""
-    encoding: dict[str, Any] = {
-        "dtype": variable.dtype.newbyteorder("="),
-        "source": source_name,
-        "original_shape": data.shape,
-    }
-    if data.nchunks > 1:
-        records = max(DASK_BLOCK_BYTES // variable.nbytes, 1)
-        encoding["preferred_chunks"] = dict(
-            zip(variable.dims, (min(records, data.shape[0]), *variable.shape), strict=True)
-        )
-    return ManifestVariable(variable.dims, data, variable.attributes, encoding)
 
 
 PARSER = Parser(

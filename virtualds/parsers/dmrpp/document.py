@@ -678,7 +678,7 @@ def _make_inline_array(stored: StoredVariable, data: bytes) -> tuple[ManifestArr
 
 
 def _read_strings(stored: StoredVariable) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    """Return variable-length strings; an element with ``c`` stands for ``c`` equal strings."""
+    """Return variable-length strings; an element with ``c`` represents ``c`` equal strings."""
     vlsa_element = stored.element.find(f"{DMRPP}vlsa")
     texts: list[str] = []
     total = prod(stored.shape)

@@ -280,26 +280,22 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     reader = _FitsReader(source, skipped)
     with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
         units = list(read_hdus(file, source))
-        for name, hdu in _name_hdus(units).items():
+        named: dict[str, HeaderDataUnit] = {}
+        for hdu in units:
+            # unique names of EXTNAME, EXTVER and number, as in astropy
+            name = str(hdu.cards.get("EXTNAME", "")).strip().replace("/", "_")
+            name = name or (FPACK_NAME if hdu.is_compressed else "")
+            name = name or (f"HDU{hdu.number}" if hdu.number else "PRIMARY")
+            if (version := hdu.cards.get("EXTVER", 1)) != 1:
+                name = f"{name}_{version}"
+            named[name if name not in named else f"{name}_HDU{hdu.number}"] = hdu
+        for name, hdu in named.items():
             if name not in skipped:
                 reader.add(name, hdu, file)
     attributes = _select_attributes(units[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
     return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
-
-
-def _name_hdus(units: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
-    """Return the HDUs by unique names of EXTNAME, EXTVER and number, as in astropy."""
-    named: dict[str, HeaderDataUnit] = {}
-    for hdu in units:
-        name = str(hdu.cards.get("EXTNAME", "")).strip().replace("/", "_")
-        name = name or (FPACK_NAME if hdu.is_compressed else "")
-        name = name or (f"HDU{hdu.number}" if hdu.number else "PRIMARY")
-        if (version := hdu.cards.get("EXTVER", 1)) != 1:
-            name = f"{name}_{version}"
-        named[name if name not in named else f"{name}_HDU{hdu.number}"] = hdu
-    return named
 
 
 class _FitsReader:
@@ -415,7 +411,7 @@ def _find_packing(
 ) -> dict[str, Any]:
     """Return scale, zero point and blanks as CF attributes, in the precision of astropy."""
     if unsigned_dtype is not None:
-        # the standard does not say what BLANK means for shifted integers
+        # the standard does not define BLANK for shifted integers
         return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
     packing: dict[str, Any] = {}
     # as in section 5.3, single precision is enough for 8 and 16 bits

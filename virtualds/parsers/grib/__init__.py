@@ -175,13 +175,9 @@ def _describe_steps(parameters: ParameterGroup) -> str:
     return f"step_{steps[0]:g}" if len(steps) == 1 else f"{len(steps)}_steps"
 
 
-def _describe_parameters(parameters: ParameterGroup) -> str:
-    return parameters[0].name if len(parameters) == 1 else ""
-
-
 GROUP_DESCRIPTIONS: tuple[Callable[[ParameterGroup], str], ...] = (
     *(_describe_levels, _describe_key("stepType"), _describe_key("dataType"), _describe_steps),
-    _describe_parameters,
+    lambda parameters: parameters[0].name if len(parameters) == 1 else "",
 )
 """Functions that describe groups of one type of level, in the order of their use in names."""
 

@@ -105,9 +105,15 @@ def find_stored_element(elements: Elements, key: Key) -> StoredElement | None:
             elements.source, ((descriptor.offset, descriptor.length),), descriptor.length
         )
     if kind == LINKED_BLOCKS:
-        pieces = _join_ranges(elements.list_blocks(key))
-        length = sum(n for _, n in pieces)
-        return StoredElement(elements.source, pieces, length) if length else None
+        pieces: list[Range] = []
+        for offset, length in elements.list_blocks(key):
+            if pieces and sum(pieces[-1]) == offset:
+                # consecutive blocks are one piece
+                pieces[-1] = (pieces[-1][0], pieces[-1][1] + length)
+            else:
+                pieces.append((offset, length))
+        total = sum(n for _, n in pieces)
+        return StoredElement(elements.source, tuple(pieces), total) if total else None
     if kind == ENCODED:
         return _find_encoded_element(elements, key)
     if kind == EXTERNAL:
@@ -115,17 +121,6 @@ def find_stored_element(elements: Elements, key: Key) -> StoredElement | None:
     raise UnsupportedError(
         f"its values are an extended element of kind {kind}, which is not read; read it with pyhdf"
     )
-
-
-def _join_ranges(pieces: list[Range]) -> tuple[Range, ...]:
-    """Join consecutive ranges."""
-    joined: list[Range] = []
-    for offset, length in pieces:
-        if joined and sum(joined[-1]) == offset:
-            joined[-1] = (joined[-1][0], joined[-1][1] + length)
-        else:
-            joined.append((offset, length))
-    return tuple(joined)
 
 
 def _find_encoded_element(elements: Elements, key: Key) -> StoredElement | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -156,7 +156,7 @@ class _OldDataset:
         }
 
     def list_scales(self) -> list[ScientificDataset]:
-        """Return the dimension scales; a flag per dimension says whether it has values."""
+        """Return the dimension scales; a flag per dimension indicates whether it has values."""
         data = self._read(SCALES)
         flags, offset = data[: len(self.lengths)], len(self.lengths)
         scales = []
@@ -301,7 +301,13 @@ def read_datasets(elements: Elements) -> Datasets | None:
 
 
 def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
-    dimensions = tuple(_find_dimensions(elements, group))
+    dimensions = []
+    for ref in (ref for tag, ref in group.members if tag == VGROUP):
+        member = read_vgroup(elements, ref)
+        if member.class_name == UNLIMITED_CLASS:
+            dimensions.append(Dimension(member.name, None))
+        elif member.class_name == DIMENSION_CLASS:
+            dimensions.append(Dimension(member.name, _find_length(elements, member)))
     refs = dict(group.members)
     # the group that describes the same data set for older programs
     numeric_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
@@ -315,7 +321,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     return ScientificDataset(
         group.name,
         refs.get(DATA),
-        dimensions,
+        tuple(dimensions),
         read_number_type(elements, refs.get(NUMBER_TYPE)),
         attributes,
         any(table.class_name == SCALE_CLASS for table in tables.values()),
@@ -336,18 +342,6 @@ def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | Vir
         return find_dtype(code, BYTE_ORDERS[machine])
     except (FormatError, UnsupportedError) as error:
         return error
-
-
-def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
-    """Yield the dimensions of a data set in order."""
-    for tag, ref in group.members:
-        if tag != VGROUP:
-            continue
-        member = read_vgroup(elements, ref)
-        if member.class_name == UNLIMITED_CLASS:
-            yield Dimension(member.name, None)
-        elif member.class_name == DIMENSION_CLASS:
-            yield Dimension(member.name, _find_length(elements, member))
 
 
 def _find_length(elements: Elements, group: Vgroup) -> int:
@@ -495,21 +489,18 @@ def _make_structure_group(
     # the metadata may differ from the content of the file
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
         return DatasetGroup(renamed)
-    return DatasetGroup(
-        [_rename_axes(member) if _is_on_grid(member) else member for member in renamed],
-        axes.build(),
-    )
+    grid_attributes = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
+    for number, field_ in enumerate(renamed):
+        if _is_on_grid(field_):
+            # a field of a grid has the dimensions and attributes of the coordinates
+            dims = (replace(d, name=AXIS_NAMES.get(d.name, d.name)) for d in field_.dimensions)
+            attributes = {**grid_attributes, **field_.attributes}
+            renamed[number] = replace(field_, dimensions=tuple(dims), attributes=attributes)
+    return DatasetGroup(renamed, axes.build())
 
 
 def _is_on_grid(dataset: ScientificDataset) -> bool:
     return AXIS_NAMES.keys() <= {d.name for d in dataset.dimensions}
-
-
-def _rename_axes(dataset: ScientificDataset) -> ScientificDataset:
-    """Return a field of a grid with the dimensions and attributes of its coordinates."""
-    dims = tuple(replace(d, name=AXIS_NAMES.get(d.name, d.name)) for d in dataset.dimensions)
-    grid_attributes = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
-    return replace(dataset, dimensions=dims, attributes={**grid_attributes, **dataset.attributes})
 
 
 @dataclass(frozen=True)

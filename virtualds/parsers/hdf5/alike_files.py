@@ -379,23 +379,19 @@ class _ColumnReader:
         self.matches &= (chunks > 0).all(axis=1)
         return np.maximum(chunks, 1)
 
-    def _read_limits(self, variable: VariableStructure, shape: Ints) -> Ints:
-        """Return the maximum length of each axis, or `UNLIMITED_AXIS`."""
-        columns = []
-        for axis, limit in enumerate(variable.facts.space.limits):
-            if (variable.owner, LIMIT, axis) in self._slots:
-                columns.append(self._get_column(variable.owner, LIMIT, axis))
-            else:
-                none = np.full(len(shape), UNLIMITED_AXIS)
-                columns.append(none if limit is None else shape[:, axis])
-        return self._stack(columns)
-
     def _split_by_layout(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
         """Yield the layouts of indexes (chunk shape, limits of axes), each with its files."""
         variable = self._structure.variables[name]
         files, index_layout = np.flatnonzero(self.matches), IndexLayout.from_facts(variable.facts)
-        limit_columns = self._read_limits(variable, self.shapes[name])
-        rows = np.concatenate([chunks, limit_columns], axis=1)[files]
+        limit_columns = []
+        for axis, limit in enumerate(variable.facts.space.limits):
+            if (variable.owner, LIMIT, axis) in self._slots:
+                limit_columns.append(self._get_column(variable.owner, LIMIT, axis))
+            elif limit is None:
+                limit_columns.append(np.full(len(self.matches), UNLIMITED_AXIS))
+            else:
+                limit_columns.append(self.shapes[name][:, axis])
+        rows = np.concatenate([chunks, self._stack(limit_columns)], axis=1)[files]
         if (rows == rows[:1]).all():
             layouts, group = rows[:1], np.zeros(len(files), np.int64)
         else:

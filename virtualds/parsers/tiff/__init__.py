@@ -448,7 +448,13 @@ def read(
             raise FormatError(
                 f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
             )
-        images = list(_iterate_images(tiff))
+        # the path of each image, the levels of its pyramid, and its own level
+        images: list[tuple[str, Any, int]] = []
+        for index, series in enumerate(tiff.series):
+            name = f"series_{index}" if index else ""
+            for level in range(len(series.levels)):
+                parts = (name, str(level) if level else "")
+                images.append(("/".join(filter(None, parts)), series.levels, level))
         for _, levels, number in images:
             _check_readable_tags(file, tiff.tiff, levels[number].keyframe)
         groups = {
@@ -546,15 +552,6 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
     return values
 
 
-def _iterate_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
-    """Yield each image: its path, the levels of its pyramid, and its own level."""
-    for index, series in enumerate(tiff.series):
-        name = f"series_{index}" if index else ""
-        for level in range(len(series.levels)):
-            path = [part for part in (name, str(level) if level else "") if part]
-            yield "/".join(path), series.levels, level
-
-
 def _build_group(
     source: SourceFile, levels: Any, level: int, skip: frozenset[str]
 ) -> ManifestGroup:
@@ -580,7 +577,15 @@ def _build_group(
         coordinates[REFERENCE_SYSTEM] = reference
     if VARIABLE_NAME not in skip:
         try:
-            _check_packing(attributes)
+            for name in ("scales", "offsets"):
+                numbers = attributes.get(name)
+                listed = numbers if isinstance(numbers, list) else []
+                if invalid := [number for number in listed if isinstance(number, str)]:
+                    raise UnsupportedError(
+                        f"{name} of the bands in GDAL_METADATA, {invalid}, are no numbers, so "
+                        "nobody can say what the values are; set them anew with gdal_edit, or read "
+                        "the stored numbers with tifffile's asarray()"
+                    )
             array = _build_array(source, series)
         except VirtualdsError as error:
             error.locate(f"variable {VARIABLE_NAME!r}", source.url)
@@ -756,18 +761,6 @@ def _parse_number(text: str) -> float | str:
     # the decimal point may be a comma
     number = re.match(r"\s*[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][-+]?[0-9]+)?", text)
     return float(number[0].replace(",", ".")) if number else text
-
-
-def _check_packing(attributes: Mapping[str, Any]) -> None:
-    """Raise an error for an image whose scales or offsets are not numbers."""
-    for name in ("scales", "offsets"):
-        values = attributes.get(name)
-        if invalid := [n for n in values if isinstance(n, str)] if isinstance(values, list) else []:
-            raise UnsupportedError(
-                f"{name} of the bands in GDAL_METADATA, {invalid}, are no numbers, so nobody can "
-                "say what the values are; set them anew with gdal_edit, or read the stored "
-                "numbers with tifffile's asarray()"
-            )
 
 
 def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

@@ -51,13 +51,13 @@ class Pointer(NamedTuple):
 
 
 class Address(int):
-    """An address that knows its position in the file."""
+    """An address with its position in the file."""
 
     pointer: Pointer
 
 
 class TrackedBytes(bytes):
-    """Bytes that know their position: a block, and the offset in it.
+    """Bytes with their position: a block, and the offset in it.
 
     They are not hashable, so that no cache keeps the notes of a file; use ``bytes(data)`` as key.
     """

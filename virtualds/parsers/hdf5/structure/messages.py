@@ -183,7 +183,7 @@ class FillState(IntEnum):
 UNDEFINED_FLAG, USER_DEFINED_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
 """Flags of version 3; other flags determine when space is allocated and filled."""
 MIN_NEGATIVE = 2**31
-"""Smallest length that stands for a negative number, which means that there is no value."""
+"""Smallest length that represents a negative number, which means that there is no value."""
 
 
 class FillValue(NamedTuple):
