@@ -361,7 +361,7 @@ def test_a_set_of_others_is_appended_to(tmp_path: Path) -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is asked of stores of references."""
     found: list[str] = []
-    for name in ("read_all", "read_version", "find_version", "write_version", "write_file"):
+    for name in ("read_all", "read_with_version", "find_version", "write_version", "write_file"):
         for kind in (LocalStore, FsspecStore):
             monkeypatch.setattr(kind, name, noting(found, name, getattr(kind, name)))
     return found

@@ -87,10 +87,10 @@ def a_version_is_compared_before_the_write_and_not_with_it(patch: Patch) -> None
 
 @breaks("zarr-v3", "append", LOST, faults=0)
 def a_version_is_asked_for_after_the_bytes_that_it_names(patch: Patch) -> None:
-    def read_version(self: Any, path: str) -> tuple[bytes, str]:
+    def read_with_version(self: Any, path: str) -> tuple[bytes, str]:
         return ask("GET", path)[0], self.find_writer(path)[1]
 
-    patch.setattr(ObjectFilesystem, "read_version", read_version)
+    patch.setattr(ObjectFilesystem, "read_with_version", read_with_version)
 
 
 @breaks("kerchunk-json", "append", LOST, way="a lock", faults=0)

@@ -244,7 +244,7 @@ class ObjectFilesystem(Filesystem):
     def find_bucket(self, path: str) -> tuple[str, str]:
         return SCHEME, path.split("/")[2]
 
-    def read_version(self, path: str) -> tuple[bytes, str]:
+    def read_with_version(self, path: str) -> tuple[bytes, str]:
         data, version, writer = ask("GET", path)
         return data, FileVersion.from_writer(version, writer)
 
@@ -303,7 +303,7 @@ class SimulatedStore:
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         return self.filesystem.cat_file(url)
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+    def read_with_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         return self.versions.read(self.filesystem, url)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:

@@ -51,7 +51,7 @@ class Place:
         return f"{self.folder}/{name}"
 
     def read(self, name: str) -> tuple[bytes, str]:
-        return self.store.read_version(self.url(name), self.options)
+        return self.store.read_with_version(self.url(name), self.options)
 
     def version(self, name: str) -> str | None:
         return self.store.find_version(self.url(name), self.options)
@@ -469,7 +469,7 @@ def test_an_error_of_a_store_without_conditions_says_what_to_do(tmp_path: Path) 
     options = StorageOptions(path=str(tmp_path))
     store = FsspecStore()
     (tmp_path / "x").write_bytes(b"one")
-    data, version = store.read_version("dir://x", options)
+    data, version = store.read_with_version("dir://x", options)
     assert (data, store.find_version("dir://x", options)) == (b"one", version)
     for expected in (None, version):
         with pytest.raises(UnsupportedError, match=r"local disk, memory, .* not for dir"):

@@ -54,7 +54,7 @@ ASKS: dict[str, Callable[[str, StorageOptions], object]] = {
     "get_ranges": lambda url, o: STORE.get_ranges(
         virtualds.SourceFile(f"{url}/old", options=o), [(0, 3)]
     ),
-    "read_version": lambda url, o: STORE.read_version(f"{url}/old", o),
+    "read_with_version": lambda url, o: STORE.read_with_version(f"{url}/old", o),
     "find_version": lambda url, o: STORE.find_version(f"{url}/old", o),
     "write_version": lambda url, o: STORE.write_version(f"{url}/new", b"new", o, None),
     "write_file": lambda url, o: STORE.write_file(f"{url}/new", b"new", o),

@@ -96,7 +96,7 @@ def test_all_ways_of_asking_call_a_version_the_same(
     head, _ = store.read_head(url, given, 2)
     found = {listed.file.etag, state, head.etag, fetch_state(url, given).etag}
     found |= {store.describe(url, given).etag, store.find_version(url, given)}
-    found.add(store.read_version(url, given)[1])
+    found.add(store.read_with_version(url, given)[1])
     assert store.get_ranges(head, [(1, 2)]) == [b"12"]
     assert len(found) == 1
     assert int(found.pop())
@@ -284,7 +284,7 @@ def test_a_busy_server_is_no_unsafe_one(
         monkeypatch.setattr(GoogleFiles, "upload_object", upload_alone)
     with virtualds.set_options(retries=0):
         version = find_store(url).write_version(url, b"data", options, None)
-    assert find_store(url).read_version(url, options) == (b"data", version)
+    assert find_store(url).read_with_version(url, options) == (b"data", version)
 
 
 # ---------------------------------------------------------------------- a server that ignores them
@@ -493,8 +493,8 @@ def test_a_write_that_is_sent_again_is_no_other_writer(
     monkeypatch.setattr(GoogleFiles, "upload_object", twice)
     second = store.write_version(url, b"two", options, first)
     third = store.write_version(f"{url}y", b"three", options, None)
-    assert store.read_version(url, options) == (b"two", second)
-    assert store.read_version(f"{url}y", options) == (b"three", third)
+    assert store.read_with_version(url, options) == (b"two", second)
+    assert store.read_with_version(f"{url}y", options) == (b"three", third)
     with pytest.raises(ChangedError):
         store.write_version(url, b"four", options, first)
 

@@ -110,7 +110,7 @@ ASKS: dict[str, Callable[[str, StorageOptions], object]] = {
     "head": lambda url, o: STORE.read_head(url, o, 16),
     "describe": lambda url, o: STORE.describe(url, o),
     "read_all": lambda url, o: STORE.read_all(url, o),
-    "read_version": lambda url, o: STORE.read_version(url, o),
+    "read_with_version": lambda url, o: STORE.read_with_version(url, o),
 }
 
 

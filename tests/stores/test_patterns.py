@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtualds import CombineError
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.listing import PathPattern
 
 CMIP = "/a/{source_id}/{member_id}/{variable_id}/{version}/{variable_id}_*_{time_range}.nc"
 MATCHES = {

@@ -1,9 +1,8 @@
 """Virtual arrays, and variables and groups of them.
 
-The modules that register numpy functions for virtual arrays are imported with any of the
-others.
+The module that registers numpy functions for virtual arrays is imported with any of the others.
 """
 
-from virtualds.arrays import comparison, numpy_functions
+from virtualds.arrays import numpy_functions
 
-__all__ = ["comparison", "indexing", "numpy_functions"]
+__all__ = ["numpy_functions"]

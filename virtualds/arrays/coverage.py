@@ -162,7 +162,7 @@ def _find_runs(changes: npt.NDArray[np.bool_]) -> list[int]:
 # ---------------------------------------------------------------------- coverage
 
 INLINE_URL = ""
-"""The url that stands for inline chunks, which are in no file."""
+"""The url of inline chunks, which are in no file."""
 
 Codes = npt.NDArray[np.integer]
 
@@ -236,7 +236,7 @@ def find_coverage(
 def _find_box_of(
     manifest: ChunkManifest, may_cover: Callable[[ChunkManifest], bool]
 ) -> tuple[slice, ...] | None:
-    """Return the box of chunks outside of which ``may_cover`` is false, or None if it is empty."""
+    """Return the box around the layers for which ``may_cover`` is true, or None without any."""
     layers: Sequence[tuple[tuple[int, ...], ChunkManifest]] = [
         ((0,) * len(manifest.shape), manifest)
     ]

@@ -6,7 +6,7 @@ They are made from references, without reading values.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -183,7 +183,14 @@ def find_used_files(arrays: Sequence[ManifestArray], limit: int) -> UsedFiles:
     """Return the first ``limit`` files that contain chunks, as far as references are in memory."""
     counts: dict[int, Ints] = {}
     tables: dict[int, tuple[SourceFile, ...]] = {}
-    for files, used in _count_by_table(arrays):
+    manifests = (fragment.manifest for array in arrays for fragment in array.fragments)
+    for manifest in manifests:
+        columns = get_loaded_columns(manifest)
+        if columns is None:
+            continue
+        files = manifest.files
+        repeats = 1 if columns.chunk_ids is not None else manifest.size // max(columns.file.size, 1)
+        used = np.bincount(columns.file[columns.file >= 0], minlength=len(files)) * repeats
         tables[id(files)] = files
         previous = counts.get(id(files))
         counts[id(files)] = used if previous is None else previous + used
@@ -200,22 +207,6 @@ def find_used_files(arrays: Sequence[ManifestArray], limit: int) -> UsedFiles:
             if count:
                 total_counts[file] = total_counts.get(file, 0) + count
     return UsedFiles(list(total_counts.items())[:limit], len(total_counts))
-
-
-def _count_by_table(
-    arrays: Sequence[ManifestArray],
-) -> Iterator[tuple[tuple[SourceFile, ...], Ints]]:
-    for array in arrays:
-        for fragment in array.fragments:
-            manifest = fragment.manifest
-            columns = get_loaded_columns(manifest)
-            if columns is None:
-                continue
-            repeats = (
-                1 if columns.chunk_ids is not None else manifest.size // max(columns.file.size, 1)
-            )
-            file = columns.file[columns.file >= 0]
-            yield manifest.files, np.bincount(file, minlength=len(manifest.files)) * repeats
 
 
 # ---------------------------------------------------------------------- bins

@@ -1,6 +1,6 @@
 """`DuckArray`: the protocols, operators and methods of numpy arrays.
 
-Other modules register lazy implementations of numpy functions and ufuncs in the tables here. All
+`virtualds.arrays.numpy_functions` registers lazy implementations of numpy functions and ufuncs. All
 other functions load the values.
 """
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Implementations of numpy's functions for virtual arrays, registered by
-`virtualds.arrays.numpy_functions` and `virtualds.arrays.comparison`."""
+`virtualds.arrays.numpy_functions`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""Lazy implementations of ufuncs, registered by `virtualds.arrays.comparison`."""
+"""Lazy implementations of ufuncs, registered by `virtualds.arrays.numpy_functions`."""
 
 
 def _make_loading_method(name: str) -> Callable[..., Any]:

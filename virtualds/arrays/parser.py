@@ -65,7 +65,7 @@ class SameStructureFiles(Protocol):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The positions of the files among those that were requested."""
+        """The positions of the files among the requested files."""
 
     @property
     def lengths(self) -> Mapping[str, Ints]:

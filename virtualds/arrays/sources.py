@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +32,16 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     counts = count_sources(f.manifest for array in arrays for f in array.fragments)
     columns = [part.read_files().take(part.chunks > 0) for part in counts]
     urls, sizes, mtimes, etags = map(np.concatenate, zip(*columns, strict=True))
+    # NaN stands for an unknown size, or None if all are unknown
+    if not (is_known := sizes != NO_NUMBER).any():
+        sizes = np.full(sizes.shape, None, object)
+    elif not is_known.all():
+        sizes = np.where(is_known, sizes, np.nan)
     table = pd.DataFrame(
         {
             "url": urls,
             "chunks": np.concatenate([part.chunks[part.chunks > 0] for part in counts]),
-            "size": _mask_unknown(sizes),
+            "size": sizes,
             # an unknown time becomes NaT in pandas
             "modified": mtimes.view("M8[ns]"),
             "etag": etags,
@@ -72,14 +76,6 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
         "others", np.array([*others.values()], np.int64), lambda: SourceColumns.from_files(others)
     )
     return [unshared, *by_table.values()]
-
-
-def _mask_unknown(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return a column with NaN for `NO_NUMBER`, or of None if all numbers are `NO_NUMBER`."""
-    is_known = column != NO_NUMBER
-    if is_known.any():
-        return column if is_known.all() else np.where(is_known, column, np.nan)
-    return np.full(column.shape, None, object)
 
 
 def load_deferred(array: ManifestArray) -> ManifestArray:

@@ -651,7 +651,7 @@ class ReferenceTable:
 
     @property
     def repr_suffix(self) -> str:
-        """The end of the repr of a manifest, which says where the rows are."""
+        """The location of the rows, for the repr of a manifest."""
         return ", whose references lie in a reference set"
 
     def load(self, ids: Ints) -> ChunkManifest:
@@ -667,7 +667,7 @@ class ReferenceTable:
         return self.files or ()
 
     def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
-        """Yield the tables of files of which `list_sources` makes one."""
+        """Yield the tables of files that `list_sources` joins."""
         yield self.list_sources()
 
     def summarize_sources(self) -> SourceSummary | None:

@@ -298,7 +298,7 @@ def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
 
 
 class _ChunkLengths(tuple[int, ...]):
-    """The lengths of many chunks, of which `copy.deepcopy` makes no copy, as of one int.
+    """The lengths of many chunks; `copy.deepcopy` returns them unchanged, like an int.
 
     xarray copies the encoding of a variable with every copy of it.
     """
@@ -315,11 +315,6 @@ def _find_longest(lengths: Ints) -> int:
     return int(lengths.max(initial=0))
 
 
-def _list_slab_edges(placed_axes: PlacedAxes) -> list[Ints]:
-    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in placed_axes}}
-    return [edges[axis] + start for start, axis in placed_axes]
-
-
 def _merge_edges(parts: Sequence[Ints]) -> Ints:
     """Return the distinct edges of all parts, in order.
 
@@ -332,7 +327,8 @@ def _merge_edges(parts: Sequence[Ints]) -> Ints:
 
 def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
     """Return the chunk edges of all fragments, without those inside a chunk of another one."""
-    edges_by_fragment = _list_slab_edges(placed_axes)
+    slab_edges = {axis: axis.slabs().edges for axis in {axis for _, axis in placed_axes}}
+    edges_by_fragment = [slab_edges[axis] + start for start, axis in placed_axes]
     shared_edges = _merge_edges([np.array([0, size]), *edges_by_fragment])
     for edges in edges_by_fragment if len(placed_axes) > 1 else ():
         first, stop = (

@@ -481,7 +481,7 @@ class ChunkManifest(ForeignNameHints):
         return ChunkManifest.concatenate(parts, 0).reshape(self.shape)
 
     def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
-        """Take chunks along an axis; the id -1 stands for a missing chunk."""
+        """Take chunks along an axis; the id -1 is a missing chunk."""
         if isinstance(ids, slice):
             if self.rows is not None:
                 return self._from_rows(self.rows.crop(axis, ids))

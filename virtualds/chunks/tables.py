@@ -254,7 +254,7 @@ class StridedReferences(ReferenceTable):
         return replace(self, file=file, first=self.first + begin)
 
     def get_if_loaded(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
-        """Return one reference that stands for all, or None if there are no chunks."""
+        """Return one reference that represents all chunks, or None if there are none."""
         first = np.zeros((1,) * len(rows.shape), np.int64)
         return (None, rows.at(first)) if prod(rows.shape) else None
 

@@ -14,7 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError, public
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.listing import PathPattern
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]

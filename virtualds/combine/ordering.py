@@ -24,8 +24,7 @@ from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.registry import format_of_object
 from virtualds.errors import CombineError, format_names
 from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import find_matching_files, is_pattern
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.listing import PathPattern, find_matching_files, is_pattern
 from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- nested lists

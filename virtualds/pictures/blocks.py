@@ -51,10 +51,11 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, of which a report shows at most ``max_rows`` rows.
+    """A table; a report shows at most ``max_rows`` of its rows.
 
     Columns without content are omitted. The columns in ``numbers`` are right-aligned in HTML.
-    ``total`` is the number of rows if ``rows`` does not have all, and ``rest`` says where all are.
+    ``total`` is the number of rows if ``rows`` does not have all, and ``rest`` describes where all
+    are.
     """
 
     head: Sequence[str]
@@ -76,7 +77,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """A finding, with a note beside its title, and a remedy and code at its end."""
+    """A finding, with a note after its title, and a remedy and code at its end."""
 
     title: Words
     body: Sequence[Block] = ()

@@ -146,8 +146,22 @@ def _draw_face(
     transform: str,
     tint: str | None = None,
 ) -> Markup:
-    """Draw the cells of a face, the lines between them, and a tint over all."""
-    cells = _draw_cells(face, rows, columns, textures)
+    """Draw the cells of a face, the lines between them, and a tint over all.
+
+    Adjacent equal cells are one rectangle.
+    """
+    cells: list[Markup] = []
+    n = 0
+    for row, equal_rows in groupby(map(tuple, face)):
+        top, bottom = rows.edges[n], rows.edges[n := n + len(list(equal_rows))]
+        for cell, start, stop in _join_cells(row, columns):
+            shades = [cell.shade] if cell.shade else []
+            if cell.has_gaps or not shades:
+                shades.append(GAP)
+            cells += [
+                draw_rect(start, top, stop - start, bottom - top, textures.get_fill(shade))
+                for shade in shades
+            ]
     tinted = draw_rect(0, 0, columns.length, rows.length, tint) if tint else None
     lines = "".join(f"M0 {format_length(y)}h{format_length(columns.length)}" for y in rows.inner)
     lines += "".join(f"M{format_length(x)} 0v{format_length(rows.length)}" for x in columns.inner)
@@ -164,19 +178,6 @@ def _draw_face(
     )
 
 
-def _draw_cells(
-    face: Face, rows: DrawnSide, columns: DrawnSide, textures: Textures
-) -> Iterator[Markup]:
-    """Yield rectangles of cells of a face; adjacent equal cells are one rectangle."""
-    n = 0
-    for row, equal_rows in groupby(map(tuple, face)):
-        top, bottom = rows.edges[n], rows.edges[n := n + len(list(equal_rows))]
-        for cell, start, stop in _join_cells(row, columns):
-            for shade in _list_shades(cell):
-                fill = textures.get_fill(shade)
-                yield draw_rect(start, top, stop - start, bottom - top, fill)
-
-
 def _join_cells(row: Iterable[Cell], columns: DrawnSide) -> Iterator[tuple[Cell, float, float]]:
     """Yield adjacent equal cells of a row as one, with its start and stop."""
     n = 0
@@ -184,12 +185,6 @@ def _join_cells(row: Iterable[Cell], columns: DrawnSide) -> Iterator[tuple[Cell,
         start = columns.edges[n]
         n += len(list(equal_cells))
         yield cell, start, columns.edges[n]
-
-
-def _list_shades(cell: Cell) -> list[Shade]:
-    """Return the shades of a cell in the order in which they are drawn."""
-    shades = [cell.shade] if cell.shade else []
-    return [*shades, GAP] if cell.has_gaps or not shades else shades
 
 
 # ---------------------------------------------------------------------- lengths

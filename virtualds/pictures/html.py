@@ -299,21 +299,20 @@ class Textures:
 
     def define(self) -> Markup | None:
         """Return the patterns of the textures that are used, or None if there are none."""
-        patterns = [self._define_pattern(shade) for shade in self._used.values()]
+        patterns = []
+        for shade in self._used.values():
+            ink = {"stroke": shade.ink, "stroke_opacity": 0.4}
+            pattern = element(
+                "pattern",
+                None if shade is GAP else draw_rect(0, 0, TILE, TILE, name_shade(shade)),
+                element("path", d=shade.texture, **ink, fill="none"),
+                id=f"vds-{shade.name}-{self._key}",
+                width=TILE,
+                height=TILE,
+                patternUnits="userSpaceOnUse",
+            )
+            patterns.append(pattern)
         return element("defs", *patterns) if patterns else None
-
-    def _define_pattern(self, shade: Shade) -> Markup:
-        background = None if shade is GAP else draw_rect(0, 0, TILE, TILE, name_shade(shade))
-        lines = element("path", d=shade.texture, stroke=shade.ink, stroke_opacity=0.4, fill="none")
-        return element(
-            "pattern",
-            background,
-            lines,
-            id=f"vds-{shade.name}-{self._key}",
-            width=TILE,
-            height=TILE,
-            patternUnits="userSpaceOnUse",
-        )
 
 
 def format_length(value: float) -> str:
@@ -434,20 +433,11 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
     >>> "right:0" in draw_labels([(0.0, "2001-01-01"), (1.0, "2001-12-31")])
     True
     """
-    labels = [
-        element(
-            "span", _shorten_label(label), style=f"position:absolute;{_position_style(position)}"
-        )
-        for position, label in marks
-    ]
+    labels = []
+    for position, label in marks:
+        # the end of a long label, since file names usually differ there
+        text = label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
+        place = "right:0" if position >= 1 else f"left:{position * 100:.1f}%"
+        labels.append(element("span", text, style=f"position:absolute;{place}"))
     style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
     return element("div", *labels, style=style)
-
-
-def _position_style(position: float) -> str:
-    return "right:0" if position >= 1 else f"left:{position * 100:.1f}%"
-
-
-def _shorten_label(label: str) -> str:
-    """Return the end of a long label, since file names usually differ there."""
-    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"

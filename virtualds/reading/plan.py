@@ -259,7 +259,10 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     if dropped:
         steps.append(lambda values: values.squeeze(dropped))
     shape = tuple(axis.size for axis in axes)
-    _check_readable(source)
+    # before memory is allocated for an unreadable array
+    for codec in source.pipelines[0].codecs if len(source.pipelines) == 1 else ():
+        if isinstance(codec, Unreadable):
+            raise UnsupportedError(codec.reason)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
     covered = sum(prod(_count_selected(p) for p in part.projections) for part in parts)
     return Selection(
@@ -269,14 +272,6 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
         chain.from_iterable(map(plan_box_batches, parts)),
         tuple(steps),
     )
-
-
-def _check_readable(source: Readable) -> None:
-    """Raise an error for an unreadable array, before memory is allocated for it."""
-    if len(source.pipelines) == 1:
-        for codec in source.pipelines[0].codecs:
-            if isinstance(codec, Unreadable):
-                raise UnsupportedError(codec.reason)
 
 
 def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
@@ -381,7 +376,7 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
 
 
 def _check_chunk_size(source: Readable, part: ChunkSelection) -> None:
-    """Raise an error for a huge chunk of which only few elements are needed."""
+    """Raise an error for a huge chunk if only few of its elements are needed."""
     uncompressed = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)

@@ -152,9 +152,13 @@ def plan_distinct_tasks(fragment: Fragment, projections: list[Projection]) -> It
 
 def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[TaskOfFile]:
     grid_index = np.ix_(*(p.chunk for p in projections)) if projections else ()
-    columns_of_manifest = {
-        name: _select_references(getattr(fragment.manifest, name), grid_index) for name in COLUMNS
-    }
+    columns_of_manifest: dict[str, Column | int] = {}
+    for name in COLUMNS:
+        column = getattr(fragment.manifest, name)
+        is_constant = column.size and not any(column.strides)
+        columns_of_manifest[name] = (
+            int(column.flat[0]) if is_constant else column[grid_index].ravel()
+        )
     columns: dict[str, Iterable[Any]] = {
         **{
             name: repeat(c) if isinstance(c, int) else c.tolist()
@@ -173,8 +177,10 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
         order = np.lexsort(keys)
         # if offsets decrease only where a file begins, the tasks are already in order
         in_order = (np.diff(order) > 0).all()
-        if not in_order:
-            columns = {name: _reorder(column, order) for name, column in columns.items()}
+        for name, values in columns.items() if not in_order else ():
+            if not isinstance(values, repeat):
+                listed = list(values)
+                columns[name] = [listed[i] for i in order.tolist()]
     file = columns.pop("file")
     tasks = zip(
         columns["offset"],
@@ -189,20 +195,6 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
         strict=False,
     )
     return zip(file, map(make_task, tasks), strict=False)
-
-
-def _select_references(column: Column, where: tuple[Ints, ...]) -> Column | int:
-    """Return the elements of a column at an open mesh of indexes, or an int if it is constant."""
-    if column.size and not any(column.strides):
-        return int(column.flat[0])
-    return column[where].ravel()
-
-
-def _reorder(column: Iterable[Any], order: Ints) -> Iterable[Any]:
-    if isinstance(column, repeat):
-        return column
-    values = list(column)
-    return [values[i] for i in order.tolist()]
 
 
 def plan_point_tasks(

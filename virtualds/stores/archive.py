@@ -321,7 +321,7 @@ class _PrefetchedArchive:
         return self._buffer[begin : begin + length]
 
     def _fetch(self, offset: int, length: int) -> bytes:
-        """Fetch a range, together with those that are likely to be read next."""
+        """Fetch a range, together with the ranges that are likely to be read next."""
         step, self._step = self._step, offset - self._last
         self._last, ranges = offset, [(offset, length)]
         if step == self._step > READ_AHEAD:

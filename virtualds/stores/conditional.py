@@ -120,22 +120,18 @@ def create(filesystem: Any, path: str, data: bytes) -> None:
     temporary = path.removesuffix(name) + make_temporary_name(name)
     try:
         put(filesystem, temporary, data)
-        _rename(filesystem, temporary, path)
+        # rename, replacing an existing file; if it exists, some filesystems raise an error, and
+        # some do nothing
+        with suppress(*list_store_errors()):
+            filesystem.mv(temporary, path)
+        if filesystem.exists(temporary):
+            with suppress(FileNotFoundError):
+                filesystem.rm_file(path)
+            filesystem.mv(temporary, path)
     except BaseException:
         with suppress(*list_store_errors(), NotImplementedError):
             filesystem.rm_file(temporary)
         raise
-
-
-def _rename(filesystem: Any, path: str, new: str) -> None:
-    """Rename a file, replacing an existing file of the new name."""
-    # if the file exists, some filesystems raise an error, and some do nothing
-    with suppress(*list_store_errors()):
-        filesystem.mv(path, new)
-    if filesystem.exists(path):
-        with suppress(FileNotFoundError):
-            filesystem.rm_file(new)
-        filesystem.mv(path, new)
 
 
 def _has_folders(filesystem: Any) -> bool:
@@ -152,7 +148,7 @@ def find_protocols(filesystem: Any) -> set[str]:
 
 
 CONCURRENT_WRITES = 4
-"""Number of concurrent test writes with the same condition, of which one must succeed."""
+"""Number of concurrent test writes with the same condition; exactly one must succeed."""
 
 WRITER_KEY = "virtualdswriter"
 """Metadata key with the ids of the write that created an object, and of earlier writes.
@@ -213,7 +209,7 @@ class ObjectVersioning(ContentVersioning):
     They raise errors of `list_store_errors`, and `FileNotFoundError` for a missing object.
 
     - ``find_bucket(path)`` returns the endpoint of the server, and the bucket or container.
-    - ``read_version(path)`` returns the bytes and their `FileVersion`.
+    - ``read_with_version(path)`` returns the bytes and their `FileVersion`.
     - ``find_writer(path)`` returns the metadata under `WRITER_KEY`, or None, and the version.
     - ``put_object(path, data)`` writes unconditionally, and returns the new version.
     - ``put_conditionally(path, data, expected, writer)`` writes if the object has the
@@ -228,7 +224,7 @@ class ObjectVersioning(ContentVersioning):
     """
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
-        versioned: tuple[bytes, str] = filesystem.read_version(path)
+        versioned: tuple[bytes, str] = filesystem.read_with_version(path)
         return versioned
 
     def find_version(self, filesystem: Any, path: str) -> str:

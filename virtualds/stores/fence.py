@@ -47,7 +47,7 @@ def read_marker(
     """
     store = find_store(url)
     while True:
-        data, version = store.read_version(url, options)
+        data, version = store.read_with_version(url, options)
         displaced = count_displaced(data)
         if displaced is None:
             return ReadMarker(data, version, 0)

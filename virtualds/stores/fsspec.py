@@ -384,9 +384,8 @@ def find_filesystem(
     kind = kind_of(url)
     try:
         if kind in _INSTALL_COMMANDS and "::" not in url:
-            filesystem = _make_filesystem(
-                os.getpid(), host_of(url), options, retries, _read_environment(kind)
-            )
+            environment = tuple(map(os.environ.get, _READ_FROM_ENVIRONMENT.get(kind, ())))
+            filesystem = _make_filesystem(os.getpid(), host_of(url), options, retries, environment)
             return filesystem, filesystem._strip_protocol(url)
         # a slow import
         import fsspec
@@ -415,10 +414,6 @@ _READ_FROM_ENVIRONMENT = {
 
 They are part of the cache key, so that a variable that is set after an error takes effect.
 """
-
-
-def _read_environment(kind: str) -> tuple[str | None, ...]:
-    return tuple(map(os.environ.get, _READ_FROM_ENVIRONMENT.get(kind, ())))
 
 
 @lru_cache(maxsize=256)
@@ -669,7 +664,7 @@ class FsspecStore(Store):
             "", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path)
         )
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+    def read_with_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or a hash of the bytes."""
         return _request_once(
             "GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path)

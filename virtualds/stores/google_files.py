@@ -125,7 +125,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ versions
 
-    def read_version(self, path: str) -> tuple[bytes, str]:
+    def read_with_version(self, path: str) -> tuple[bytes, str]:
         headers, data = self.call("GET", self.url(path))
         if (generation := headers.get(GENERATION)) is not None:
             writer = headers.get(f"x-goog-meta-{WRITER_KEY}")

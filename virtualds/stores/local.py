@@ -331,7 +331,7 @@ O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 """Flag to open a pipe without waiting for a writer."""
 
 FOLDERS_OPTION = "within"
-"""Name of the access option with the folders outside of which symbolic links must not lead."""
+"""Name of the access option with the folders that symbolic links must not leave."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of ``renameat2(2)`` of Linux."""

@@ -347,7 +347,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ reading
 
     def fetch_range(self, path: str, offset: int = 0, length: int | None = None) -> Response:
-        """Fetch a range of an object, or all of it, with its current etag and size."""
+        """Fetch a range of an object, or the whole object, with its current etag and size."""
         key, version = self._find_object(path)
         range_option = {} if length is None else {"range": (offset, offset + length)}
 
@@ -500,7 +500,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ versions
 
-    def read_version(self, path: str) -> tuple[bytes, str]:
+    def read_with_version(self, path: str) -> tuple[bytes, str]:
         response = self.fetch_range(path)
         return response.data, FileVersion.from_writer(str(response.etag), response.writer)
 

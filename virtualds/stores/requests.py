@@ -630,7 +630,11 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
         # its message is complete
         return error
 
-    description, error_class = find_failure(error), _find_error_class(error)
+    error_class: type[OSError] | None = None
+    if (description := find_failure(error)) is not None:
+        error_class = description.error_class
+    elif all(get_status(cause) is None for cause in iterate_causes(error)):
+        error_class = next((cls for cls in UNCHANGED_ERRORS if isinstance(error, cls)), None)
     text = _describe(error_class, error, url)
     remedy = None if description is None else description.remedy
     if not url:
@@ -679,12 +683,3 @@ def choose_cause(failed: RetriesExhausted) -> BaseException | None:
         return None
     messages = [str(cause) for cause in iterate_causes(root_cause)] if root_cause else []
     return None if any(without_secrets(text) != text for text in messages) else root_cause
-
-
-def _find_error_class(error: BaseException) -> type[OSError] | None:
-    """Return the error class to raise for a failure, or None for the default."""
-    if (description := find_failure(error)) is not None:
-        return description.error_class
-    if any(get_status(cause) is not None for cause in iterate_causes(error)):
-        return None
-    return next((cls for cls in UNCHANGED_ERRORS if isinstance(error, cls)), None)

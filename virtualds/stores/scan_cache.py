@@ -144,7 +144,7 @@ class ScannedStore:
         return self.store.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of ranges, fetching those that are not cached."""
+        """Return the bytes of ranges, which are fetched unless they are cached."""
         is_scanned = self.is_scanned(file.url, file.options)
         # use local variables, since another thread may end the scan
         main, fetched = self._main, self.fetched

@@ -141,7 +141,7 @@ class Store(ABC):
         file = self.describe(url, options)
         return self.get_ranges(file, [(0, file.size)])[0] if file.size else b""
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+    def read_with_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return the bytes of a whole small file, and their version.
 
         The version may be a hash, so equal contents may have equal versions.
@@ -152,7 +152,7 @@ class Store(ABC):
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version of a file, or None if there is no such file."""
         try:
-            return self.read_version(url, options)[1]
+            return self.read_with_version(url, options)[1]
         except FileNotFoundError:
             return None
 

@@ -42,8 +42,7 @@ from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Sectio
 from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.listing import FileColumns
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.listing import FileColumns, PathPattern
 from virtualds.stores.requests import explain_interrupt
 from virtualds.syncing.files import (
     Changes,

@@ -44,8 +44,15 @@ from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import check_valid_url, is_valid_url
-from virtualds.stores.listing import FileColumns, FileState, fetch_state, is_pattern, list_states
-from virtualds.stores.patterns import PathPattern, escape_pattern
+from virtualds.stores.listing import (
+    FileColumns,
+    FileState,
+    PathPattern,
+    escape_pattern,
+    fetch_state,
+    is_pattern,
+    list_states,
+)
 from virtualds.stores.requests import normalise_etag
 from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
 from virtualds.urls import (

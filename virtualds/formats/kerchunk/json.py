@@ -437,7 +437,7 @@ def read_version(
     url: str, options: StorageOptions | None = None, allow: AccessPolicy = DEFAULT_POLICY
 ) -> JsonVersion:
     """Read a set in order to change it."""
-    raw, version = find_store(url).read_version(url, options)
+    raw, version = find_store(url).read_with_version(url, options)
     file = SourceFile(url, options=options)
     document, entries = _parse(parse_document(raw, url), file, allow)
     return JsonVersion(file, raw, version, document, _build_tree(document, entries, ReadOptions()))

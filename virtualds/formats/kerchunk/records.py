@@ -147,7 +147,7 @@ class RecordFolder:
         try:
             # bypass the cache of opened files
             url = f"{self.source.url}/{ZMETADATA}"
-            found, _ = find_store(url).read_version(url, self.source.options)
+            found, _ = find_store(url).read_with_version(url, self.source.options)
             document = json.loads(found)
             return NOTES in document and hash_document(document) == self._marker_hash
         except (AttributeError, FileNotFoundError, TypeError, ValueError):

@@ -67,7 +67,7 @@ SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, str]:
     """Return the document of the newest snapshot, and the version of the root, for writers."""
     url = f"{root}/{MARKER}"
-    data, version = find_store(url).read_version(url, options)
+    data, version = find_store(url).read_with_version(url, options)
     return Document.parse(data, url), version
 
 
@@ -459,7 +459,7 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
     store = find_store(root)
     url = f"{root}/{MARKER}"
     try:
-        data, version = store.read_version(url, options)
+        data, version = store.read_with_version(url, options)
     except (FileNotFoundError, NotADirectoryError):
         files = [listed.path for listed in store.list_files(root, options)]
         # a writer may have been killed before its first commit
