@@ -39,10 +39,7 @@ MAX_LAZY_PARTS = 64
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
     """Concatenate virtual arrays along an axis.
 
-    Raises
-    ------
-    CombineError
-        The arrays differ in length along another axis, or in number of axes.
+    Raises `CombineError` if the arrays differ in length along another axis, or in number of axes.
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))

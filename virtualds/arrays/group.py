@@ -408,17 +408,19 @@ def build_flat_array(
     return ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
 
 
-def build_flat_variable(
-    data: ManifestArray, dims: tuple[str, ...], source: SourceFile
+def build_variable(
+    data: ManifestArray,
+    dims: tuple[str, ...],
+    source: SourceFile,
+    attributes: Mapping[str, Any] | None = None,
 ) -> ManifestVariable:
-    """Return a variable of an array from `build_flat_array`, with its encoding."""
-    url = source.url
+    """Return a variable of a file, with its encoding: dtype, source and shape."""
     encoding = {
         "dtype": data.dtype,
-        "source": path_or_url(url),
+        "source": path_or_url(source.url),
         "original_shape": data.shape,
     }
-    return ManifestVariable(dims, data, {}, encoding)
+    return ManifestVariable(dims, data, attributes or {}, encoding)
 
 
 def prevent_joining_bytes(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:

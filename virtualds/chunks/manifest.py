@@ -719,19 +719,19 @@ def _unpack_manifest(
 
 
 def iterate_blocks(
-    manifest: ChunkManifest, start: int = 0, block_size: int = BLOCK_CHUNKS
+    manifest: ChunkManifest, block_size: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield blocks of flat chunk ids and their references, from chunk ``start`` on.
+    """Yield blocks of flat chunk ids and their references.
 
     Raises `UnsupportedError` if blocks are almost empty, so that a small set that claims billions
     of chunks fails early.
     """
     references, description = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
-    for begin in range(start, manifest.size, block_size):
+    for begin in range(0, manifest.size, block_size):
         ids = np.arange(begin, min(begin + block_size, manifest.size))
         part = manifest.at(ids)
         references += int(np.count_nonzero(part.file != MISSING))
-        check_table((int(ids[-1]) + 1 - start,), max(references, 1), description)
+        check_table((int(ids[-1]) + 1,), max(references, 1), description)
         yield ids, part
 
 

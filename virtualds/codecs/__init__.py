@@ -73,10 +73,7 @@ class Registry:
     def list_names(self, namespace: Namespace) -> list[str | int]:
         """Return all names of one namespace, sorted, without the names of plugins.
 
-        Raises
-        ------
-        ValueError
-            Two codecs have the same name.
+        Raises `ValueError` if two codecs have the same name.
         """
         owners = dict[str | int, type[Codec]]()
         for codec in self.codecs:
@@ -168,12 +165,8 @@ HDF5PLUGIN_FILTERS = frozenset({32017, 32024, 32028, 32033})
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     """Build a codec from an entry of ``filters`` or ``compressor`` of a Zarr v2 array.
 
-    Raises
-    ------
-    UnsupportedError
-        No codec of that ``id`` is known.
-    FormatError
-        Its configuration is invalid.
+    Raises `UnsupportedError` if no codec of that ``id`` is known, and `FormatError` if its
+    configuration is invalid.
 
     References
     ----------
@@ -195,6 +188,9 @@ def codec_from_zarr_v3(
 ) -> Codec:
     """Build a codec from an entry of ``codecs`` of a Zarr v3 array.
 
+    Raises `UnsupportedError` if no codec of that name is known, or it needs the shape, and
+    `FormatError` if its configuration is invalid.
+
     Parameters
     ----------
     name : str
@@ -205,13 +201,6 @@ def codec_from_zarr_v3(
         Data type of the array whose elements, or bytes, it encodes.
     shape : tuple of int, optional
         Shape of the chunks that it encodes, if it is the same for all.
-
-    Raises
-    ------
-    UnsupportedError
-        No codec of that name is known, or it needs the shape.
-    FormatError
-        Its configuration is invalid.
 
     References
     ----------
@@ -227,10 +216,7 @@ def codec_from_zarr_v3(
 def find_zarr_v3_maker(name: str) -> MakeCodec:
     """Return the constructor of the codec with a Zarr v3 name.
 
-    Raises
-    ------
-    UnsupportedError
-        No codec of that name is known.
+    Raises `UnsupportedError` if no codec of that name is known.
     """
     make = REGISTRY.find_maker("zarr_v3", name)
     if make is None:
@@ -258,6 +244,9 @@ def _convert_errors(name: str, location: str) -> Iterator[None]:
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     """Build a codec from a filter of an HDF5 dataset.
 
+    Raises `UnsupportedError` if the filter is not known, and `FormatError` if its client data are
+    invalid.
+
     Parameters
     ----------
     number : int
@@ -266,13 +255,6 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
         The filter's client data.
     itemsize : int
         Bytes per element of the dataset.
-
-    Raises
-    ------
-    UnsupportedError
-        The filter is not known.
-    FormatError
-        Its client data are invalid.
     """
     make = REGISTRY.find_maker("hdf5", number)
     if make is None:
@@ -297,17 +279,14 @@ def make_no_filter_error(number: int) -> UnsupportedError:
 def codec_from_tiff(number: int, page: Any) -> Codec:
     """Build the codec of a TIFF page.
 
+    Raises `UnsupportedError` if the number is not known, or the codec decodes other pages only.
+
     Parameters
     ----------
     number : int
         Value of the tag Compression (TIFF 6.0, section 8).
     page : TiffPage
         The page, from tifffile.
-
-    Raises
-    ------
-    UnsupportedError
-        The number is not known, or the codec decodes other pages only.
     """
     return _find_tiff_maker("tiff", number)(page)
 
@@ -317,6 +296,8 @@ def predictor_from_tiff(
 ) -> SingleTypeCodec:
     """Build the codec of a TIFF predictor; its ``dtype`` is the dtype of the encoded samples.
 
+    Raises `UnsupportedError` if the number is not known.
+
     Parameters
     ----------
     number : int
@@ -325,11 +306,6 @@ def predictor_from_tiff(
         Rows, pixels and samples of a chunk.
     dtype : dtype
         Data type of the samples, in the byte order of the file.
-
-    Raises
-    ------
-    UnsupportedError
-        The number is not known.
     """
     return cast(SingleTypeCodec, _find_tiff_maker("tiff_predictor", number)(shape, dtype))
 

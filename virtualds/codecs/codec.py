@@ -269,10 +269,7 @@ class Codec(ABC):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         """Return the decoded bytes, and check their length if ``nbytes`` is given.
 
-        Raises
-        ------
-        CodecError
-            The bytes are damaged, or decode to another length.
+        Raises `CodecError` if the bytes are damaged, or decode to another length.
         """
         try:
             decoded = self._decode(data, nbytes)
@@ -298,10 +295,7 @@ class Codec(ABC):
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         """Write the decoded bytes into a contiguous buffer of their exact length.
 
-        Raises
-        ------
-        CodecError
-            The bytes are damaged, or decode to another length.
+        Raises `CodecError` if the bytes are damaged, or decode to another length.
         """
         out[:] = np.frombuffer(self.decode(data, out.size), np.uint8)
 

@@ -111,10 +111,7 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
     is the most recent one that the message defines (code table 6.0). A message with one field is
     returned as it is.
 
-    Raises
-    ------
-    ContradictionError
-        The message has fewer fields.
+    Raises `ContradictionError` if the message has fewer fields.
     """
     sections, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
     for section in _split_sections(message):

@@ -473,6 +473,8 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     Eight numbers take ``bits`` bytes and form a row of a table, in which the numbers of one column
     are in the same bytes. The stream is copied once, so that a word can be read at its end.
 
+    Raises `ValueError` if the stream is too short.
+
     Parameters
     ----------
     data : buffer
@@ -483,11 +485,6 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
         Bits per number, from 0 to ``8 * itemsize``.
     itemsize : int
         The size in bytes of each returned number.
-
-    Raises
-    ------
-    ValueError
-        The stream is too short.
 
     Examples
     --------

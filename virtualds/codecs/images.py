@@ -252,10 +252,7 @@ class JpegHeader(NamedTuple):
 def parse_jpeg_header(data: memoryview) -> JpegHeader:
     """Parse the frame header (ITU-T T.81, B.2.2), and Adobe's marker before it.
 
-    Raises
-    ------
-    ValueError
-        There is no frame header, or its image has no pixels.
+    Raises `ValueError` if there is no frame header, or its image has no pixels.
     """
     offset, transform = 2, -1
     while offset + 9 < len(data) and data[offset] == 0xFF:
@@ -468,10 +465,7 @@ class _BitReader:
 def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
     """Parse the headers of an image.
 
-    Raises
-    ------
-    ValueError
-        The bytes are not an image, or are truncated.
+    Raises `ValueError` if the bytes are not an image, or are truncated.
     """
     bits = _BitReader(_find_codestream(data)[len(CODESTREAM_START) :])
     lines, samples = _read_size(bits)

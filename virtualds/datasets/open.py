@@ -17,7 +17,7 @@ import xarray as xr
 from virtualds.arrays.group import (
     ManifestGroup,
     build_flat_array,
-    build_flat_variable,
+    build_variable,
     number_axes,
     prevent_joining_bytes,
 )
@@ -511,7 +511,7 @@ def open_flat(
             )
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
-        variable = build_flat_variable(data, tuple(axes), source)
+        variable = build_variable(data, tuple(axes), source)
         group = ManifestGroup({name: variable}, left_out=prevent_joining_bytes([variable]))
         group = resolve_archive_members(group)
         if (problem := group.problems.get(name)) is not None:

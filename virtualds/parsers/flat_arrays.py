@@ -19,7 +19,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import (
     ManifestGroup,
     build_flat_array,
-    build_flat_variable,
+    build_variable,
     number_axes,
     prevent_joining_bytes,
 )
@@ -75,18 +75,14 @@ def detect_archive(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the header of an ``.npy`` file, which has one variable, ``array``.
 
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
-    UnsupportedError
-        Its values are Python objects.
+    Raises `FormatError` if the file is damaged or truncated, and `UnsupportedError` if its values
+    are Python objects.
     """
     if NAME in set(skip):
         return ManifestGroup().group(group)
     [head] = _fetch_heads([source])
     data = _build_array(source, head)
-    variable = build_flat_variable(data, number_axes("", data.ndim), source)
+    variable = build_variable(data, number_axes("", data.ndim), source)
     return ManifestGroup({NAME: variable}, left_out=prevent_joining_bytes([variable])).group(group)
 
 
@@ -95,12 +91,8 @@ def read_archive(
 ) -> ManifestGroup:
     """Read the headers of all arrays of an ``.npz`` file; unreadable arrays are in `problems`.
 
-    Raises
-    ------
-    FormatError
-        The archive is damaged, or contains something else.
-    UnsupportedError
-        Its members are encrypted, or not compressed by deflate.
+    Raises `FormatError` if the archive is damaged, or contains something else, and
+    `UnsupportedError` if its members are encrypted, or not compressed by deflate.
     """
     root = f"zip://::{source.url}"
     stored_files = find_store(root).list_files(root, source.options)
@@ -121,7 +113,7 @@ def read_archive(
             error.locate(f"variable {name!r}", source.url)
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", f"{error}")
-        variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
+        variables[name] = build_variable(data, number_axes(name, data.ndim), source)
     left_out = prevent_joining_bytes(variables.values())
     return ManifestGroup(variables, problems=problems, left_out=left_out).group(group)
 
@@ -160,10 +152,7 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     The archive has one checksum of header and values together. If the array ends before its member,
     the member is verified immediately, since its header may be damaged.
 
-    Raises
-    ------
-    FormatError
-        The member is damaged.
+    Raises `FormatError` if the member is damaged.
     """
     size = file.size or 0
     [member] = find_members([file])
@@ -185,10 +174,8 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
 def parse_header_size(head: bytes, url: str) -> int:
     """Return the number of bytes before the values, parsed from the first 12 bytes of a file.
 
-    Raises
-    ------
-    FormatError
-        The file is not an ``.npy`` file of a known version, or its header is too long.
+    Raises `FormatError` if the file is not an ``.npy`` file of a known version, or its header is
+    too long.
     """
     if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in LENGTH_WIDTHS:
         raise FormatError(
@@ -207,10 +194,7 @@ def parse_header_size(head: bytes, url: str) -> int:
 def parse_numpy_header(head: bytes, url: str) -> NumpyHeader:
     """Return the header of an ``.npy`` file that begins with ``head``.
 
-    Raises
-    ------
-    FormatError
-        It is damaged.
+    Raises `FormatError` if it is damaged.
     """
     size = parse_header_size(head, url)
     encoding = "utf-8" if head[6] == 3 else "latin-1"
@@ -301,12 +285,8 @@ def read_tensors(
 ) -> ManifestGroup:
     """Read the header of a safetensors file; unreadable tensors are in `problems`.
 
-    Raises
-    ------
-    FormatError
-        The header is damaged or truncated.
-    UnsupportedError
-        The server does not support ranges.
+    Raises `FormatError` if the header is damaged or truncated, and `UnsupportedError` if the server
+    does not support ranges.
     """
     header, begin = _read_header(source)
     attributes = header.pop(METADATA_KEY, {})
@@ -332,7 +312,7 @@ def read_tensors(
             error.locate(f"variable {name!r}", source.url)
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", f"{error}")
-        variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
+        variables[name] = build_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, dict(attributes), problems=problems).group(group)
 
 

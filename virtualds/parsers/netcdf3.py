@@ -144,12 +144,8 @@ class NetCDF3Header:
 def parse_header(data: bytes, url: str) -> NetCDF3Header:
     """Return the header at the beginning of a file.
 
-    Raises
-    ------
-    HeaderTooShort
-        The header is longer than ``data``.
-    FormatError
-        It is damaged.
+    Raises `HeaderTooShort` if the header is longer than ``data``, and `FormatError` if it is
+    damaged.
     """
     parser = _HeaderParser(data, url)
     numrecs = parser.parse_numrecs()
@@ -340,23 +336,10 @@ def detect(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of a file; variables that reach past its end are in `problems`.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The file with its fingerprint.
-    group : str, optional
-        Only the root group exists.
-    skip : iterable of str
-        Names of variables to leave out.
+    Only the root group exists.
 
-    Raises
-    ------
-    FormatError
-        The header is damaged or truncated.
-    FileNotFoundError
-        There is no such group.
-    UnsupportedError
-        The server does not support ranges.
+    Raises `FormatError` if the header is damaged or truncated; `FileNotFoundError` if there is no
+    such group; and `UnsupportedError` if the server does not support ranges.
     """
     skipped = frozenset(skip)
     header, size = _read_header(source)

@@ -79,7 +79,7 @@ def draw_line(side: Side, cells: Sequence[Cell], title: str) -> Markup:
 def draw_rectangle(down: Side | None, across: Side, face: Face, title: str) -> Markup:
     """Draw a grid of two axes."""
     sides = [across] if down is None else [down, across]
-    *rows, columns = _scale_sides(sides, MIN_LENGTH, MAX_LENGTH if down else 2 * MAX_LENGTH)
+    *rows, columns = _scale_sides(sides, MAX_LENGTH if down else 2 * MAX_LENGTH)
     row = rows[0] if rows else DrawnSide(MIN_LENGTH, (0, MIN_LENGTH))
     textures = Textures()
     drawn_face = _draw_face(face, row, columns, textures, "translate(1 1)")
@@ -107,7 +107,7 @@ class Box(NamedTuple):
 
 def draw_box(back: Side, down: Side, across: Side, box: Box, title: str) -> Markup:
     """Draw a grid of three axes, whose first axis leads from the back to the front."""
-    row, column = _scale_sides([down, across], MIN_LENGTH, MAX_LENGTH)
+    row, column = _scale_sides([down, across], MAX_LENGTH)
     depth = _scale_side(back, MIN_DEPTH, MAX_DEPTH, _compute_ratio(back, [back, down, across]))
     shift, textures = depth.length * SLANT, Textures()
     indent = max(1, _estimate_width(back.label) - shift / 2)
@@ -190,8 +190,8 @@ def _join_cells(row: Iterable[Cell], columns: DrawnSide) -> Iterator[tuple[Cell,
 # ---------------------------------------------------------------------- lengths
 
 
-def _scale_sides(sides: Sequence[Side], minimum: float, maximum: float) -> list[DrawnSide]:
-    return [_scale_side(side, minimum, maximum, _compute_ratio(side, sides)) for side in sides]
+def _scale_sides(sides: Sequence[Side], maximum: float) -> list[DrawnSide]:
+    return [_scale_side(side, MIN_LENGTH, maximum, _compute_ratio(side, sides)) for side in sides]
 
 
 def _compute_ratio(side: Side, sides: Sequence[Side]) -> float:

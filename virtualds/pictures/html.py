@@ -384,7 +384,7 @@ def draw_strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
         "svg",
         textures.define(),
         *rects,
-        draw_frame(0, 0, STRIP_WIDTH, STRIP_HEIGHT),
+        draw_frame(STRIP_WIDTH, STRIP_HEIGHT),
         width=STRIP_WIDTH,
         height=STRIP_HEIGHT,
         viewBox=f"0 0 {STRIP_WIDTH} {STRIP_HEIGHT}",
@@ -396,12 +396,12 @@ def draw_strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
     )
 
 
-def draw_frame(x: float, y: float, width: float, height: float) -> Markup:
-    """Return the outline of a rectangle."""
-    left, top, right, down = map(format_length, (x, y, width, height))
+def draw_frame(width: float, height: float) -> Markup:
+    """Return the outline of a rectangle whose corner is the origin."""
+    right, down = format_length(width), format_length(height)
     return element(
         "path",
-        d=f"M{left} {top}h{right}v{down}h{format_length(-width)}z",
+        d=f"M0 0h{right}v{down}h{format_length(-width)}z",
         fill="none",
         stroke="currentColor",
         stroke_opacity=0.5,
@@ -417,7 +417,7 @@ def draw_legend(entries: Sequence[tuple[Shade, object]]) -> Markup:
 def _draw_legend_entry(shade: Shade, label: object) -> Markup:
     textures = Textures()
     square = draw_rect(0, 0, 14, 14, textures.get_fill(shade))
-    swatch = draw_svg(14, 14, textures.define(), square, draw_frame(0, 0, 14, 14), title=shade.name)
+    swatch = draw_svg(14, 14, textures.define(), square, draw_frame(14, 14), title=shade.name)
     return element("span", swatch, join(label))
 
 

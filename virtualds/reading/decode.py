@@ -114,7 +114,8 @@ class Decoder:
                 data = decoded.data
             else:
                 data = codec.decode(data, size)
-                retain(data)
+                # keep the buffer alive until this thread decodes the next one
+                _thread.decoded = data if len(data) <= MAX_SCRATCH_BYTES else None
         if self._final_codec is None and len(data) != self.nbytes:
             raise CodecError(
                 f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
@@ -240,8 +241,3 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
         memory = np.empty(nbytes, np.uint8)
         setattr(_thread, name, memory)
     return memory[:nbytes]
-
-
-def retain(decoded: Buffer) -> None:
-    """Keep a decoded buffer alive until this thread retains the next one."""
-    _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH_BYTES else None

@@ -537,6 +537,10 @@ def make_chunk_read_error(
 def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     """Read an orthogonal selection.
 
+    Raises `IndexError` if a position is outside the array; `ReadError` if bytes cannot be read,
+    have changed, or cannot be decoded; and `UnsupportedError` if the array cannot be read, or numpy
+    cannot allocate the result.
+
     Parameters
     ----------
     source : Readable
@@ -548,15 +552,6 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     -------
     numpy.ndarray
         The values, in `source.dtype`.
-
-    Raises
-    ------
-    IndexError
-        A position is outside the array.
-    ReadError
-        Bytes cannot be read, have changed, or cannot be decoded.
-    UnsupportedError
-        The array cannot be read, or numpy cannot allocate the result.
     """
     if (batch := plan_only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)

@@ -71,23 +71,9 @@ def detect(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read all groups of a sidecar; variables that it does not describe are in `problems`.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The sidecar.
-    group : str, optional
-        Path of the group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-
-    Raises
-    ------
-    FormatError
-        The sidecar is not valid XML, or does not conform to DAP4.
-    FileNotFoundError
-        There is no such group.
-    UnsupportedError
-        The sidecar is too long.
+    Raises `FormatError` if the sidecar is not valid XML, or does not conform to DAP4;
+    `FileNotFoundError` if there is no such group; and `UnsupportedError` if the sidecar is too
+    long.
     """
     root = parse_sidecar(source)
     reader = _SidecarReader(source, root, frozenset(skip))

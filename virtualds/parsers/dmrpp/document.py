@@ -90,12 +90,8 @@ class StoredVariable:
 def read_chunks(stored: StoredVariable) -> tuple[ManifestArray, dict[str, Any]]:
     """Return a variable as references to chunks, and its encoding.
 
-    Raises
-    ------
-    FormatError
-        The description of the chunks is invalid.
-    UnsupportedError
-        The description is incomplete, or cannot be expressed by references.
+    Raises `FormatError` if the description of the chunks is invalid, and `UnsupportedError` if the
+    description is incomplete, or cannot be expressed by references.
     """
     chunks_element = stored.element.find(f"{DMRPP}chunks")
     # the element of a variable may contain its only chunk
@@ -189,10 +185,8 @@ class _ChunkTable:
     ) -> _ChunkTable:
         """Create the table from the elements of chunks; check their positions.
 
-        Raises
-        ------
-        FormatError
-            A position is outside the grid, or two chunks have the same position.
+        Raises `FormatError` if a position is outside the grid, or two chunks have the same
+        position.
         """
         if any("LinkedBlockIndex" in row.attrib for row in rows):
             raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
@@ -280,10 +274,7 @@ def _make_position_error(texts: list[str]) -> FormatError:
 def parse_number(text: str, name: str) -> int:
     """Return a decimal number of a sidecar.
 
-    Raises
-    ------
-    FormatError
-        ``text`` is not a number from 0 to 2**63 - 1.
+    Raises `FormatError` if ``text`` is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
         raise FormatError(
@@ -300,10 +291,8 @@ def _read_fill(
 ) -> bytes | None:
     """Return the storage fill value, or None if no chunk is missing.
 
-    Raises
-    ------
-    UnsupportedError
-        Chunks are missing, and the sidecar does not state their exact fill value.
+    Raises `UnsupportedError` if chunks are missing, and the sidecar does not state their exact fill
+    value.
     """
     if is_complete:
         return None
@@ -391,13 +380,9 @@ class _LimitedTreeBuilder(ET.TreeBuilder):
 def parse_sidecar(source: SourceFile) -> Element:
     """Return the root of the XML of a sidecar.
 
-    Raises
-    ------
-    FormatError
-        The document is not valid XML, not DAP4, or without locations, or has a document type
-        declaration, which may define entities.
-    UnsupportedError
-        The document is too long.
+    Raises `FormatError` if the document is not valid XML, not DAP4, or without locations, or has a
+    document type declaration, which may define entities, and `UnsupportedError` if the document is
+    too long.
     """
     data = _read(source)
     try:
@@ -475,12 +460,8 @@ class DescribedFiles:
     def find(self, href: str | None) -> SourceFile:
         """Return the file to which an ``href`` refers, or the described file for None.
 
-        Raises
-        ------
-        AccessError
-            The sidecar may not refer to it.
-        FormatError
-            It does not refer to a file.
+        Raises `AccessError` if the sidecar may not refer to it, and `FormatError` if it does not
+        refer to a file.
         """
         if href not in self._files:
             self._files[href] = self._resolve(href)
@@ -552,12 +533,8 @@ def _exists(url: str, options: StorageOptions | None) -> bool:
 def read_values(stored: StoredVariable) -> tuple[Data, dict[str, Any]]:
     """Return the values of a variable, and its xarray encoding.
 
-    Raises
-    ------
-    FormatError
-        The description is invalid.
-    UnsupportedError
-        The description is incomplete, or cannot be expressed by references.
+    Raises `FormatError` if the description is invalid, and `UnsupportedError` if the description is
+    incomplete, or cannot be expressed by references.
     """
     children = [child for child in stored.element if child.tag.startswith(DMRPP)]
     names = {child.tag.removeprefix(DMRPP) for child in children}

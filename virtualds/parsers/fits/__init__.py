@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, build_variable
 from virtualds.arrays.parser import (
     NativeReader,
     NativeReadError,
@@ -58,7 +58,6 @@ from virtualds.parsers.fits.tables import (
 )
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage, open_source
-from virtualds.urls import path_or_url
 
 TABLE_KEYWORDS = re.compile(
     r"(T(FORM|TYPE|DIM|SCAL|ZERO|NULL|UNIT|DISP)\d+|TFIELDS|THEAP|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*"
@@ -136,12 +135,8 @@ def find_tiles(
 ) -> Tiles:
     """Return the tiles of an image of ``dtype``, or the whole table as one chunk if necessary.
 
-    Raises
-    ------
-    FormatError
-        The table has no tiles, or its tiles do not fill the image.
-    UnsupportedError
-        No codec decodes the tiles.
+    Raises `FormatError` if the table has no tiles, or its tiles do not fill the image, and
+    `UnsupportedError` if no codec decodes the tiles.
     """
     check_unambiguous(hdu)
     numbers = range(len(shape), 0, -1)
@@ -260,21 +255,10 @@ def detect(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of all images and tables of a file.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The file with its fingerprint.
-    group : str, optional
-        Tables are groups; image extensions without data are groups with attributes only.
-    skip : iterable of str
-        Names of variables to leave out.
+    Tables are groups; image extensions without data are groups with attributes only.
 
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
-    FileNotFoundError
-        There is no such group.
+    Raises `FormatError` if the file is damaged or truncated, and `FileNotFoundError` if there is no
+    such group.
     """
     skipped = frozenset(skip)
     reader = _FitsReader(source, skipped)
@@ -312,8 +296,7 @@ class _FitsReader:
     def add(self, name: str, hdu: HeaderDataUnit, file: BinaryIO) -> None:
         """Add an HDU of the file: a variable, a group or a problem."""
         if hdu.kind in TABLE_KINDS and not hdu.is_compressed:
-            encoding = {"source": self._origin}
-            self.groups[name] = read_table(hdu, file, self.source, encoding, self._skipped)
+            self.groups[name] = read_table(hdu, file, self.source, self._skipped)
             return
         try:
             _check_image(hdu)
@@ -327,10 +310,6 @@ class _FitsReader:
             self.variables[name] = ManifestVariable(
                 (), ManifestArray.unreadable((), "V1", f"{error}"), {}
             )
-
-    @property
-    def _origin(self) -> str:
-        return path_or_url(self.source.url)
 
     def _read_image(self, name: str, hdu: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
         end = hdu.offset + hdu.nbytes
@@ -353,11 +332,10 @@ class _FitsReader:
             array = ManifestArray.from_fragment(fragment, pipeline)
         else:
             array = self._refer_plain(hdu, dtype, codecs)
-        encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}
-        attributes = _find_packing(image.cards, dtype, unsigned_dtype) | _select_attributes(
-            image.cards
-        )
-        return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
+        attributes = _find_packing(image.cards, dtype, unsigned_dtype)
+        attributes |= _select_attributes(image.cards)
+        dims = self._axes.name(name, image.shape)
+        return build_variable(array, dims, self.source, attributes)
 
     def _refer_plain(
         self, hdu: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]

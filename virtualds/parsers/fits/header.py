@@ -127,10 +127,7 @@ def check_unambiguous(hdu: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_
 def read_hdus(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """Yield the HDUs of a file; only their headers are read.
 
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
+    Raises `FormatError` if the file is damaged or truncated.
     """
     offset = number = 0
     while (header := _read_header(file, offset, source, first=not number)) is not None:

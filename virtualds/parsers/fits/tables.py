@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, build_variable
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -53,12 +53,8 @@ class ArrayLocations(NamedTuple):
 def read_table_rows(hdu: HeaderDataUnit, file: BinaryIO) -> Any:
     """Return the bytes of a table, of shape (rows, bytes per row).
 
-    Raises
-    ------
-    FormatError
-        The file has fewer rows.
-    UnsupportedError
-        There are too many to be read while a file is scanned.
+    Raises `FormatError` if the file has fewer rows, and `UnsupportedError` if there are too many to
+    be read while a file is scanned.
     """
     rows, row = hdu.shape if len(hdu.shape) == 2 else (0, 0)
     if rows * row > MAX_ROW_BYTES:
@@ -79,10 +75,7 @@ def locate_heap_arrays(
 ) -> ArrayLocations:
     """Return the locations of arrays whose descriptors begin at byte ``start`` of each row.
 
-    Raises
-    ------
-    FormatError
-        An array is outside the heap.
+    Raises `FormatError` if an array is outside the heap.
     """
     pairs = np.ascontiguousarray(cells[:, start : start + 2 * descriptor_dtype.itemsize]).view(
         descriptor_dtype
@@ -199,10 +192,7 @@ def find_columns(
 ) -> Iterator[tuple[str, Column | VariableLengthColumn | VirtualdsError]]:
     """Yield the name of each column, and the column or the error of reading it.
 
-    Raises
-    ------
-    FormatError
-        The header lacks the positions of columns, or the file is truncated.
+    Raises `FormatError` if the header lacks the positions of columns, or the file is truncated.
     """
     check_unambiguous(hdu)
     rows, row = hdu.shape if len(hdu.shape) == 2 else (0, 0)
@@ -367,14 +357,10 @@ MIN_WIDE_COLUMN = 2**12
 
 
 def read_table(
-    hdu: HeaderDataUnit,
-    file: BinaryIO,
-    source: SourceFile,
-    encoding: Mapping[str, Any],
-    skipped: frozenset[str],
+    hdu: HeaderDataUnit, file: BinaryIO, source: SourceFile, skipped: frozenset[str]
 ) -> ManifestGroup:
     """Return the columns of a table as variables; unreadable columns are in `problems`."""
-    table = _TableReader(hdu, file, source, encoding)
+    table = _TableReader(hdu, file, source)
     problems = dict[str, VirtualdsError]()
     try:
         columns = dict(find_columns(hdu, source))
@@ -400,15 +386,9 @@ def read_table(
 class _TableReader:
     """Builds the variables of a table, with shared dimensions and cached rows."""
 
-    def __init__(
-        self,
-        hdu: HeaderDataUnit,
-        file: BinaryIO,
-        source: SourceFile,
-        encoding: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, hdu: HeaderDataUnit, file: BinaryIO, source: SourceFile) -> None:
         self.variables: dict[str, ManifestVariable] = {}
-        self._part, self._source, self._encoding = hdu, source, encoding
+        self._part, self._source = hdu, source
         self._axes = AxisNames("axis")
         self._read_rows = cache(partial(read_table_rows, hdu, file))
 
@@ -420,10 +400,7 @@ class _TableReader:
     ) -> None:
         """Add the variables of a column.
 
-        Raises
-        ------
-        VirtualdsError
-            It cannot be read.
+        Raises `VirtualdsError` if it cannot be read.
         """
         if isinstance(column, VirtualdsError):
             raise column
@@ -431,7 +408,8 @@ class _TableReader:
             self._add_variable_length(name, column, other_names)
             return
         array = _build_array(self._part, column, self._source)
-        self._add(name, ("row", *self._axes.name(name, column.shape)), array, column.attributes)
+        dims = ("row", *self._axes.name(name, column.shape))
+        self.variables[name] = build_variable(array, dims, self._source, column.attributes)
 
     def _add_variable_length(
         self, name: str, column: VariableLengthColumn, other_names: frozenset[str]
@@ -446,20 +424,11 @@ class _TableReader:
         count_name = f"{name}_count"
         while count_name in other_names:
             count_name += "_"
-        dim = f"{name}_sample"
-        self._add(name, (dim,), array, column.values.attributes)
+        dim, source = f"{name}_sample", self._source
+        self.variables[name] = build_variable(array, (dim,), source, column.values.attributes)
         attributes = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
-        self._add(count_name, ("row",), _build_array(self._part, counts, self._source), attributes)
-
-    def _add(
-        self,
-        name: str,
-        dims: tuple[str, ...],
-        array: ManifestArray,
-        attributes: Mapping[str, Any] | None,
-    ) -> None:
-        encoding = {**self._encoding, "original_shape": array.shape, "dtype": array.dtype}
-        self.variables[name] = ManifestVariable(dims, array, attributes or {}, encoding)
+        count = _build_array(self._part, counts, source)
+        self.variables[count_name] = build_variable(count, ("row",), source, attributes)
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, build_variable
 from virtualds.arrays.parser import NativeReader, NativeReadError, NativeRegion, Parser, ReadNative
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis
@@ -55,7 +55,7 @@ from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE_SIZE
 from virtualds.stores.scan_cache import describe_damage, open_source, prefetch_ranges
-from virtualds.urls import path_or_url, scheme_of
+from virtualds.urls import scheme_of
 
 AXIS_GETTERS: dict[str, Callable[[GribField], Any]] = {
     "number": lambda m: m.keys.get("number"),
@@ -252,18 +252,13 @@ class GroupReader:
             error.locate(f"variable {parameter.name!r}", self.source.url)
             self.problems[parameter.name] = error
             array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
-        encoding = {
-            "source": path_or_url(self.source.url),
-            "original_shape": array.shape,
-            "dtype": array.dtype,
-        }
         names = [*map(self._name_axis, parameter.axes), *self.coordinates]
         names += ["valid_time"] if {"time", "step"} <= parameter.axes.keys() else []
         # missing messages are read as NaN, like missing values
         extra_attributes = {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
         attributes = describe_variable(parameter.fields[0].keys) | extra_attributes
         dims = (*map(self._name_axis, axes), *self.dims)
-        return ManifestVariable(dims, array, attributes, encoding)
+        return build_variable(array, dims, self.source, attributes)
 
     def _build_array(
         self, parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
@@ -439,12 +434,8 @@ class FieldTable:
     def select(self, filter_by_keys: Mapping[str, Any] | None) -> FieldTable:
         """Return a table of the fields whose keys have one of the given values.
 
-        Raises
-        ------
-        ValueError
-            There is no such field.
-        TypeError
-            ``filter_by_keys`` is not a dict.
+        Raises `ValueError` if there is no such field, and `TypeError` if ``filter_by_keys`` is not
+        a dict.
         """
         if not isinstance(filter_by_keys, Mapping | None):
             raise TypeError(
@@ -481,12 +472,8 @@ class FieldTable:
     def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
         """Return one group of the fields, or all fields if there is only one group.
 
-        Raises
-        ------
-        UnsupportedError
-            ``group`` is missing although there are several.
-        FileNotFoundError
-            There is no such group.
+        Raises `UnsupportedError` if ``group`` is missing although there are several, and
+        `FileNotFoundError` if there is no such group.
         """
         parameter_groups = group_parameters(self.fields)
         group_name = group.strip("/") if isinstance(group, str) else group
@@ -556,29 +543,16 @@ def read(
 ) -> ManifestGroup:
     """Read the structure of a file, or of one group of its messages.
 
+    Raises `UnsupportedError` if ecCodes is not installed, or ``group`` is missing although there
+    are several; `FormatError` if the file is damaged or truncated; `FileNotFoundError` if there is
+    no such group; and `ValueError` if no message has these keys.
+
     Parameters
     ----------
-    source : SourceFile
-        The file with its fingerprint.
-    group : str, optional
-        The group to read, if there are several.
-    skip : iterable of str
-        Names of variables to leave out.
     below : bool
         Whether to read all groups.
     filter_by_keys : dict, optional
         The values that messages must have, or lists of values, by key of ecCodes, as in cfgrib.
-
-    Raises
-    ------
-    UnsupportedError
-        ecCodes is not installed, or ``group`` is missing although there are several.
-    FormatError
-        The file is damaged or truncated.
-    FileNotFoundError
-        There is no such group.
-    ValueError
-        No message has these keys.
     """
     table = scan(source).select(filter_by_keys)
     return (table.read_tree if below else table.read)(group, skip)
@@ -587,12 +561,8 @@ def read(
 def scan(source: SourceFile) -> FieldTable:
     """Return the fields of a file, and its damaged messages.
 
-    Raises
-    ------
-    UnsupportedError
-        ecCodes is not installed, or the size of the file is unknown.
-    FormatError
-        No message is valid.
+    Raises `UnsupportedError` if ecCodes is not installed, or the size of the file is unknown, and
+    `FormatError` if no message is valid.
     """
     eccodes = import_eccodes(source.url, "reading a GRIB file")
     if source.size is None:

@@ -85,10 +85,7 @@ def is_index(head: bytes) -> bool:
 def parse_index(text: str, url: str) -> list[IndexLine]:
     """Return the lines of an index.
 
-    Raises
-    ------
-    FormatError
-        A line is invalid.
+    Raises `FormatError` if a line is invalid.
     """
     lines = []
     for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
@@ -146,10 +143,7 @@ def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int
 
     If the index has no lengths, a message ends at the start of the next one.
 
-    Raises
-    ------
-    FormatError
-        Messages are outside the file, or overlap.
+    Raises `FormatError` if messages are outside the file, or overlap.
     """
     offsets = sorted({line.offset for line in lines})
     ends = dict(zip(offsets, [*offsets[1:], size], strict=True))
@@ -193,24 +187,17 @@ def read(
 ) -> ManifestGroup:
     """Read the structure of the file that an index describes, or of one group of it.
 
+    Raises `UnsupportedError` if there is no template, or none with the same messages; `FormatError`
+    if the index is damaged, or belongs to another file; and `FileNotFoundError` if the file of the
+    index, a template, its index, or the group does not exist.
+
     Parameters
     ----------
-    source : SourceFile
-        The index.
-    group, skip, below, filter_by_keys
+    below, filter_by_keys
         As for GRIB files.
     template : path or url, or list of them
         Files of the same product, each with an index next to it. The first one with the same
         messages is used.
-
-    Raises
-    ------
-    UnsupportedError
-        There is no template, or none with the same messages.
-    FormatError
-        The index is damaged, or belongs to another file.
-    FileNotFoundError
-        The file of the index, a template, or its index does not exist; or there is no such group.
     """
     table = _scan(source, template, filter_by_keys)
     return (table.read_tree if below else table.read)(group, skip)

@@ -137,12 +137,8 @@ def _find_next_message(file: BinaryIO, offset: int, size: int) -> tuple[int, int
 def _read_message(file: BinaryIO, offset: int, size: int) -> tuple[int, list[bytes]]:
     """Return the length of a message, and the headers of its fields.
 
-    Raises
-    ------
-    FormatError
-        The message is damaged or truncated.
-    UnsupportedError
-        The message is too long for edition 1.
+    Raises `FormatError` if the message is damaged or truncated, and `UnsupportedError` if the
+    message is too long for edition 1.
     """
     file.seek(offset)
     start = file.read(16)
@@ -617,10 +613,6 @@ class GribField:
     keys: dict[str, Any]
     number: int = 0
 
-    def check_time(self) -> None:
-        """Raise `FormatError` or `UnsupportedError` if the time or step is invalid."""
-        _ = self.time, self.step
-
     @property
     def time(self) -> int | None:
         """The reference time in seconds since 1970-01-01, or None if the date has no year."""
@@ -673,7 +665,8 @@ def scan_messages(
     for offset, length, number, header in find_fields(file, size, damaged.__setitem__):
         try:
             field = GribField(offset, length, header, _read_keys(header, offset, eccodes), number)
-            field.check_time()
+            # raise the errors of an invalid time or step
+            _ = field.time, field.step
         except VirtualdsError as error:
             damaged[f"message at byte {offset}"] = error
         else:
@@ -756,12 +749,8 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
 
     They are read-only, since all files with the same grid share them.
 
-    Raises
-    ------
-    UnsupportedError
-        There are too many points to load.
-    FormatError
-        The rows of a reduced grid do not add up to the grid.
+    Raises `UnsupportedError` if there are too many points to load, and `FormatError` if the rows of
+    a reduced grid do not add up to the grid.
     """
     count = int(message.keys.get("numberOfDataPoints") or 0)
     check_values(16 * count, "latitude and longitude")

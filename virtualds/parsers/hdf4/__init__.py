@@ -220,15 +220,6 @@ class ArraySpec:
         return ManifestArray.from_fragment(fragment, self.make_pipeline(codecs))
 
 
-def compute_nbytes(elements: Elements, ref: int | None) -> int:
-    """Return the size in bytes of the values of a data set."""
-    key = (DATA, ref or 0)
-    if elements.find_kind(key) == CHUNKED:
-        return _read_chunk_header(elements, key).nbytes
-    stored = find_stored_element(elements, key) if ref is not None else None
-    return 0 if stored is None else stored.nbytes
-
-
 def build_array(
     elements: Elements, spec: ArraySpec
 ) -> ManifestArray | npt.NDArray[Any] | PiecewiseArray:
@@ -383,21 +374,10 @@ def detect(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of all scientific data sets of a file.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The file with its fingerprint.
-    group : str, optional
-        The root, or a grid of HDF-EOS2 if the file has several.
-    skip : iterable of str
-        Names of variables to leave out.
+    The groups are the root, and the grids of HDF-EOS2 if the file has several.
 
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
-    FileNotFoundError
-        There is no such group.
+    Raises `FormatError` if the file is damaged or truncated, and `FileNotFoundError` if there is no
+    such group.
     """
     with (
         describe_damage(source, "HDF4", (ValueError, OverflowError)),
@@ -477,9 +457,13 @@ class _VariableReader:
         if not lengths or lengths[0] is not None:
             return tuple(n for n in lengths if n is not None)
         inner = tuple(n for n in lengths[1:] if n is not None)
-        row = prod(inner) * _get_dtype(dataset).itemsize
-        records = compute_nbytes(self._elements, dataset.ref) // row if row else 0
-        return (records, *inner)
+        row, key = prod(inner) * _get_dtype(dataset).itemsize, (DATA, dataset.ref or 0)
+        if not row or dataset.ref is None:
+            return (0, *inner)
+        if self._elements.find_kind(key) == CHUNKED:
+            return (_read_chunk_header(self._elements, key).nbytes // row, *inner)
+        stored = find_stored_element(self._elements, key)
+        return (0 if stored is None else stored.nbytes // row, *inner)
 
     def _name_dimensions(
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]

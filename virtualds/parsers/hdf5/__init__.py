@@ -49,27 +49,15 @@ def read(
 ) -> ManifestGroup:
     """Read the structure of one group of a file; unreadable variables are in `problems`.
 
+    Raises `FormatError` if the file is damaged or truncated; `UnsupportedError` if neither
+    virtualds nor h5py can read its metadata; and `FileNotFoundError` if there is no such group.
+
     Parameters
     ----------
-    source : SourceFile
-        The file with its fingerprint.
-    group : str, optional
-        Path of the group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
     below : bool
         Whether to read its subgroups; otherwise they are empty.
     defers : bool
         Whether to read large chunk indexes only when values are read.
-
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
-    UnsupportedError
-        Neither virtualds nor h5py can read its metadata.
-    FileNotFoundError
-        There is no such group.
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")

@@ -343,10 +343,7 @@ class _ColumnReader:
     def read(self) -> dict[Variable, StoredColumns]:
         """Return the chunks of each variable.
 
-        Raises
-        ------
-        RowsError
-            Some files are damaged.
+        Raises `RowsError` if some files are damaged.
         """
         columns: dict[Variable, StoredColumns] = {}
         by_layout: dict[IndexLayout, list[tuple[Variable, Ints]]] = {}

@@ -103,10 +103,7 @@ def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
 def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
     """Return the dtype in which h5py reads values of a type, with the metadata of h5py.
 
-    Raises
-    ------
-    TypeError, ValueError
-        h5py has no dtype for it.
+    Raises `TypeError` or `ValueError` if h5py has no dtype for it.
     """
     return DTYPE_FINDERS[kind.kind](kind)
 
@@ -320,39 +317,16 @@ class StoredType(NamedTuple):
 def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
     """Return the storage of elements from the Datatype message of a dataset.
 
+    Raises `MessageError` if the message contradicts itself; `UnknownFormError` if the message has
+    an unknown form; and `UnsupportedError` if neither numpy nor h5py supports the type.
+
     Parameters
     ----------
     message : bytes
     name : str, optional
         The name of the type, if it is committed.
-
-    Raises
-    ------
-    MessageError
-        The message contradicts itself.
-    UnknownFormError
-        The message has an unknown form.
-    UnsupportedError
-        Neither numpy nor h5py supports the type.
     """
     return _find_stored_type(parse_type_message(message), name)
-
-
-def find_stored_type(kind: Any) -> StoredType:
-    """Return the storage of elements of a type that h5py has opened.
-
-    Raises
-    ------
-    UnsupportedError
-        Neither numpy nor h5py supports the type.
-    """
-    try:
-        return parse_stored_type(encode_type(kind), get_type_name(kind))
-    except MESSAGE_ERRORS as error:
-        raise UnsupportedError(
-            f"its type has a form that virtualds does not know ({error}); leave the variable out "
-            f"with drop_variables, or pass on_error='skip'"
-        ) from error
 
 
 def encode_type(kind: Any) -> bytes:
@@ -525,12 +499,8 @@ def read_attribute(owner: Any, name: str) -> Any:
     A string is a str, several are a list; a number is a scalar, several are an array. Object
     references are the paths of the objects.
 
-    Raises
-    ------
-    UnsupportedError
-        Its type is not supported.
-    FormatError
-        Its value is in a damaged heap.
+    Raises `UnsupportedError` if its type is not supported, and `FormatError` if its value is in a
+    damaged heap.
     """
     raw = name.encode("utf-8", "surrogateescape")
     attribute = owner.attributes[raw]

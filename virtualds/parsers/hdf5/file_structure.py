@@ -375,10 +375,7 @@ class FileStructure:
     ) -> dict[str, dict[tuple[str, str], list[Any]]]:
         """Return the values of attributes that differ from the first file, by group.
 
-        Raises
-        ------
-        SeparateAttributesError
-            Some files have values that cannot be read together.
+        Raises `SeparateAttributesError` if some files have values that cannot be read together.
         """
         notes = self.blueprint.notes
         attributes: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
@@ -704,10 +701,7 @@ class ManyFiles:
     def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
 
-        Raises
-        ------
-        RowsError
-            Rows are outside their files.
+        Raises `RowsError` if rows are outside their files.
         """
         is_inside = (address >= 0) & (address <= self.ends[file] - length)
         if not is_inside.all():

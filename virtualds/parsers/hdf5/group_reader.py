@@ -118,6 +118,9 @@ CHECKED_BYTES = 2**26
 def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
     """Raise an error for a dataset that refers to objects missing from the heap.
 
+    Raises `FormatError` if the heap is damaged, or lacks an object, and `ReadError` if the
+    references cannot be read.
+
     Parameters
     ----------
     dataset : HDF5Dataset
@@ -125,13 +128,6 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
         Opens the sources of a virtual dataset, which are checked completely.
     box : sequence of slice, optional
         The region that will be read; the whole dataset by default.
-
-    Raises
-    ------
-    FormatError
-        The heap is damaged, or lacks an object.
-    ReadError
-        The references cannot be read.
     """
     kind = dataset.heap_type
     if kind is None:
@@ -198,12 +194,8 @@ def read_strings(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.o
 
     Strings past the end of the dataset are empty.
 
-    Raises
-    ------
-    FormatError
-        The heap is damaged, or lacks an object.
-    ReadError
-        The references cannot be read.
+    Raises `FormatError` if the heap is damaged, or lacks an object, and `ReadError` if the
+    references cannot be read.
     """
     kind, budget = dataset.type, element_types.ByteBudget(dataset.file)
     encoding = CHARSETS[kind.charset]
@@ -254,12 +246,8 @@ class HDF5Array:
     def read(self, key: Sequence[Any]) -> Values:
         """Return a selection: per axis an int, a slice, or a 1-D array of positions.
 
-        Raises
-        ------
-        ReadError
-            The file no longer exists, has changed, or is damaged.
-        UnsupportedError
-            The bounding box of the selection is too large to load.
+        Raises `ReadError` if the file no longer exists, has changed, or is damaged, and
+        `UnsupportedError` if the bounding box of the selection is too large to load.
         """
         box, within = zip(*map(_find_bounds, key, self.shape), strict=True) if key else ((), ())
         check_selection(prod(k.stop - k.start for k in box) * self.dtype.itemsize)
@@ -376,10 +364,7 @@ def load_or_defer(
 
     ``needs`` are the other files with values.
 
-    Raises
-    ------
-    UnsupportedError
-        HDF5 cannot decode a filter on this machine.
+    Raises `UnsupportedError` if HDF5 cannot decode a filter on this machine.
     """
     if not (is_text := can_read_strings(dataset)):
         check_filters(dataset)
@@ -529,10 +514,7 @@ class ReadGroups(NamedTuple):
 def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: bool) -> ReadGroups:
     """Read the group at a path, and all its subgroups if requested.
 
-    Raises
-    ------
-    FormatError
-        There are too many groups.
+    Raises `FormatError` if there are too many groups.
     """
     root = open_root(files, files.source)
     *parents, location = descend_to(root, path)

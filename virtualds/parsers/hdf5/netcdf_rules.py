@@ -240,10 +240,7 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     (``dimscale_visitor``). `H5DSiterate_scales` of HDF5 reads the whole list for each axis, and
     crashes if the list is damaged.
 
-    Raises
-    ------
-    FormatError
-        The attribute does not list scales.
+    Raises `FormatError` if the attribute does not list scales.
     """
     rank = dataset.rank
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)

@@ -233,14 +233,9 @@ def find_referenced_file(
     manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data only in the working
     directory (`H5Pset_efile_prefix`).
 
-    Raises
-    ------
-    AccessError
-        A remote file refers to a local file, or a file refers to a url.
-    FormatError
-        There is no such file.
-    UnsupportedError
-        An environment variable makes HDF5 look elsewhere.
+    Raises `AccessError` if a remote file refers to a local file, or a file refers to a url;
+    `FormatError` if there is no such file; and `UnsupportedError` if an environment variable makes
+    HDF5 look elsewhere.
     """
     if variables := [variable for variable in PREFIX_VARIABLES if os.environ.get(variable)]:
         raise UnsupportedError(
@@ -405,10 +400,7 @@ class HDF5Dataset(HDF5Location):
     def stored(self) -> StoredType:
         """The storage of its elements.
 
-        Raises
-        ------
-        UnsupportedError
-            Values of its type are not supported.
+        Raises `UnsupportedError` if values of its type are not supported.
         """
         is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
         name = get_type_name(self.id.get_type()) if is_named else None
@@ -524,14 +516,6 @@ class GroupMembers:
         return list(distinct.values())
 
 
-def make_missing_group_error(source: SourceFile, path: str) -> FileNotFoundError:
-    """Return the error for a group that does not exist."""
-    return FileNotFoundError(
-        f"{source.url}: there is no group {path!r}; list its groups with "
-        f"virtualds.open_virtual_datatree or ncdump -h"
-    )
-
-
 def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
     """Return the dataset at a location."""
     if location.files.by_library:
@@ -639,17 +623,17 @@ def is_dataset(location: HDF5Location) -> bool:
 def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
     """Return the groups from the root to the group at a path.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is no such group.
+    Raises `FileNotFoundError` if there is no such group.
     """
     locations = [root]
     for part in filter(None, path.split("/")):
         link = locations[-1].find_link(part.encode("utf-8", "surrogateescape"))
         location = follow_link(locations[-1], link) if link else None
         if location is None or not is_group(location):
-            raise make_missing_group_error(root.source, path)
+            raise FileNotFoundError(
+                f"{root.source.url}: there is no group {path!r}; list its groups with "
+                f"virtualds.open_virtual_datatree or ncdump -h"
+            )
         locations.append(location)
     return locations
 
@@ -668,10 +652,7 @@ def follow_link(
 ) -> HDF5Location:
     """Return the target of a link.
 
-    Raises
-    ------
-    FormatError
-        The link is broken.
+    Raises `FormatError` if the link is broken.
     """
     path = location.path.rstrip(b"/") + b"/" + link.name
     if link.kind == HARD:
@@ -688,7 +669,11 @@ def follow_link(
     # user-defined link types are treated as broken links
     member = _walk_path(start, target, links_left - 1) if target else None
     if member is None:
-        raise make_broken_link_error(location.source, link.name, target, source)
+        raise FormatError(
+            f"{location.source.url}: the link {link.name.decode('utf-8', 'replace')!r} leads to "
+            f"{target.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it "
+            f"out with drop_variables"
+        )
     return member
 
 
@@ -712,17 +697,6 @@ def _parse_external_link(location: HDF5Location, link: Link) -> tuple[bytes, byt
     if link.target[:1] != b"\0" or not (name and stop and path and end):
         location.file.raise_unsupported("an external link of an unknown form")
     return name, path
-
-
-def make_broken_link_error(
-    holder: SourceFile, link: bytes, path: bytes, source: SourceFile
-) -> FormatError:
-    """Return the error for a broken link."""
-    return FormatError(
-        f"{holder.url}: the link {link.decode('utf-8', 'replace')!r} leads to "
-        f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
-        f"with drop_variables"
-    )
 
 
 # ---------------------------------------------------------------------- read by HDF5

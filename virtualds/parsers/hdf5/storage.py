@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib import import_module
@@ -83,12 +83,8 @@ NODE_HEADER = Struct("<4sBBH")
 def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
     """Return the chunks of a dataset that have been written.
 
-    Raises
-    ------
-    FormatError
-        The index is damaged, or lists impossible chunks.
-    UnsupportedError
-        Neither virtualds nor HDF5 supports this form of index.
+    Raises `FormatError` if the index is damaged, or lists impossible chunks, and `UnsupportedError`
+    if neither virtualds nor HDF5 supports this form of index.
     """
     file = dataset.file
     try:
@@ -305,12 +301,8 @@ class IndexedChunks(ReferenceTable):
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks at flat indexes, in the shape of ``ids``.
 
-        Raises
-        ------
-        FormatError, UnsupportedError
-            The index is damaged, or has an unknown form.
-        ReadError
-            The file cannot be read, or has changed since it was opened.
+        Raises `FormatError` or `UnsupportedError` if the index is damaged, or has an unknown form,
+        and `ReadError` if the file cannot be read, or has changed since it was opened.
         """
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
@@ -467,11 +459,6 @@ def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
 # Filters that HDF5 decodes, including those of the package hdf5plugin if it is installed.
 
 
-def can_decode_filters(numbers: Iterable[int]) -> bool:
-    """Return whether h5py can decode all filters with these numbers."""
-    return all(map(_has_filter, numbers))
-
-
 def check_filters(dataset: Any) -> None:
     """Raise an error for a dataset with a filter that h5py cannot decode in this process.
 
@@ -528,15 +515,12 @@ def build_stored_array(
 
     With ``defers``, a large chunk index is read only when chunks are read.
 
+    Raises `UnsupportedError` if neither virtualds nor h5py can decode a filter.
+
     Returns
     -------
     ManifestArray or None
         None if only h5py can decode the stored bytes.
-
-    Raises
-    ------
-    UnsupportedError
-        Neither virtualds nor h5py can decode a filter.
     """
     facts = dataset.facts
     if stored.dtype.hasobject:
@@ -555,7 +539,8 @@ def build_stored_array(
     try:
         pipeline = make_pipeline(dtype, prod(stored.shape), len(dataset.shape), fill, filters)
     except UnsupportedError:
-        if can_decode_filters(f.number for f in facts.filters):
+        # h5py can decode them
+        if all(_has_filter(f.number) for f in facts.filters):
             return None
         raise
     if chunks is None:
@@ -583,10 +568,7 @@ def _get_chunk_shape(dataset: HDF5Dataset) -> tuple[int, ...] | None:
 def build_raw_array(dataset: HDF5Dataset, size: int) -> ManifestArray:
     """Return elements as stored, of ``size`` bytes each.
 
-    Raises
-    ------
-    UnsupportedError
-        virtualds cannot decode a filter.
+    Raises `UnsupportedError` if virtualds cannot decode a filter.
     """
     within, chunks = dataset.shape[dataset.rank :], _get_chunk_shape(dataset)
     filters = () if chunks is None else dataset.facts.filters

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, build_variable
 from virtualds.arrays.parser import (
     NativeReader,
     NativeRegion,
@@ -58,6 +58,9 @@ def build_page_array(
 ) -> ManifestArray:
     """Return pages with the same storage as an array.
 
+    Raises `UnsupportedError` if the storage cannot be expressed by chunks, or no codec supports it,
+    and `FormatError` if the file contradicts itself.
+
     Parameters
     ----------
     source : SourceFile
@@ -74,13 +77,6 @@ def build_page_array(
     ManifestArray
         The axes are the leading axes, rows and columns. If there are several samples, they are the
         last axis, or if each has a plane, the axis before the rows.
-
-    Raises
-    ------
-    UnsupportedError
-        The storage cannot be expressed by chunks, or no codec supports it.
-    FormatError
-        The file contradicts itself.
     """
     _check_page(keyframe)
     page_axes = _build_axes(keyframe)
@@ -346,12 +342,8 @@ def _parse_integer(text: str) -> int:
         return int(number)
 
 
-def read_geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return GeoKeys as attributes: numbers, strings and lists of numbers."""
-    return {name: _to_builtin(value) for name, value in tags.items()}
-
-
 def _to_builtin(value: Any) -> Any:
+    """Return a GeoKey as an attribute: a number, a string or a list of numbers."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, list | tuple):
@@ -414,27 +406,17 @@ def read(
 ) -> ManifestGroup:
     """Read the structure of an image, or of one of its overviews.
 
+    Raises `UnsupportedError` if tifffile is not installed; `FormatError` if the file is damaged or
+    truncated; and `FileNotFoundError` if there is no such group.
+
     Parameters
     ----------
-    source : SourceFile
-        The file with its fingerprint.
     group : str, optional
         ``"1"``, ``"2"`` ... are overviews, ``"0"`` is the image in the root; ``"series_1"`` ... are
         further images.
-    skip : iterable of str
-        Names of variables to leave out.
     below : bool
         Whether the image becomes the group ``"0"`` next to its overviews, if it has any, since
         children in a tree share the axes of their parent.
-
-    Raises
-    ------
-    UnsupportedError
-        tifffile is not installed.
-    FormatError
-        The file is damaged or truncated.
-    FileNotFoundError
-        There is no such group.
     """
     tifffile = import_package("tifffile", source.url, "reading a TIFF file")
     skipped = frozenset(skip)
@@ -591,9 +573,7 @@ def _build_group(
             error.locate(f"variable {VARIABLE_NAME!r}", source.url)
             problems[VARIABLE_NAME] = error
             array = ManifestArray.unreadable(series.shape, page.dtype or "u1", f"{error}")
-        origin = path_or_url(source.url)
-        encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
-        variables[VARIABLE_NAME] = ManifestVariable(dims, array, attributes, encoding)
+        variables[VARIABLE_NAME] = build_variable(array, dims, source, attributes)
     variables |= {name: v for name, v in coordinates.items() if name not in skip}
     return ManifestGroup(variables, {}, {}, {"unlimited_dims": set()}, problems)
 
@@ -676,7 +656,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 
 def _build_grid_mapping(page: Any, affine: Affine | None) -> ManifestVariable | None:
     """Return the grid mapping variable of the file, with GeoKeys as attributes."""
-    keys = read_geo_keys(page.geotiff_tags or {})
+    keys = {name: _to_builtin(value) for name, value in (page.geotiff_tags or {}).items()}
     attributes = describe_crs(keys)
     if affine is not None:
         attributes["GeoTransform"] = " ".join(repr(float(n)) for n in affine)

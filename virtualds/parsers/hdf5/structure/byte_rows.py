@@ -69,10 +69,7 @@ class ByteRows(Protocol):
     def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
 
-        Raises
-        ------
-        RowsError
-            Rows are outside their files.
+        Raises `RowsError` if rows are outside their files.
         """
 
 
@@ -153,10 +150,7 @@ def gather_rows(
 ) -> Bytes:
     """Return rows of equal length of one file; adjacent rows are read in one range.
 
-    Raises
-    ------
-    RowsError
-        Rows are past the end.
+    Raises `RowsError` if rows are past the end.
     """
     if not address.size:
         return np.empty((0, length), np.uint8)

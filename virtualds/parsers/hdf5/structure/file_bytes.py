@@ -325,10 +325,7 @@ class UnknownSuperblockError(ValueError):
 def compute_superblock_size(head: bytes) -> int:
     """Return the size in bytes of the superblock at the start of ``head``.
 
-    Raises
-    ------
-    UnknownSuperblockError
-        Its form is unknown.
+    Raises `UnknownSuperblockError` if its form is unknown.
     """
     version = head[8]
     offset, length = head[13:15] if version < 2 else head[9:11]
@@ -349,11 +346,6 @@ def compute_symbol_size(offset_size: int, length_size: int) -> int:
     it with the size of a length (`H5G__ent_encode`), which differs in a few files.
     """
     return length_size + offset_size + 24
-
-
-def parse_superblock(data: bytes) -> Superblock:
-    """Parse a superblock."""
-    return _parse_superblock_v0(data) if data[8] < 2 else _parse_superblock_v2(data)
 
 
 def _parse_superblock_v0(data: bytes) -> Superblock:
@@ -506,10 +498,7 @@ class FileBytes:
     def read_noted(self, address: int, length: int) -> bytes:
         """Return exactly ``length`` bytes at an address, with notes.
 
-        Raises
-        ------
-        FormatError
-            The file ends before.
+        Raises `FormatError` if the file ends before.
         """
         data = self.read(address, length)
         return data if self.notes is None else self.notes.add(address, data)
@@ -647,7 +636,8 @@ class FileBytes:
             undefined = 2**64 - 1
             self._use(Superblock(8, 8, 0, 0, undefined, undefined))
             return
-        self._use(parse_superblock(self.read_noted(fix(0), size)))
+        parse = _parse_superblock_v0 if head[8] < 2 else _parse_superblock_v2
+        self._use(parse(self.read_noted(fix(0), size)))
         if not 0 < self.istore_k < 2**15:
             self.raise_damaged(f"nodes of {2 * self.istore_k} chunks")
 
@@ -681,10 +671,7 @@ def make_unknown_error(url: str, reason: str) -> DeclinedError:
 def lock_for_reading(handle: int) -> None:
     """Lock a file as HDF5 does, so that no writer changes it in the meantime.
 
-    Raises
-    ------
-    BlockingIOError
-        A writer has it open.
+    Raises `BlockingIOError` if a writer has it open.
     """
     if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0"):
         return
@@ -760,12 +747,7 @@ class Message(NamedTuple):
 def read_messages(file: FileBytes, address: int) -> list[Message]:
     """Return the messages of the object whose header is at an address.
 
-    Raises
-    ------
-    FormatError
-        The header is damaged.
-    UnsupportedError
-        Its version is unknown.
+    Raises `FormatError` if the header is damaged, and `UnsupportedError` if its version is unknown.
     """
     if file.unknown:
         file.raise_unsupported(file.unknown)

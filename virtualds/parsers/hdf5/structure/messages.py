@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
-
-import numpy as np
+from typing import NamedTuple, NoReturn
 
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 
@@ -204,12 +202,6 @@ class FillValue(NamedTuple):
     def is_user_defined(self) -> bool:
         """Whether it is user-defined."""
         return self.state == FillState.USER_DEFINED
-
-    def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return a user-defined value as an array of one element, in a dtype without references."""
-        if len(self.raw) != dtype.itemsize:
-            raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
-        return np.frombuffer(self.raw, dtype)
 
 
 NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
