@@ -21,8 +21,8 @@ from range_server import range_server
 
 import virtualds
 from virtualds import CombineError, FormatError
+from virtualds.checks.catalog import to_datetime, to_geometry, to_longitudes
 from virtualds.checks.catalog.entries import find_extents
-from virtualds.checks.catalog.stac import to_datetime, to_geometry, to_longitudes
 
 SETS = ("refs.json", "refs.parquet", "refs.zarr")
 

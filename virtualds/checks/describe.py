@@ -166,22 +166,17 @@ def load_references(description: Description) -> xr.DataTree:
     """
     if description.references > MAX_REFERENCES:
         return description.tree
-    datasets = {
-        node.path: _load_dataset_references(node.to_dataset(inherit=False))
-        for node in description.tree.subtree
-    }
+    datasets = {}
+    for node in description.tree.subtree:
+        dataset, variables = node.to_dataset(inherit=False), {}
+        for name, variable in dataset.variables.items():
+            array = get_virtual_array(variable)
+            if array is not None:
+                loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
+                data: Any = replace(array, fragments=tuple(loaded)).prune()
+                variables[name] = variable.copy(data=data)
+        datasets[node.path] = replace_variables(dataset, variables)
     return xr.DataTree.from_dict(datasets, name=description.tree.name)
-
-
-def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
-    variables = {}
-    for name, variable in dataset.variables.items():
-        array = get_virtual_array(variable)
-        if array is not None:
-            loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
-            data: Any = replace(array, fragments=tuple(loaded)).prune()
-            variables[name] = variable.copy(data=data)
-    return replace_variables(dataset, variables)
 
 
 def _iterate_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:

@@ -593,7 +593,14 @@ class Build:
             if len(report.schemas) > 1:
                 log(INFO, format_text([list_schemas(report.schemas)]))
         if self.building.on_error == "skip":
-            _warn_of_losses(report)
+            unopened = f"{len(report.left_out)} of {report.files} files could not be opened"
+            damaged = format_count(len(report.damaged), DAMAGED)
+            for message, losses in (
+                (f"{unopened}, and are left out", report.left_out),
+                (f"{damaged} left out of files that were opened", report.damaged),
+            ):
+                if losses:
+                    warn_user(format_details(f"{message}:", map(str, losses)))
         return sorted(outcomes, key=lambda outcome: outcome.number), report
 
     def combine(self, opened: Sequence[OpenOutcome[Any]]) -> Any:
@@ -724,15 +731,6 @@ def _list_datasets(
     counts = (dataset.virtual.nchunks for dataset in datasets)
     ordered = sorted(each, key=lambda outcome: outcome.number)
     return ordered, replace(report, references=sum(counts))
-
-
-def _warn_of_losses(report: BuildReport) -> None:
-    """Warn about files, and parts of files, that were left out."""
-    files = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
-    parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
-    for message, losses in ((files, report.left_out), (parts, report.damaged)):
-        if losses:
-            warn_user(format_details(f"{message}:", map(str, losses)))
 
 
 def describe_build(cache: object, target: object) -> str:

@@ -561,8 +561,13 @@ class BatchJob:
         opened = {outcome.number: outcome for outcome in outcomes if outcome.opened is not None}
         singles, joined = dict(opened), list[FileBatch]()
         if self.concatenator is not None:
-            batches = [self._to_batch(files[n], o) for n, o in opened.items()]
-            stored = [file for file in batches if file is not None]
+            stored = list[FileBatch]()
+            for number, outcome in opened.items():
+                batch = outcome.opened
+                if not isinstance(batch, FileBatch):
+                    batch = as_batch(files[number], batch) if self.datasets else None
+                if batch is not None:
+                    stored.append(replace(batch, numbers=outcome.numbers))
             joined = [
                 batch for batch in self.concatenator.join_by_structure(stored) if len(batch) > 1
             ]
@@ -579,13 +584,6 @@ class BatchJob:
                 yield outcome
             elif outcome.number in by_number:
                 yield replace(outcome, opened=by_number[outcome.number])
-
-    def _to_batch(self, file: Any, outcome: OpenOutcome[Any]) -> FileBatch | None:
-        """Return the batch of an opened file, or None if it cannot be joined."""
-        opened = outcome.opened
-        if not isinstance(opened, FileBatch):
-            opened = as_batch(file, opened) if self.datasets else None
-        return opened if opened is None else replace(opened, numbers=outcome.numbers)
 
     def _move_references_to_set(self, files: Sequence[Any]) -> list[Any]:
         """Write arrays with many references to the target, and return files that refer to the set.
@@ -609,7 +607,11 @@ class BatchJob:
 
     def _find_growing_arrays(self, file: Any) -> dict[Hashable, ManifestArray]:
         """Return the virtual arrays of a file that are joined with those of others, by name."""
-        arrays = _find_arrays(file)
+        if isinstance(file, FileBatch):
+            variables: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
+        else:
+            variables = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
+        arrays = {n: v for n, v in variables.items() if isinstance(v[1], ManifestArray)}
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
 
@@ -632,15 +634,6 @@ def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
         return [outcome]
     files: Any = outcome.opened
     return [make_outcome(f, is_cached=bool(outcome.cached)) for f in files.list_files()]
-
-
-def _find_arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
-    """Return the dimensions and the array of each virtual variable of an opened file, by name."""
-    if isinstance(file, FileBatch):
-        variables: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
-    else:
-        variables = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
-    return {n: variables[n] for n in variables if isinstance(variables[n][1], ManifestArray)}
 
 
 def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:

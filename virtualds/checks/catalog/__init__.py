@@ -5,21 +5,31 @@ A catalogue can be converted to a table, an intake-esm catalogue, or a STAC coll
 
 from __future__ import annotations
 
+import calendar
 import json
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from datetime import datetime
+from itertools import chain, count, takewhile
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from virtualds.checks.catalog.entries import AXIS_COLUMNS, COLUMNS, CatalogEntry, list_entries
-from virtualds.checks.catalog.stac import build_documents
+from virtualds.checks.catalog.entries import (
+    AXIS_COLUMNS,
+    COLUMNS,
+    CatalogEntry,
+    Extent,
+    list_entries,
+)
 from virtualds.combine.ordering import Files, Paths, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
@@ -27,6 +37,7 @@ from virtualds.datasets.keywords import check_arguments, check_choice
 from virtualds.datasets.location import SET_SUFFIXES, Location, find_existing_format
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import (
+    CombineError,
     CombineWarning,
     FormatError,
     VirtualdsError,
@@ -258,27 +269,28 @@ class Catalog(Report):
         yield Heading(self._summary)
         names = self._list_names()
         head = ("name", "group", *names, "variables", "sizes", "time", "longitude", "latitude")
-        rows = [_format_cells(entry, names) for entry in self.entries]
+        rows = []
+        for entry in self.entries:
+            extents = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
+            row = (
+                entry.name,
+                entry.group,
+                *(entry.names.get(name, "") for name in names),
+                format_names(entry.variables, 3),
+                " ".join(f"{dim} {size:,}" for dim, size in entry.sizes.items()),
+                *(
+                    "" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}"
+                    for e in extents
+                ),
+                "" if entry.files is None else f"{entry.files:,}",
+                "" if entry.bytes is None else format_bytes(entry.bytes),
+                "" if entry.snapshots is None else f"{entry.snapshots:,}",
+            )
+            rows.append(row)
         numbers = range(len(head), len(head) + 3)
         head = (*head, "files", "bytes", "snapshots")
         yield Table(head, rows, tuple(numbers), rest="to_dataframe() has all")
         yield list_left_out("Left out", self.left_out)
-
-
-def _format_cells(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of an entry in the table of the report."""
-    extents = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
-    return (
-        entry.name,
-        entry.group,
-        *(entry.names.get(name, "") for name in names),
-        format_names(entry.variables, 3),
-        " ".join(f"{dim} {size:,}" for dim, size in entry.sizes.items()),
-        *("" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}" for e in extents),
-        "" if entry.files is None else f"{entry.files:,}",
-        "" if entry.bytes is None else format_bytes(entry.bytes),
-        "" if entry.snapshots is None else f"{entry.snapshots:,}",
-    )
 
 
 def _shorten(value: Any) -> str:
@@ -384,7 +396,11 @@ def catalog(
         parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
     )
     is_one = isinstance(paths, str | os.PathLike) and not is_pattern(os.fspath(paths))
-    files = _find_files(paths, storage_options)
+    if isinstance(paths, str) and is_pattern(paths):
+        access = StorageOptions.of(storage_options)
+        files = Files(find_entries(paths, access), access, find_pattern(paths))
+    else:
+        files = Files.of(paths, storage_options)
     if newest is not None:
         files = files.select_newest(newest)
     groups = PathPattern(f"/{(tree or '').strip('/')}")
@@ -419,12 +435,14 @@ def _list_all(
     files: Files, groups: PathPattern, options: OpenOptions, raises: bool
 ) -> list[EntriesOrError]:
     """Return the entries of sets and files in order; remote ones are opened in threads."""
-    folder = _find_common_folder([normalise_url(file) for file in files.flat])
+    folders = [normalise_url(file).rpartition("/")[0].split("/") for file in files.flat]
+    levels = takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False))
+    common_folder = "/".join(names[0] for names in levels)
 
     def list_one(number: int) -> EntriesOrError:
         location = Location.of_url(files.flat[number], files.options)
         try:
-            entries = list_entries(location, options, folder, files.facts[number])
+            entries = list_entries(location, options, common_folder, files.facts[number])
         except (VirtualdsError, OSError) as error:
             if raises:
                 raise
@@ -446,14 +464,6 @@ def _list_all(
             raise
 
 
-def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
-    """Return the sets and files of a pattern, a list or a single path."""
-    if isinstance(paths, str) and is_pattern(paths):
-        access = StorageOptions.of(options)
-        return Files(find_entries(paths, access), access, find_pattern(paths))
-    return Files.of(paths, options)
-
-
 def _find_sets(files: Files) -> list[str]:
     """Return the urls of the sets in a folder, by their suffixes; an empty list for a file."""
     url = normalise_url(files.flat[0])
@@ -468,8 +478,203 @@ def _find_sets(files: Files) -> list[str]:
     ]
 
 
-def _find_common_folder(urls: Sequence[str]) -> str:
-    """Return the deepest folder that contains all urls."""
-    folders = [url.rpartition("/")[0].split("/") for url in urls]
-    levels = takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False))
-    return "/".join(names[0] for names in levels)
+VERSION = "1.1.0"
+EXTENSIONS = [
+    "https://stac-extensions.github.io/datacube/v2.2.0/schema.json",
+    "https://stac-extensions.github.io/xarray-assets/v1.0.0/schema.json",
+]
+MEDIA_TYPES = {
+    "hdf5": "application/x-hdf5",
+    "netcdf3": "application/netcdf",
+    "tiff": "image/tiff",
+    "grib": "application/x-grib",
+    "fits": "application/fits",
+    "kerchunk-json": "application/json",
+    "kerchunk-parquet": "application/vnd.apache.parquet",
+    "zarr-v3": "application/vnd.zarr; version=3",
+    "zarr": "application/vnd.zarr",
+    "cfa": "application/netcdf",
+}
+"""Media types of assets by format."""
+
+Document = dict[str, Any]
+
+
+def build_documents(
+    entries: Sequence[CatalogEntry], id: str, description: str, license: str
+) -> dict[str, Document]:
+    """Return the items, followed by the collection, by their paths in the folder."""
+    # ids are unique, and valid names of files
+    ids: dict[str, None] = {}
+    for entry in entries:
+        base = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
+        candidates = chain([base], (f"{base}-{number}" for number in count(2)))
+        ids[next(candidate for candidate in candidates if candidate not in ids)] = None
+    items = [_make_item(entry, item_id, id) for entry, item_id in zip(entries, ids, strict=True)]
+    paths = [f"{item_id}/{item_id}.json" for item_id in ids]
+    starts = [item["properties"]["start_datetime"] for item in items]
+    stops = [item["properties"]["end_datetime"] for item in items]
+    collection = {
+        "type": "Collection",
+        "stac_version": VERSION,
+        "id": id,
+        "description": description,
+        "license": license,
+        "extent": {
+            "spatial": {"bbox": [_find_common_box([item["bbox"] for item in items])]},
+            "temporal": {"interval": [[min(starts), max(stops)]]},
+        },
+        "links": [
+            _link("root", "./collection.json"),
+            *({**_link("item", f"./{path}"), "type": "application/geo+json"} for path in paths),
+        ],
+    }
+    return {**dict(zip(paths, items, strict=True)), "collection.json": collection}
+
+
+def _link(rel: str, href: str) -> dict[str, str]:
+    return {"rel": rel, "href": href, "type": "application/json"}
+
+
+def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
+    lon, lat, time = map(entry.find_extent, ("longitude", "latitude", "time"))
+    if lon is None or lat is None or time is None:
+        raise CombineError(f"{entry.place}: an item needs a longitude, a latitude and a time")
+    west, east = to_longitudes(lon.start, lon.stop)
+    box = [west, lat.start, east, lat.stop]
+    start, stop = to_datetime(time.start), to_datetime(time.stop, is_end=True)
+    properties: Document = {
+        # null for a range of times
+        "datetime": start if start == stop else None,
+        "start_datetime": start,
+        "end_datetime": stop,
+        **({"title": entry.title} if entry.title else {}),
+        **({"updated": to_datetime(entry.modified)} if entry.modified else {}),
+        "cube:dimensions": {
+            dim: _describe_dimension(dim, size, entry.extents.get(dim))
+            for dim, size in entry.sizes.items()
+        },
+        "cube:variables": {
+            name: {
+                "dimensions": list(facts.dims),
+                "type": "data",
+                **({"description": facts.long_name} if facts.long_name else {}),
+                **({"unit": facts.units} if facts.units else {}),
+            }
+            for name, facts in entry.variables.items()
+        },
+    }
+    open_kwargs = {"engine": "virtual"} | ({} if entry.group == "/" else {"group": entry.group})
+    media_type = MEDIA_TYPES.get(entry.format)
+    asset = {
+        "href": entry.path,
+        **({"type": media_type} if media_type else {}),
+        "roles": ["data"],
+        "xarray:open_kwargs": open_kwargs,
+    }
+    return {
+        "type": "Feature",
+        "stac_version": VERSION,
+        "stac_extensions": EXTENSIONS,
+        "id": id,
+        "collection": collection,
+        "geometry": to_geometry(*box),
+        "bbox": box,
+        "properties": properties,
+        "assets": {"data": asset},
+        "links": [_link(rel, "../collection.json") for rel in ("root", "parent", "collection")],
+    }
+
+
+def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
+    """Return a dimension of the datacube extension."""
+    if extent is None:
+        description = "positions; the dimension has no coordinate that was read"
+        return {"type": "count", "extent": [0, max(size - 1, 0)], "description": description}
+    if extent.calendar:
+        ends = [to_datetime(extent.start), to_datetime(extent.stop, is_end=True)]
+        description = f"calendar {extent.calendar}"
+        return {"type": "temporal", "extent": ends, "description": description}
+    ends = [extent.start, extent.stop]
+    unit = {"unit": extent.units} if extent.units else {}
+    if extent.axis == "vertical":
+        return {"type": "spatial", "axis": "z", "extent": ends} | unit
+    if extent.axis:
+        axis = "x" if extent.axis == "longitude" else "y"
+        return {"type": "spatial", "axis": axis, "extent": ends, "reference_system": 4326}
+    if extent.values:
+        return {"type": "label", "values": list(extent.values)}
+    return {"type": "coordinate", "extent": ends} | unit
+
+
+# ---------------------------------------------------------------------- bounding boxes and dates
+
+
+def to_longitudes(start: float, stop: float) -> tuple[float, float]:
+    """Return the west and east end of a range of longitudes, between -180 and 180.
+
+    If the range crosses the antimeridian, west is greater than east (RFC 7946, section 5.2).
+
+    Examples
+    --------
+    >>> to_longitudes(0, 359), to_longitudes(170, 190), to_longitudes(-20, 30)
+    ((-180.0, 180.0), (170.0, -170.0), (-20.0, 30.0))
+    """
+    if start < -180 or stop > 180:
+        if stop - start > 180:
+            return -180.0, 180.0
+        start, stop = ((value + 180) % 360 - 180 for value in (start, stop))
+    return float(start), float(stop)
+
+
+def to_geometry(west: float, south: float, east: float, north: float) -> Document:
+    """Return a bounding box as a GeoJSON polygon, multipolygon, line or point."""
+    if (west, south) == (east, north):
+        return {"type": "Point", "coordinates": [west, south]}
+    if west == east or south == north:
+        return {"type": "LineString", "coordinates": [[west, south], [east, north]]}
+    if west <= east:
+        return {"type": "Polygon", "coordinates": [_make_ring(west, south, east, north)]}
+    boxes = [_make_ring(west, south, 180.0, north)], [_make_ring(-180.0, south, east, north)]
+    return {"type": "MultiPolygon", "coordinates": list(boxes)}
+
+
+def _make_ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
+    return [[west, south], [east, south], [east, north], [west, north], [west, south]]
+
+
+def _find_common_box(boxes: Sequence[Sequence[float]]) -> list[float]:
+    west, south, east, north = np.transpose(boxes)
+    crosses_antimeridian = bool((west > east).any())
+    is_global = crosses_antimeridian and len(boxes) > 1
+    ends = (-180.0, 180.0) if is_global else (west.min(), east.max())
+    return [float(ends[0]), float(south.min()), float(ends[1]), float(north.max())]
+
+
+DATE = re.compile(r"(-?\d+)-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d:\d\d)(\.\d+)?)?")
+
+
+def to_datetime(text: str, *, is_end: bool = False) -> str:
+    """Convert an ISO 8601 date of any calendar to RFC 3339, in UTC and the Gregorian calendar.
+
+    A day that does not exist becomes the last day of its month. Fractions of a second are rounded
+    to six digits: up with ``is_end``, otherwise down.
+
+    Examples
+    --------
+    >>> to_datetime("2001-02-30"), to_datetime("2001-02-03T12:00:00.25")
+    ('2001-02-28T00:00:00Z', '2001-02-03T12:00:00.250000Z')
+    """
+    match = DATE.match(text)
+    if match is None or not 0 < int(match[1]) < 10_000:
+        raise CombineError(
+            f"{text}: dates of STAC have years from 1 to 9999; leave this group out of the "
+            f"catalogue, or write to_esm"
+        )
+    year, month, day = int(match[1]), int(match[2]), int(match[3])
+    day = min(day, calendar.monthrange(year, month)[1])
+    fraction = float(match[5] or 0) * 1e6
+    microsecond = min(math.ceil(fraction) if is_end else math.floor(fraction), 999_999)
+    time_of_day = datetime.fromisoformat(f"2000-01-01T{match[4] or '00:00:00'}")
+    date = time_of_day.replace(year=year, month=month, day=day, microsecond=microsecond)
+    return f"{date.isoformat()}Z"

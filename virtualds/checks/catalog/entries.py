@@ -13,7 +13,6 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.describe import find_sources
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.lazy import get_virtual_array
@@ -169,7 +168,15 @@ def list_entries(
         fetch_coordinates(location.url, groups.values(), options)
         versions = _describe_versions(reader, source, location)
         set_prefix = f"{location.url.rstrip('/')}/" if isinstance(reader, Format) else None
-        manifests = {path: _list_manifests(group) for path, group in groups.items()}
+        manifests = {
+            path: [
+                fragment.manifest
+                for variable in group.variables.values()
+                if isinstance(variable.data, ManifestArray)
+                for fragment in variable.data.fragments
+            ]
+            for path, group in groups.items()
+        }
         sharing = _find_groups_with_shared_catalogue(manifests)
         for path, group in groups.items():
             make_dataset = partial(to_virtual_dataset, opening=options)
@@ -210,12 +217,6 @@ def _describe_versions(reader: Any, source: SourceFile, location: Location) -> d
         for snapshot in newest
         for key, column in (("snapshot", "snapshot"), ("modified", "time"))
     }
-
-
-def _list_manifests(group: ManifestGroup) -> list[ChunkManifest]:
-    data = (variable.data for variable in group.variables.values())
-    arrays = (values for values in data if isinstance(values, ManifestArray))
-    return [fragment.manifest for array in arrays for fragment in array.fragments]
 
 
 def _find_groups_with_shared_catalogue(

@@ -270,10 +270,6 @@ def _rename_variable_back(row: Difference, expected: ExpectedProperties) -> Fix:
     return Fix(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
 
 
-def _select_first_kind(row: Difference, expected: ExpectedProperties) -> Fix:
-    return Fix(condition=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
-
-
 def _select_first_grid(row: Difference, expected: ExpectedProperties) -> Fix:
     """Select the files on the grid of the first file; drop a variable that is no coordinate."""
     if expected.size is None:
@@ -344,7 +340,7 @@ _FIXES: dict[str, Callable[[Difference, ExpectedProperties], Fix]] = {
     VALUES: _select_first_grid,
     RENAMED: _rename_dims_back,
     NAME: _rename_variable_back,
-    KIND: _select_first_kind,
+    KIND: lambda row, expected: Fix(condition=f"{_quote(row.before.split(', ')[0])} in {{ds}}"),
     SYSTEM: _select_first_system,
     ROLE: _change_role,
     DIMENSIONS: _transpose,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -317,15 +317,11 @@ def find_span(values: Any) -> CoordinateSpan | None:
         return None
     first, last = values[0], values[-1]
     start, stop = (first, last) if first <= last else (last, first)
-    return CoordinateSpan(start, stop, _find_steps(values))
-
-
-def _find_steps(values: Any) -> tuple[float, ...]:
-    """Return the shortest and the longest step of times in seconds, or () for other values."""
-    if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
-        return ()
-    steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
-    return (float(steps.min()), float(steps.max()))
+    steps: tuple[float, ...] = ()
+    if values.size > 1 and (values.dtype.kind == "M" or hasattr(first, "calendar")):
+        seconds = compute_steps(values if first <= last else values[::-1])
+        steps = (float(seconds.min()), float(seconds.max()))
+    return CoordinateSpan(start, stop, steps)
 
 
 def find_time_gaps(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
@@ -345,17 +341,14 @@ def find_time_gaps(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
 def find_overlapping(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
     """Yield pairs of files of which the second starts before the first ends."""
     try:
-        ordered = sorted(files, key=lambda item: (item[1].start, item[1].stop))
-        for latest, (number, span) in zip(_iterate_latest(ordered), ordered[1:], strict=False):
-            if span.start <= latest[1].stop:
+        latest: SpannedFile | None = None
+        for number, span in sorted(files, key=lambda item: (item[1].start, item[1].stop)):
+            if latest is not None and span.start <= latest[1].stop:
                 yield latest[0], number
+            if latest is None or span.stop > latest[1].stop:
+                latest = number, span
     except TypeError:
         return  # dates of two calendars cannot be ordered, which is another difference
-
-
-def _iterate_latest(files: Sequence[SpannedFile]) -> Iterator[SpannedFile]:
-    """Yield, for each file, the file with the highest stop up to it."""
-    return accumulate(files, lambda latest, file: file if file[1].stop > latest[1].stop else latest)
 
 
 def find_disordered(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
@@ -674,10 +667,17 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     """Draw the eras as a strip with labels and a legend, or as several strips if they overlap."""
     if not stretches:
         return Markup("")
+    lanes: list[list[EraStretch]] = []
+    for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
+        lane = next((lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9), None)
+        if lane is None and len(lanes) < MAX_LANES:
+            lanes.append([stretch])
+        else:
+            (lane or lanes[-1]).append(stretch)
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
-    lanes = [
+    strips = [
         draw_strip([*gaps, *_iterate_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
-        for lane in _sort_into_lanes(stretches)
+        for lane in lanes
     ]
     rows = [
         (_choose_shade(n, eras), _describe_era(n, eras, shorten))
@@ -689,7 +689,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
     style = "--vds-height:22px;margin-bottom:8px"
     return element(
-        "div", *lanes, _label_line(eras, stretches, shorten), draw_legend(rows), style=style
+        "div", *strips, _label_line(eras, stretches, shorten), draw_legend(rows), style=style
     )
 
 
@@ -718,19 +718,6 @@ def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]
         if stretch.low > end + 1e-9:
             yield end, stretch.low
         end = max(end, stretch.high)
-
-
-def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
-    """Return lanes of stretches; each stretch is in the first lane with enough space."""
-    lanes: list[list[EraStretch]] = []
-    for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
-        free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
-        lane = next(free, None)
-        if lane is None and len(lanes) < MAX_LANES:
-            lanes.append([stretch])
-        else:
-            (lane or lanes[-1]).append(stretch)
-    return lanes
 
 
 def _iterate_spans(

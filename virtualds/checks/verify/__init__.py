@@ -16,8 +16,6 @@ from virtualds.checks.verify.chunks import (
 from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification, list_runs
 from virtualds.checks.verify.sources import (
     Arrays,
-    FileStates,
-    ReferenceSurvey,
     fetch_states,
     find_chunks_past_end,
     find_damaged_members,
@@ -25,7 +23,6 @@ from virtualds.checks.verify.sources import (
 )
 from virtualds.datasets.keywords import check_choice
 from virtualds.progress import ProgressOption, count_progress
-from virtualds.source_file import SourceFile
 
 __all__ = ["Problem", "Verification", "verify_arrays"]
 
@@ -71,7 +68,15 @@ def verify_arrays(
     sample = check_sample(sample)
     survey = survey_references(arrays)
     states = fetch_states(survey.ends, progress)
-    ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, survey, states)
+    ranges = []
+    if against != "fingerprint":
+        # references that extend past the current end of their files
+        sizes = {
+            file: size
+            for file, end in survey.ends.items()
+            if (size := states.sizes.get(file)) is not None and end > size
+        }
+        ranges = list(find_chunks_past_end(arrays, sizes)) if sizes else []
     compared = ComparisonResult()
     if against == "native":
         members = find_damaged_members(states.archives)
@@ -100,32 +105,15 @@ def verify_arrays(
     if verification.ok or verification.problems:
         return verification
     # no other problem explains why no chunk was compared
-    return replace(verification, problems=(_make_no_comparison_problem(verification),))
-
-
-def _make_no_comparison_problem(verification: Verification) -> Problem:
-    """Return the problem that no chunk was compared, with its reason and remedy."""
-    text = (
-        f"no chunk was compared: {verification.references:,} lie in files, "
-        f"{verification.missing:,} are missing, {verification.inline:,} inline, "
-        f"and {verification.loaded:,} variables are in memory; "
-    )
     if verification.references:
         remedy = "take a larger sample"
     elif verification.loaded:
         remedy = "open it with loadable_variables=[] to compare the variables that lie in files"
     else:
         remedy = "against='range' checks everything here"
-    return Problem("", "", None, NOT_COMPARED, text + remedy)
-
-
-def _find_out_of_range(
-    arrays: Arrays, survey: ReferenceSurvey, states: FileStates
-) -> list[Problem]:
-    """Return problems for references that extend past the current end of their files."""
-    sizes: dict[SourceFile, int] = {
-        file: size
-        for file, end in survey.ends.items()
-        if (size := states.sizes.get(file)) is not None and end > size
-    }
-    return list(find_chunks_past_end(arrays, sizes)) if sizes else []
+    text = (
+        f"no chunk was compared: {verification.references:,} lie in files, "
+        f"{verification.missing:,} are missing, {verification.inline:,} inline, "
+        f"and {verification.loaded:,} variables are in memory; {remedy}"
+    )
+    return replace(verification, problems=(Problem("", "", None, NOT_COMPARED, text),))

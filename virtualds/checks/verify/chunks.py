@@ -130,7 +130,18 @@ class _XarrayReader:
 
     def read(self, request: NativeRegion) -> Array:
         """Return the values of a region."""
-        dataset = self._open_dataset(request.group, request.decoded)
+        opening = request.group, request.decoded
+        if opening not in self.datasets:
+            opened = xr.open_dataset(
+                self.make_target(),
+                engine=self.engine,
+                decode_cf=request.decoded,
+                cache=False,
+                group=request.group or None,
+                **self.options,
+            )
+            self.datasets[opening] = self.closing.enter_context(opened)
+        dataset = self.datasets[opening]
         if request.variable not in dataset.variables:
             raise NativeReadError(f"it has no variable {request.variable!r}")
         variable = dataset.variables[request.variable]
@@ -144,18 +155,6 @@ class _XarrayReader:
         if (values := self.cache.get(key)) is not None:
             return np.asarray(values[request.region])
         return np.asarray(variable[request.region].values)
-
-    def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
-        if (group, decoded) not in self.datasets:
-            open_kwargs = {
-                "decode_cf": decoded,
-                "cache": False,
-                "group": group or None,
-                **self.options,
-            }
-            dataset = xr.open_dataset(self.make_target(), engine=self.engine, **open_kwargs)
-            self.datasets[group, decoded] = self.closing.enter_context(dataset)
-        return self.datasets[group, decoded]
 
 
 def _read_all(variable: xr.Variable) -> Array | None:
@@ -304,7 +303,10 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
     sizes = np.array([part.fragment.manifest.size for part in parts], np.int64)
     for part, count in zip(parts, _divide_sample(sizes, sample, rng).tolist(), strict=True):
         if count == part.fragment.manifest.size:
-            yield from _iterate_all_chunks(part)
+            for start in range(0, count, CHUNKS_AT_ONCE):
+                stop = min(start + CHUNKS_AT_ONCE, count)
+                chunks = _look_up_chunks(part, np.arange(start, stop))
+                yield from (chunk for chunk in chunks if chunk is not None)
         elif count:
             yield from _draw_chunks(part, count, rng)
 
@@ -329,13 +331,6 @@ def _divide_sample(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Int
     weights = sizes - 1
     ends = np.cumsum(weights) * (count - sizes.size) // max(int(weights.sum()), 1)
     return minimum + np.diff(ends, prepend=0)
-
-
-def _iterate_all_chunks(part: SampledFragment) -> Iterator[SampledChunk]:
-    size = part.fragment.manifest.size
-    for start in range(0, size, CHUNKS_AT_ONCE):
-        chunks = _look_up_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
-        yield from (chunk for chunk in chunks if chunk is not None)
 
 
 def _draw_chunks(
@@ -489,28 +484,19 @@ def compare_chunks(
         while batch := list(islice(valid_chunks, SORTED_CHUNKS)):
             # files cannot be sorted: their options have no order
             batch.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
-            _compare_sorted(batch, sources, result, advance)
+            for file, reads in groupby(_read_chunks(batch), key=lambda read: read[0].file):
+                while file_reads := list(islice(reads, BATCH)):
+                    result.sampled += len(file_reads)
+                    values = []
+                    for chunk, part, stored in file_reads:
+                        if isinstance(stored, VirtualdsError):
+                            result.problems.append(_make_read_problem(chunk, stored))
+                        else:
+                            values.append((chunk, part, stored))
+                    if values:
+                        _compare_file(file, values, sources, result)
+                    advance(len(file_reads))
     return result
-
-
-def _compare_sorted(
-    chunks: Sequence[SampledChunk],
-    sources: _OpenSources,
-    result: ComparisonResult,
-    advance: Advance,
-) -> None:
-    for file, reads in groupby(_read_chunks(chunks), key=lambda read: read[0].file):
-        while batch := list(islice(reads, BATCH)):
-            result.sampled += len(batch)
-            values = []
-            for chunk, part, stored in batch:
-                if isinstance(stored, VirtualdsError):
-                    result.problems.append(_make_read_problem(chunk, stored))
-                else:
-                    values.append((chunk, part, stored))
-            if values:
-                _compare_file(file, values, sources, result)
-            advance(len(batch))
 
 
 ChunkRead = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
@@ -525,19 +511,19 @@ def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[ChunkRead]:
         yield chunk, part, stored
 
 
-def _read_or_get_error(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
-    try:
-        return read_stored_numbers(*pair)
-    except VirtualdsError as error:
-        return error
-
-
 def _make_read_problem(chunk: SampledChunk, error: VirtualdsError) -> Problem:
     kind = "undecodable" if is_undecodable(error) else "unreachable"
     if isinstance(error, FormatError):
         # the reference is invalid, and nothing was read
         kind = "range"
     return _make_problem(chunk, kind, str(error))
+
+
+def _read_or_get_error(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
+    try:
+        return read_stored_numbers(*pair)
+    except VirtualdsError as error:
+        return error
 
 
 def _make_problem(chunk: SampledChunk, kind: str, text: str) -> Problem:
@@ -558,7 +544,11 @@ def _compare_file(
         result.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     if pairs is not None:
-        _compare_pairs(pairs, result)
+        for chunk, rewritten, original in pairs:
+            if text := find_difference(rewritten, original):
+                result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
+            else:
+                result.equal["the originals"] += 1
         return
     source = REPOSITORY_REASON if is_icechunk_chunk(file) else sources.of(file)
     if isinstance(source, str):
@@ -577,17 +567,6 @@ def _compare_file(
             result.problems.append(_make_problem(chunk, kind, text))
         else:
             result.equal[text] += 1
-
-
-def _compare_pairs(
-    pairs: Sequence[tuple[SampledChunk, Array, Array]], result: ComparisonResult
-) -> None:
-    """Compare rewritten chunks with their original values."""
-    for chunk, rewritten, original in pairs:
-        if text := find_difference(rewritten, original):
-            result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
-        else:
-            result.equal["the originals"] += 1
 
 
 # ---------------------------------------------------------------------- open files
@@ -703,7 +682,8 @@ class _OpenSource:
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
                 kind = "decoded" if decoded else "stored"
-                return f"{kind} {location.variable}{_format_region(region)}: {text}"
+                where = ", ".join(f"{part.start}:{part.stop}" for part in region)
+                return f"{kind} {location.variable}[{where}]: {text}"
         if not has_compared:
             raise NativeReadError("it does not give values in this form")
         return ""
@@ -736,10 +716,6 @@ def _describe_error(error: BaseException) -> str:
         return str(error)
     first_line = (format(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first_line}"[:300]
-
-
-def _format_region(region: Region) -> str:
-    return f"[{', '.join(f'{part.start}:{part.stop}' for part in region)}]"
 
 
 # ---------------------------------------------------------------------- bitwise comparison

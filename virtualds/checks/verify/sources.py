@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -210,21 +210,21 @@ class ScannedSource:
         """Return the locations of byte ranges that are chunks or rows of chunks, by range."""
         pending = set(ranges)
         locations: dict[Range, ByteLocation] = {}
+        arrays = [
+            (path, name, variable.data)
+            for path, group in self.group.walk()
+            for name, variable in group.variables.items()
+            if isinstance(variable.data, ManifestArray)
+        ]
         # chunks first: a range may also be a row of another, larger chunk
         for find in (_FragmentIndex.find_chunks, _FragmentIndex.find_rows):
-            for path, name, array in self._iterate_arrays():
+            for path, name, array in arrays:
                 for fragment in array.fragments:
                     locations |= find(_FragmentIndex(path, name, array, fragment, url), pending)
                     pending -= locations.keys()
                     if not pending:
                         return locations
         return locations
-
-    def _iterate_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
-        for path, group in self.group.walk():
-            for name, variable in group.variables.items():
-                if isinstance(variable.data, ManifestArray):
-                    yield path, name, variable.data
 
 
 class _FragmentIndex:
@@ -602,22 +602,15 @@ def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -
     for file in files:
         recorded.setdefault((file.url, file.options), []).append(file)
     states = FileStates(locations=len(recorded))
-    with count_progress(progress, "checking", len(recorded)) as advance:
-        for location, state in _fetch_files(recorded):
+    ahead = Prefetcher(recorded, lambda location: HostSlot.from_url(location[0], 0), _fetch_state)
+    with count_progress(progress, "checking", len(recorded)) as advance, closing(ahead):
+        for location, fetched in ahead:
+            state = _fetch_state(location) if fetched is None else fetched
             are_compared = [_record_state(states, file, state) for file in recorded[location]]
             states.fingerprinted += all(are_compared)
             advance(1)
     states.problems.sort()
     return states
-
-
-def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
-    ahead = Prefetcher(locations, lambda location: HostSlot.from_url(location[0], 0), _fetch_state)
-    try:
-        for location, state in ahead:
-            yield location, _fetch_state(location) if state is None else state
-    finally:
-        ahead.close()
 
 
 def _fetch_state(location: FileLocation) -> FileState:
@@ -662,10 +655,7 @@ def _find_change(recorded: SourceFile, current: SourceFile) -> tuple[str, str] |
         return "etag", f"its etag is {current.etag}, it was {recorded.etag} when scanned"
     before, after = recorded.mtime, current.mtime
     if before is not None and after is not None and before != after:
-        return "modified", f"it was modified {_format_delay(after - before)}"
+        seconds, direction = abs(after - before) / 1e9, "after" if after > before else "before"
+        noted = f"{seconds:,.3f} s {direction} the time noted when it was scanned"
+        return "modified", f"it was modified {noted}"
     return None
-
-
-def _format_delay(nanoseconds: int) -> str:
-    direction = "after" if nanoseconds > 0 else "before"
-    return f"{abs(nanoseconds) / 1e9:,.3f} s {direction} the time noted when it was scanned"
