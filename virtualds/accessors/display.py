@@ -70,9 +70,16 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     if len(coverage.urls) <= MAX_FILES:
         spans = list(_iterate_file_spans(coverage, cells))
     else:
-        spans = list(_iterate_covered_spans(gaps, low, high))
+        spans, end = [], low
+        for start, stop in [*gaps, (high, high)]:
+            if start > end:
+                spans.append(Span(end, start, SERIES[0]))
+            end = max(end, stop)
+    min_width = MIN_SPAN_WIDTH * (high - low)
     for shade, ranges in ((GAP, gaps), (OVERLAP, cells.doubled)):
-        spans += [_make_visible_span(range_, shade, cells, high - low) for range_ in ranges]
+        for start, stop in ranges:
+            label = f"{cells.format_position(start)} to {cells.format_position(stop)}"
+            spans.append(Span(start, max(stop, start + min_width), shade, label))
     spans = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
     title = f"{len(coverage.urls):,} files along {dim}"
     ends = [(0.0, cells.format_position(low)), (1.0, cells.format_position(float(cells.low.max())))]
@@ -91,22 +98,6 @@ def _iterate_file_spans(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
     columns = (coverage.file[files].tolist(), low.tolist(), high.tolist())
     for number, start, stop in zip(*columns, strict=True):
         yield Span(start, stop, (SERIES[0], NEXT)[number % 2], names[number])
-
-
-def _iterate_covered_spans(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
-    """Yield the spans between gaps."""
-    end = low
-    for start, stop in [*gaps, (high, high)]:
-        if start > end:
-            yield Span(end, start, SERIES[0])
-        end = max(end, stop)
-
-
-def _make_visible_span(range_: Range, shade: Shade, cells: AxisCells, length: float) -> Span:
-    """Return the span of a range with at least the minimum width."""
-    start, stop = range_
-    label = f"{cells.format_position(start)} to {cells.format_position(stop)}"
-    return Span(start, max(stop, start + MIN_SPAN_WIDTH * length), shade, label)
 
 
 def _list_legend_entries(
@@ -214,16 +205,14 @@ def format_contents(label: str, groups: Mapping[str, Contents], is_tree: bool) -
         left = len(virtual_groups) - SHOWN_LINES
     else:
         variables = [entry for contents in virtual_groups.values() for entry in contents.virtual]
-        lines = [_format_variable(entry) for entry in variables[:SHOWN_LINES]]
+        lines = [
+            f"    {entry.name} ({entry.shape}) {entry.array.dtype}: "
+            f"{format_count(entry.array.nchunks, 'chunk')} of {entry.chunks or 'one value'}"
+            for entry in variables[:SHOWN_LINES]
+        ]
         left = len(variables) - SHOWN_LINES
     remainder = [f"    and {left:,} more{' groups' if is_tree else ''}"] if left > 0 else []
     return "\n".join([header, *lines, *remainder])
-
-
-def _format_variable(entry: VariableEntry) -> str:
-    count = format_count(entry.array.nchunks, "chunk")
-    chunks = f"{count} of {entry.chunks or 'one value'}"
-    return f"    {entry.name} ({entry.shape}) {entry.array.dtype}: {chunks}"
 
 
 def _format_counts(groups: Iterable[Contents]) -> str:

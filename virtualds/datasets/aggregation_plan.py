@@ -205,9 +205,12 @@ class AggregationFile:
         if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS_LENGTH:
             raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
         if "unique_values" in values_of_feature:
-            return replace(
-                plan, values=self._list_constants(plan, values_of_feature["unique_values"])
-            )
+            unique_values = values_of_feature["unique_values"]
+            self._check_grid(plan, "unique_values", unique_values, False)
+            mask, values = np.ma.getmaskarray(unique_values), np.ma.getdata(unique_values)
+            # constants of fragments by index (CF 2.8.2, ``unique_values``)
+            constants = {i: values[i] for i in np.ndindex(*plan.grid) if not mask[i]}
+            return replace(plan, values=constants)
         names = self._iterate_versions(plan, values_of_feature)
         return self._locate_fragments(plan, names, places)
 
@@ -310,7 +313,12 @@ class AggregationFile:
             fill = None
         if values.dtype.kind in "SUO":
             strings = np.empty(values.shape, object)
-            flat = [_decode_string(string) for string in values.ravel().tolist()]
+            flat = [
+                value.rstrip(b"\0 ").decode("utf-8", "surrogateescape")
+                if isinstance(value, bytes)
+                else value
+                for value in values.ravel().tolist()
+            ]
             strings[...] = np.array(flat, object).reshape(values.shape)
             mask = np.array([string in ("", fill) for string in flat], bool).reshape(values.shape)
             return np.ma.array(strings, mask=mask)
@@ -379,12 +387,6 @@ class AggregationFile:
                 f"its {kind} has the shape {values.shape}, and there are {plan.grid} fragments by "
                 f"its map; write it anew",
             )
-
-    def _list_constants(self, plan: AggregationPlan, unique_values: Array) -> dict[Index, Any]:
-        """Return the constants of fragments by index (CF 2.8.2, ``unique_values``)."""
-        self._check_grid(plan, "unique_values", unique_values, False)
-        mask, values = np.ma.getmaskarray(unique_values), np.ma.getdata(unique_values)
-        return {i: values[i] for i in np.ndindex(*plan.grid) if not mask[i]}
 
     def _iterate_versions(
         self, plan: AggregationPlan, values_of_feature: Mapping[str, Array]
@@ -531,10 +533,3 @@ def add_conventions(text: Any) -> str:
     words = str(text).replace(",", " ").split()
     others = [word for word in words if not word.startswith(("CF-", "CFA-"))]
     return " ".join([CONVENTIONS, *others])
-
-
-def _decode_string(value: Any) -> Any:
-    """Decode fixed-length bytes; return other values unchanged."""
-    if isinstance(value, bytes):
-        return value.rstrip(b"\0 ").decode("utf-8", "surrogateescape")
-    return value

@@ -32,7 +32,6 @@ from virtualds.datasets.aggregation import (
 from virtualds.datasets.aggregation_fragments import (
     OTHER_FORMAT,
     AggregatedVariable,
-    ChunkRows,
     FragmentFinder,
     FragmentGrid,
     fill_constants,
@@ -490,7 +489,11 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
     native = [expected.dtype.newbyteorder("=") for expected in (array, read)]
     if array.shape != read.shape or native[0] != native[1]:
         return f"it would be read as {read.shape} {read.dtype}, and is {array.shape} {array.dtype}"
-    expected, found = (_sort_by_start(tabulate_chunks(a)) for a in (array, read))
+    # in the order of their first elements
+    expected, found = (
+        rows.take(np.lexsort(rows.begin[::-1])) if len(rows.begin) else rows
+        for rows in map(tabulate_chunks, (array, read))
+    )
     fields = ("offset", "length", "begin", "stop", "origin", "encoded")
     if (
         expected.file.size != found.file.size
@@ -536,11 +539,6 @@ def is_same_constant(left: ManifestArray, right: ManifestArray) -> bool:
     edges = [np.union1d(*pair) for pair in pairs]
     a, b = (fill_constants(array, edges) for array in (left, right))
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-
-
-def _sort_by_start(rows: ChunkRows) -> ChunkRows:
-    """Return chunks in the order of their first elements."""
-    return rows.take(np.lexsort(rows.begin[::-1])) if len(rows.begin) else rows
 
 
 # ---------------------------------------------------------------------- the format

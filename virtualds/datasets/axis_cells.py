@@ -197,20 +197,15 @@ def _make_cells(
     ends_early = (steps <= 0) | (has_gaps & (steps >= GAP_FACTOR * usual_step))
     width = np.append(np.where(ends_early, usual_step, steps), usual_step)
     low, high = rising, rising + width
-    missing = tuple(_find_missing(rising, usual_step)) if coordinate.kind == "dates" else ()
+    missing, values = tuple[Span, ...](), np.unique(rising)
+    if coordinate.kind == "dates" and values.size > 2:
+        gaps = find_gaps_among(np.diff(values))
+        missing = tuple((float(values[n]) + usual_step, float(values[n + 1])) for n in gaps)
     doubled = tuple(_find_repeated(low, high, breaks))
     if sign > 0:
         return cls(coordinate.kind, low, high, missing, doubled, coordinate.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
     return cls(coordinate.kind, -high, -low, missing, doubled, coordinate.calendar)
-
-
-def _find_missing(rising: Floats, usual_step: float) -> Iterator[Span]:
-    """Yield the intervals without times, as `find_gaps` finds them."""
-    values = np.unique(rising)
-    if values.size > 2:
-        for index in find_gaps_among(np.diff(values)):
-            yield float(values[index]) + usual_step, float(values[index + 1])
 
 
 def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:

@@ -485,18 +485,21 @@ def open_flat(
     >>> ds.level.sel(y=2).values.tolist()
     [8, 9, 10, 11]
     """
-    value_type, given_shape = (
-        np.dtype(dtype),
-        (shape,) if isinstance(shape, int) else tuple(map(int, shape)),
-    )
-    axes = (
-        number_axes("", len(given_shape))
-        if dims is None
-        else (dims,)
-        if isinstance(dims, str)
-        else dims
-    )
-    _check_axes(given_shape, tuple(axes), offset, order)
+    value_type = np.dtype(dtype)
+    given_shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    if dims is None:
+        dims = number_axes("", len(given_shape))
+    axes = (dims,) if isinstance(dims, str) else tuple(dims)
+    if order not in ("C", "F"):
+        raise ValueError(f"order={order!r}: give 'C' or 'F'")
+    if len(axes) != len(given_shape) or len(set(axes)) < len(axes):
+        raise ValueError(
+            f"dims {axes} for the shape {given_shape}; give every axis a name of its own"
+        )
+    if offset < 0 or any(n < -1 for n in given_shape) or given_shape.count(-1) > 1:
+        raise ValueError(
+            f"shape {given_shape} at offset {offset}: lengths are at least 0, one of them may be -1"
+        )
     absolute = normalise_url(url)
     with explain_open_errors(absolute):
         options = StorageOptions.of(storage_options)
@@ -511,7 +514,7 @@ def open_flat(
             )
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
-        variable = build_variable(data, tuple(axes), source)
+        variable = build_variable(data, axes, source)
         group = ManifestGroup({name: variable}, left_out=prevent_joining_bytes([variable]))
         group = resolve_archive_members(group)
         if (problem := group.problems.get(name)) is not None:
@@ -520,18 +523,6 @@ def open_flat(
     dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, opening))
     dataset.encoding["source"] = os.fspath(url)
     return dataset
-
-
-def _check_axes(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: str) -> None:
-    """Raise `ValueError` for an invalid shape, dimensions, offset or order."""
-    if order not in ("C", "F"):
-        raise ValueError(f"order={order!r}: give 'C' or 'F'")
-    if len(dims) != len(shape) or len(set(dims)) < len(dims):
-        raise ValueError(f"dims {dims} for the shape {shape}; give every axis a name of its own")
-    if offset < 0 or any(n < -1 for n in shape) or shape.count(-1) > 1:
-        raise ValueError(
-            f"shape {shape} at offset {offset}: lengths are at least 0, one of them may be -1"
-        )
 
 
 def _infer_shape(

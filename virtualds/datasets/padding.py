@@ -171,7 +171,8 @@ class Padding:
             fill_value = variable.attrs.get("_FillValue")
         if fill_value is None:
             if dtype.kind == "O":
-                return _find_missing_object(longest)
+                first = next(iter(longest.values.flat), None)
+                return type(first)() if isinstance(first, str | bytes) else np.nan
             is_known = has_missing_value(dtype) or dtype.kind in STRING_KINDS
             return default_fill(dtype) if is_known else None
         if dtype.kind in STRING_KINDS or dtype.kind == "O":
@@ -206,12 +207,6 @@ def _count_elements(variable: xr.Variable, dims: Container[Any]) -> int:
 def _is_shorter(variable: xr.Variable, lengths: Mapping[Any, int]) -> bool:
     """Return whether a variable is shorter than the target length along some dimension."""
     return any(size < lengths.get(dim, size) for dim, size in variable.sizes.items())
-
-
-def _find_missing_object(variable: xr.Variable) -> Any:
-    """Return the missing value of a variable of objects: an empty string, or NaN."""
-    first = next(iter(variable.values.flat), None)
-    return type(first)() if isinstance(first, str | bytes) else np.nan
 
 
 def _make_coordinate_error(

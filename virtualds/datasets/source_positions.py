@@ -113,12 +113,10 @@ def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list
 def find_values(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> dict[str, pd.Index[Any]]:
     """Return the coordinate values along a dimension that come from each of ``urls``."""
     index, ranges = dataset.indexes[dim], find_ranges(dataset, dim, set(urls))
-    return {url: index[_list_positions(ranges.get(url, []))] for url in urls}
-
-
-def _list_positions(ranges: Iterable[Range]) -> Ints:
-    """Return the positions in ranges."""
-    return np.concatenate([np.arange(0), *(np.arange(*ends) for ends in ranges)])
+    return {
+        url: index[np.concatenate([np.arange(0), *(np.arange(*r) for r in ranges.get(url, []))])]
+        for url in urls
+    }
 
 
 def find_used_at(dataset: xr.Dataset, dim: str, mask: Mask) -> set[str]:
@@ -499,24 +497,18 @@ def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Inserti
         run = _check_one_run(new_ranges.get(url, []), url, "the new dataset")
         present_run = _check_one_run(present_ranges.get(url, []), url, "the set")
         if is_adjacent_to(copies, present_run):
-            present_run = _find_range_with_copies(present, new, dim, url, run, present_run)
+            # include the copies of its chunks
+            span = _find_range_of_values(present, cut_along(new, dim, run), dim)
+            if span[0] > present_run[0] or span[1] < present_run[1]:
+                raise CombineError(
+                    f"replace-source: positions {present_run[0]} to {present_run[1]} along "
+                    f"{dim!r} of the set come from {url}, and chunks beside them were rewritten or "
+                    f"are held in the set, but the new dataset has other values of {dim!r}, so "
+                    f"that nothing says what it replaces; write the set anew (mode='w')"
+                )
+            present_run = span
         replacements.append((present_run, Piece(True, *run)))
     return sorted(replacements)
-
-
-def _find_range_with_copies(
-    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Range, known: Range
-) -> Range:
-    """Return the range of the values of a source in the set, including copies of its chunks."""
-    span = _find_range_of_values(present, cut_along(new, dim, run), dim)
-    if span[0] > known[0] or span[1] < known[1]:
-        raise CombineError(
-            f"replace-source: positions {known[0]} to {known[1]} along {dim!r} of the set come "
-            f"from {url}, and chunks beside them were rewritten or are held in the set, but the "
-            f"new dataset has other values of {dim!r}, so that nothing says what it replaces; "
-            f"write the set anew (mode='w')"
-        )
-    return span
 
 
 def _check_one_run(runs: Sequence[Range], url: str, owner: str) -> Range:

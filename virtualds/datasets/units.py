@@ -155,7 +155,8 @@ def convert_units(
     )
     if not offset:
         return Conversion(factor, offset)
-    kinds = [_parse_temperature_kind(text) for text in metadata]
+    matches = [TEMPERATURE_METADATA.search(str(text or "")) for text in metadata]
+    kinds = [match[1] if match else "on_scale" for match in matches]
     if kinds == ["difference", "difference"]:
         return Conversion(factor, Fraction(0))
     if kinds != ["on_scale", "on_scale"]:
@@ -164,12 +165,6 @@ def convert_units(
             f"{metadata[0]!r} and {metadata[1]!r}"
         )
     return Conversion(factor, offset)
-
-
-def _parse_temperature_kind(metadata: Any) -> str:
-    """Return the kind of temperature that the attribute ``units_metadata`` names."""
-    match = TEMPERATURE_METADATA.search(str(metadata or ""))
-    return match[1] if match else "on_scale"
 
 
 def _normalise_calendar(calendar: Any) -> str:
@@ -188,7 +183,10 @@ def _convert_dates(source: str, target: str, calendar: str, target_calendar: str
         )
     if source == target and calendar == target_calendar:
         return UNCHANGED
-    units = [parse_unit(_select_date_unit(text)) for text in (source, target)]
+    units = [
+        parse_unit(match[1] if (match := DATE_UNIT.match(text)) else text)
+        for text in (source, target)
+    ]
     if any(unit.exponents != (("s", 1),) for unit in units):
         raise UnitsError(f"{source!r} does not convert to {target!r}")
     reference = xr.Variable((), np.float64(0), {"units": source, "calendar": calendar})
@@ -201,12 +199,6 @@ def _convert_dates(source: str, target: str, calendar: str, target_calendar: str
         raise UnitsError(f"{source!r} does not convert to {target!r}") from error
     factor, target_factor = (unit.factor for unit in units)
     return Conversion(factor / target_factor, Fraction(count) / target_factor)
-
-
-def _select_date_unit(units: str) -> str:
-    """Return the unit before the reference date in units of dates."""
-    match = DATE_UNIT.match(units)
-    return match[1] if match else units
 
 
 @lru_cache(4096)
