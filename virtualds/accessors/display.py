@@ -305,20 +305,18 @@ def _describe_variables(
     entries: Sequence[VariableEntry], max_rows: int = SHOWN_VARIABLES
 ) -> Section:
     head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
-    rows = [_make_row(entry) for entry in entries[:max_rows]]
+    rows = [
+        (
+            element("b", entry.name),
+            entry.shape,
+            entry.array.dtype,
+            entry.chunks,
+            f"{entry.array.nchunks:,}",
+            f"{entry.statistics.missing:,}" if not entry.statistics.unread else "not loaded",
+            format_bytes(entry.statistics.stored) if entry.statistics.stored else "",
+            format_bytes(entry.array.nbytes),
+        )
+        for entry in entries[:max_rows]
+    ]
     table = Table(head, rows, range(4, len(head)), max_rows, len(entries))
     return Section("Variables", [table], f"{len(entries):,}", is_open=False)
-
-
-def _make_row(entry: VariableEntry) -> tuple[object, ...]:
-    statistics, array = entry.statistics, entry.array
-    return (
-        element("b", entry.name),
-        entry.shape,
-        array.dtype,
-        entry.chunks,
-        f"{array.nchunks:,}",
-        f"{statistics.missing:,}" if not statistics.unread else "not loaded",
-        format_bytes(statistics.stored) if statistics.stored else "",
-        format_bytes(array.nbytes),
-    )

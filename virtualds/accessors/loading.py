@@ -55,17 +55,12 @@ def _read_arrays(
             try:
                 yield variable, np.asarray(array)
             except VirtualdsError as error:
-                _add_location(error, name, node)
+                # `DataArray.load` uses a temporary dataset, whose variable name is not a string
+                if isinstance(name, str):
+                    error.locate(f"variable {name!r}")
+                if isinstance(node, xr.DataTree) and node.path != "/":
+                    error.locate(f"group {node.path}")
                 raise
-
-
-def _add_location(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) -> None:
-    """Prepend the names of the variable and its group to the message of an error."""
-    # `DataArray.load` uses a temporary dataset, whose variable name is not a string
-    if isinstance(name, str):
-        error.locate(f"variable {name!r}")
-    if isinstance(node, xr.DataTree) and node.path != "/":
-        error.locate(f"group {node.path}")
 
 
 def wrap_load(method: Callable[..., Any]) -> Callable[..., Any]:

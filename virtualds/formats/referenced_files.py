@@ -244,16 +244,15 @@ class ReferencedFiles:
     def get_file(self, url: str) -> SourceFile:
         """Return the file for a url in the set, with its recorded fingerprint."""
         if url not in self._files:
-            resolved = resolve_url(self._add_protocol(url), self._source.url)
+            protocol, full_url = self._allow.protocol, url
+            if protocol and "://" not in url:
+                # a protocol that the user has given
+                full_url = f"{protocol}://{url.lstrip('/')}"
+            resolved = resolve_url(full_url, self._source.url)
             self._allow.check(resolved, self._source.url)
             fingerprint = self._check_fingerprint(url, self._recorded.get(url, NO_FINGERPRINT))
             self._files[url] = SourceFile(resolved, *fingerprint, self._get_options(resolved))
         return self._files[url]
-
-    def _add_protocol(self, url: str) -> str:
-        """Add the protocol that the user has given to a url without a scheme."""
-        protocol = self._allow.protocol
-        return f"{protocol}://{url.lstrip('/')}" if protocol and "://" not in url else url
 
     def make_file(self, url: str, fingerprint: Any) -> SourceFile:
         """Return the file for a url in the set, with the given fingerprint."""

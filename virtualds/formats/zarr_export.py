@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -162,7 +162,10 @@ class ZarrForm:
                 return f"zarr-python before 3.2 does not know its data type {kind['name']!r}"
             if metadata["chunk_grid"]["name"] != "regular":
                 return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
-            if not all(map(_is_own_inverse, _iterate_orders(metadata["codecs"]))):
+            transposes = [codec for codec in metadata["codecs"] if codec["name"] == "transpose"]
+            orders = [codec["configuration"]["order"] for codec in transposes]
+            # a permutation that is its own inverse means the same to GDAL
+            if any([order[i] for i in order] != list(range(len(order))) for order in orders):
                 return "GDAL takes the order of its codec 'transpose' for the inverse one"
         else:
             steps = (*(metadata["filters"] or ()), metadata["compressor"])
@@ -202,18 +205,6 @@ class ZarrForm:
             return is_byte and prod(shape) == 1 and set(names) <= {"bytes", "transpose"}
         is_byte = metadata["dtype"] in ("|b1", "|i1", "|u1", "|S1", "|V1")
         return is_byte and prod(metadata["chunks"]) == 1 and not names
-
-
-def _iterate_orders(codecs: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[int]]:
-    """Yield the orders of axes of the codecs ``transpose``."""
-    for codec in codecs:
-        if codec["name"] == "transpose":
-            yield codec["configuration"]["order"]
-
-
-def _is_own_inverse(order: Sequence[int]) -> bool:
-    """Return whether a permutation of axes equals its inverse."""
-    return [order[i] for i in order] == list(range(len(order)))
 
 
 def _is_shuffle_portable(metadata: Mapping[str, Any]) -> bool:
@@ -358,7 +349,12 @@ class DecodedArray(DescribedArray):
             little = little.view("<i8")
         shape = tuple(int(s.encoded[0]) for s in slabs)
         encoded = encode_chunk(little, shape)
-        return (_compress(encoded) if self._is_compressed else encoded)[byte_slice]
+        if self._is_compressed:
+            import numcodecs
+
+            # numcodecs writes the length of the content to frames, which some readers need
+            encoded = bytes(numcodecs.Zstd(level=ZSTD_LEVEL).encode(encoded))
+        return encoded[byte_slice]
 
     def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk is in the grid; no chunk is missing, since gaps are filled."""
@@ -386,14 +382,6 @@ class DecodedArray(DescribedArray):
         if self.attributes is None:
             return bool(self.metadata["codecs"][-1]["name"] == "zstd")
         return self.metadata["compressor"] is not None
-
-
-def _compress(data: bytes) -> bytes:
-    """Compress a chunk by zstd."""
-    import numcodecs
-
-    # numcodecs writes the length of the content to frames, which some readers need
-    return bytes(numcodecs.Zstd(level=ZSTD_LEVEL).encode(data))
 
 
 def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:

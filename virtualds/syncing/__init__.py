@@ -49,7 +49,6 @@ from virtualds.syncing.files import (
     FileOpener,
     KnownFiles,
     SourceListReader,
-    Urls,
     VersionPattern,
     list_with_sidecars,
 )
@@ -672,7 +671,16 @@ def _sync(
             removed = [url for plan in plans.values() for url in plan.changes.removed]
             if on_removed == "error" and removed:
                 count = sum(plan.before.used_count for plan in plans.values() if plan.before)
-                raise _make_removed_error(tuple(removed), count, destination.location)
+                more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
+                raise FileNotFoundError(
+                    format_message(
+                        f"{without_secrets(removed[0])}{more}: not listed any more, out of "
+                        f"{count:,} files of the set {destination.location.url}, which has not "
+                        f"been changed; if the files should be there, check the pattern, the disk "
+                        f"and the credentials; if not, pass on_removed='keep' to keep their "
+                        f"references, or on_removed='drop' to remove them"
+                    )
+                )
             if is_logged(INFO):
                 seconds = time.monotonic() - start
                 for path, plan in plans.items():
@@ -715,19 +723,6 @@ def list_dims(concat_dim: Any) -> tuple[str, ...]:
             return names
     raise TypeError(
         f"concat_dim={concat_dim!r}: give the name of a dimension, a str, or a list of names"
-    )
-
-
-def _make_removed_error(removed: Urls, file_count: int, location: Location) -> FileNotFoundError:
-    """Return the error for files of the set that are not listed."""
-    more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
-    return FileNotFoundError(
-        format_message(
-            f"{without_secrets(removed[0])}{more}: not listed any more, out of {file_count:,} "
-            f"files of the set {location.url}, which has not been changed; if the files should be "
-            f"there, check the pattern, the disk and the credentials; if not, pass "
-            f"on_removed='keep' to keep their references, or on_removed='drop' to remove them"
-        )
     )
 
 

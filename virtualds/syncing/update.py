@@ -241,7 +241,10 @@ class Update:
     def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, GroupOutcome]:
         """Remove, replace and add files, and return the new group and the outcome."""
         before, removed = self.reader.list_known(group), self.list_dropped(changes)
-        readded = self._list_readded(changes)
+        readded: Urls = ()
+        if self.crops_overlaps and len(self.dims) == 1:
+            # changed files are removed from the set and added again
+            readded = tuple(url for url in changes.changed if url not in self.opener.failed)
         if len(removed) + len(readded) == before.used_count and (removed or readded):
             return self.create(changes, group)
         lost_extents = dict[str, CoordinateExtent]()
@@ -282,12 +285,6 @@ class Update:
         if self.crops_overlaps or reopened:
             group, opened = self._resolve_overlaps(group, opened, changes, lost_extents)
         return self._append(group, opened, urls) if opened.sizes else group
-
-    def _list_readded(self, changes: Changes) -> Urls:
-        """Return the changed files that are removed from the set and added again."""
-        if not self.crops_overlaps or len(self.dims) > 1:
-            return ()
-        return tuple(url for url in changes.changed if url not in self.opener.failed)
 
     def _apply_to_grid(
         self,
@@ -452,7 +449,11 @@ class Update:
         """
         opened = {url for urls in self.list_opened(changes) for url in urls}
         opened -= self.opener.failed.keys()
-        values = self._list_values(self._open_all(changes))
+        values: dict[str, Values] = {}
+        for dataset in self._open_all(changes):
+            urls = urls_of(dataset)
+            values |= self._find_values(dataset, urls if self.crops_overlaps else ())
+            values |= {url: {} for url in urls - values.keys()}
         trimmed, cutoffs, cut = self._apply_window(group, changes)
         kinds = dict.fromkeys(opened - values.keys(), UNUSED)
         extents, affected = {**lost_extents}, {*lost_extents, *cut}
@@ -537,15 +538,6 @@ class Update:
             recorded = earlier.find(kind)
             parts.append(Notes.of(recorded.take(find_among(recorded.urls, urls)), kind))
         return reduce(Notes.join, parts)
-
-    def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, Values]:
-        """Return the coordinate values of opened files; empty unless `crops_overlaps` is true."""
-        values: dict[str, Values] = {}
-        for dataset in datasets:
-            urls = urls_of(dataset)
-            values |= self._find_values(dataset, urls if self.crops_overlaps else ())
-            values |= {url: {} for url in urls - values.keys()}
-        return values
 
     def _open_set(self, group: ManifestGroup, changes: Changes) -> xr.Dataset:
         """Open a group as a dataset without reading files that may have changed or are missing."""
@@ -670,7 +662,17 @@ class Update:
 
     def _append(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
         """Append or insert new data along the dimension, and return the new group."""
-        self._check_for_copies(group, new)
+        if self.dim not in new.indexes:
+            # without a coordinate, the set may have copies of the new files
+            is_copy = find_copies(to_virtual_dataset(group), self.dim)
+            if is_copy.any():
+                raise CombineError(
+                    f"{self.reader.root}: {np.count_nonzero(is_copy)} positions along "
+                    f"{self.dim!r} have chunks that were rewritten or are held in the set, which "
+                    f"does not note their sources, and no coordinate, so that nothing tells "
+                    f"whether new files are there already; write the set anew as zarr-v3, or give "
+                    f"the files a coordinate (coordinates=)"
+                )
         new = self._expand_dims(group, new)
         position = (
             "coordinate" if self.sort and _is_monotonic(_get_index(group, self.dim)) else "end"
@@ -726,20 +728,6 @@ class Update:
         except CombineError:
             return True
         return False
-
-    def _check_for_copies(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Raise `CombineError` for files without a coordinate of which the set may have copies."""
-        if self.dim in new.indexes:
-            return
-        is_copy = find_copies(to_virtual_dataset(group), self.dim)
-        if is_copy.any():
-            raise CombineError(
-                f"{self.reader.root}: {np.count_nonzero(is_copy)} positions along {self.dim!r} "
-                f"have chunks that were rewritten or are held in the set, which does not note "
-                f"their sources, and no coordinate, so that nothing tells whether new files are "
-                f"there already; write the set anew as zarr-v3, or give the files a coordinate "
-                f"(coordinates=)"
-            )
 
     def _split_by_duplicate_option(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         """Split new data into parts to append, each with its option ``on_duplicate``.

@@ -60,7 +60,21 @@ def _copy_as_plain_zarr(
     """Copy the chunks of a group to a new plain Zarr v3 store."""
     store = find_store(root)
     nodes = plan_writing(group, root).nodes
-    _check_plain(root, group, nodes)
+    variables = dict(group.walk_variables())
+    problems = [
+        f"{path}: {reason}"
+        for path, node in nodes.items()
+        if isinstance(node, PlannedArray) and node.values is None
+        for reason in list_reasons_not_plain(node.metadata, variables[path].data)
+    ]
+    if problems:
+        raise make_unsupported_error(
+            root,
+            "plain Zarr v3",
+            problems,
+            "copy them with layout='content', which holds them as they are; load these variables "
+            "before (ds.virtual.load()), or leave them out (ds.drop_vars)",
+        )
     if store.list_files(root, options):
         raise _make_existing_store_error(root)
     store.check_conditions(root, options)
@@ -95,25 +109,6 @@ def _make_existing_store_error(root: str) -> FileExistsError:
         f"{root}: exists already, and plain chunks are written only to a new store; remove it, "
         f"or choose another name"
     )
-
-
-def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
-    """Raise an error that names all arrays that readers of plain Zarr cannot decode."""
-    variables = dict(group.walk_variables())
-    problems = [
-        f"{path}: {reason}"
-        for path, node in nodes.items()
-        if isinstance(node, PlannedArray) and node.values is None
-        for reason in list_reasons_not_plain(node.metadata, variables[path].data)
-    ]
-    if problems:
-        raise make_unsupported_error(
-            root,
-            "plain Zarr v3",
-            problems,
-            "copy them with layout='content', which holds them as they are; load these variables "
-            "before (ds.virtual.load()), or leave them out (ds.drop_vars)",
-        )
 
 
 def _put_chunks(
