@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from virtualds_server import create_app
-from virtualds_server.run import bind_socket, get_socket_url
+from virtualds_server.app import bind_socket, get_socket_url
 
 
 @contextmanager

@@ -32,10 +32,9 @@ from virtualds.datasets.registry import FORMATS
 from virtualds.syncing import OPEN_ARGUMENTS
 from virtualds.writing.write import COMMON_CHOICES
 from virtualds_cli import options
-from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.check import DIAGNOSE_OPTIONS
 from virtualds_cli.demo import run_demo
-from virtualds_cli.program import EXIT_CODES, main
+from virtualds_cli.program import COMMANDS, EXIT_CODES, main
 
 PROGRAM = [sys.executable, "-m", "virtualds_cli"]
 NAMES = [command.name for command in COMMANDS]

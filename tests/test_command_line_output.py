@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import virtualds
-from virtualds_cli.commands import COMMANDS
-from virtualds_cli.program import EXIT_CODES, main
+from virtualds_cli.program import COMMANDS, EXIT_CODES, main
 
 
 @pytest.fixture(autouse=True)

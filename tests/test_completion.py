@@ -17,8 +17,8 @@ import pytest
 import virtualds
 from virtualds.datasets.registry import FORMATS, PARSERS
 from virtualds_cli import options
-from virtualds_cli.commands.start import SHELLS
 from virtualds_cli.parameter_types import list_names, list_nodes
+from virtualds_cli.program import SHELLS
 
 PROGRAM = [sys.executable, "-m", "virtualds_cli"]
 SETS = ("refs.zarr", "refs.json", "refs.parquet")

@@ -1,21 +1,123 @@
-"""The program ``virtualds``: its commands, errors and exit codes."""
+"""The program ``virtualds``: its table of commands, errors and exit codes."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from virtualds_cli.command import DEBUG, JSON, make_verbose_option
-from virtualds_cli.commands import COMMANDS
+from virtualds_cli.command import DEBUG, JSON, Command, command, make_verbose_option
+from virtualds_cli.commands.build import append, convert, scan, sync
+from virtualds_cli.commands.check import catalog, diagnose, info, verify
+from virtualds_cli.commands.keep import (
+    clean_up,
+    compact,
+    drop_sources,
+    edit,
+    expire_snapshots,
+    rename_paths,
+    snapshots,
+)
+from virtualds_cli.commands.serve import serve, view
 from virtualds_cli.output import (
     FAILURE,
     is_json,
     print_error,
     print_error_as_json,
+    print_json,
     print_plain_warnings,
+    print_report,
+    print_text,
+)
+
+# ---------------------------------------------------------------------- commands for new users
+
+
+@command("demo", examples=(("Run the demo in ./virtualds-demo", "virtualds demo"),))
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("virtualds-demo"),
+    show_default=True,
+    help="Folder for the archive, the references and the picture.",
+)
+def demo(folder: Path) -> None:
+    """Show the main steps on a small archive.
+
+    The demo makes an archive, scans it, reads it back, compares the values and draws a picture.
+    """
+    from virtualds_cli.demo import run_demo
+
+    if not is_json():
+        run_demo(folder, print_line=print_text)
+        return
+    picture = run_demo(folder, print_line=partial(click.echo, err=True))
+    print_report({"folder": str(picture.parent), "picture": str(picture)})
+
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_VIRTUALDS_COMPLETE"
+"""The environment variable of completion scripts, as click derives it from the program's name."""
+
+
+@command(
+    "completion",
+    examples=(
+        ("Print the script for bash", "virtualds completion bash"),
+        ("Print the script for zsh", "virtualds completion zsh"),
+    ),
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script with which a shell completes command lines.
+
+    Shells complete commands, options and their values, files, and names in local sets. Add one
+    line to the file that your shell reads when it starts:
+
+    \b
+    bash  ~/.bashrc                   eval "$(virtualds completion bash)"
+    zsh   ~/.zshrc                    eval "$(virtualds completion zsh)"
+    fish  ~/.config/fish/config.fish  virtualds completion fish | source
+    """  # noqa: D301 - click looks for the character
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise click.UsageError(f"this version of click knows no {shell}; update click")
+    script = completion_class(ctx.find_root().command, {}, "virtualds", VARIABLE).source()
+    if is_json():
+        print_json({"shell": shell, "script": script})
+    else:
+        # print_report would wrap long lines
+        print_text(script)
+
+
+# ---------------------------------------------------------------------- program
+
+COMMANDS: tuple[Command, ...] = (
+    scan,
+    append,
+    sync,
+    info,
+    catalog,
+    verify,
+    diagnose,
+    convert,
+    drop_sources,
+    edit,
+    snapshots,
+    expire_snapshots,
+    compact,
+    clean_up,
+    rename_paths,
+    serve,
+    view,
+    demo,
+    completion,
 )
 
 INTERRUPTED = 130

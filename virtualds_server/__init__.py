@@ -7,7 +7,7 @@ that detect changes of a set and that remove secrets from text; `tests/test_layo
 """
 
 from virtualds_server.app import create_app
-from virtualds_server.limits import Limits
+from virtualds_server.bodies import Limits
 from virtualds_server.versions import ServedData
 
 __all__ = ["Limits", "ServedData", "create_app"]

@@ -1,28 +1,32 @@
-"""The ASGI application: its routes, and responses to requests that fail."""
+"""The ASGI application: its routes, its access control, and how uvicorn runs it."""
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
+import secrets
+import socket
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from virtualds.errors import without_secrets
 from virtualds_server.archive import ChunkTooLargeError, VariableNotFoundError
-from virtualds_server.bodies import Body, BodyCache, OverloadedError
-from virtualds_server.guard import TokenMiddleware
-from virtualds_server.limits import Limits
-from virtualds_server.responses import (
+from virtualds_server.bodies import (
     CORS_HEADERS,
     METADATA_NAMES,
     PREFLIGHT_HEADERS,
+    Body,
+    BodyCache,
+    Limits,
+    OverloadedError,
     respond_to_get,
 )
-from virtualds_server.slices import BadRequestError
 from virtualds_server.versions import (
     FORMATS,
     NotRepresentableError,
@@ -34,6 +38,7 @@ from virtualds_server.versions import (
 from virtualds_server.views import (
     MEDIA_TYPES,
     PAGE_HEADERS,
+    BadRequestError,
     VersionMismatchError,
     get_view,
     read_page_files,
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 INSTALL_HINT = "pip install starlette uvicorn zarr"
 log = logging.getLogger("virtualds.server")
@@ -164,7 +171,7 @@ class Server:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Shut the threads down when the application ends."""
+        """Shut down the threads when the application ends."""
         yield
         self.bodies.close()
 
@@ -195,7 +202,7 @@ class Server:
             return response
 
     async def _get_version(self, check_now: bool = False) -> Version:
-        """Return the newest version, or the previous one while opening the newest takes long."""
+        """Return the newest version, or the previous one if opening the newest takes too long."""
         if not check_now and (recent := self.tracker.peek()) is not None:
             return recent
         timeout = self.tracker.find_timeout(check_now)
@@ -253,7 +260,7 @@ class Server:
                 return make_text_response(502, f"{describe_error(error)}\n", request)
             return make_error_response(error, request, query.get("variable", ""))
         if body is None:
-            return make_text_response(404, "no such question\n", request)
+            return make_text_response(404, "no such view\n", request)
         return make_page_response(body, name, request, {"x-version": version.token})
 
 
@@ -263,7 +270,7 @@ class Server:
 def make_response(
     status: int, headers: Mapping[str, str], content: bytes, request: Request
 ) -> Response:
-    """Return a response; to HEAD without content, but with the headers of GET."""
+    """Return a response. A response to HEAD has the headers of GET, and no content."""
     from starlette.responses import Response
 
     if request.method == "HEAD":
@@ -357,7 +364,7 @@ def log_error(error: Exception, request: Request) -> None:
 def format_public_error(error: BaseException, key: str = "") -> str:
     """Return the type of an error, and the requested key, without the message of the error.
 
-    Messages may name folders and urls, so only the log of the server has them.
+    Messages may contain folders and urls, so they are only written to the log of the server.
 
     Examples
     --------
@@ -368,3 +375,110 @@ def format_public_error(error: BaseException, key: str = "") -> str:
         return error.reason
     problem = f"{key} cannot be read" if key else "it cannot be opened"
     return f"{type(error).__name__}: {problem}; the log of the server says why"
+
+
+# ---------------------------------------------------------------------- access
+
+REFUSAL = "open the address that virtualds view has printed, with its token\n"
+
+
+class TokenMiddleware:
+    """Middleware that refuses requests without the token.
+
+    It protects a private page against other users of the machine and against other web pages. The
+    printed url has the token as a parameter. The token is stored as a cookie, and the browser is
+    redirected to the url without the token, so that shared links do not contain it.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+        # cookies are shared by all ports of a machine
+        self._cookie = f"virtualds-{secrets.token_hex(4)}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Redirect or refuse the request, or pass it on to the application."""
+        from starlette.requests import Request
+        from starlette.responses import PlainTextResponse, RedirectResponse
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        if self._is_token(request.query_params.get("token")):
+            handler: Any = RedirectResponse(request.url.path, 303)
+            handler.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        elif self._is_token(request.cookies.get(self._cookie)):
+            handler = self._app
+        else:
+            handler = PlainTextResponse(REFUSAL, 403, {"cache-control": "no-store"})
+        await handler(scope, receive, send)
+
+    def _is_token(self, text: str | None) -> bool:
+        return text is not None and hmac.compare_digest(text.encode(), self._token.encode())
+
+
+# ---------------------------------------------------------------------- uvicorn
+
+MAX_CONNECTIONS = 2000
+"""Maximum number of connections; requests on further connections get the status 503."""
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Port 0 means any free port.
+
+    Raises
+    ------
+    OSError
+        This machine does not have the address, or the port is in use.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off, which delays responses by 40 ms, only if the protocol
+    # is given
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(MAX_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise OSError(
+            f"host={host!r} port={port}: {error.strerror or error}; give another port or host"
+        ) from error
+    return listener
+
+
+def get_socket_url(listener: socket.socket) -> str:
+    """Return the url at which a socket listens."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def make_uvicorn_server(app: Any, logs_requests: bool = True) -> Any:
+    """Return a uvicorn server that logs to standard error."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ImportError(f"serving needs uvicorn ({error}); {INSTALL_HINT}") from error
+    # the command prints its result to standard output
+    log_config = deepcopy(uvicorn.config.LOGGING_CONFIG)
+    log_config["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    log_config["loggers"]["virtualds.server"] = {
+        "handlers": ["default"],
+        "level": "INFO",
+        "propagate": False,
+    }
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=log_config,
+            log_level="info" if logs_requests else "warning",
+            limit_concurrency=MAX_CONNECTIONS,
+            server_header=False,
+        )
+    )
+
+
+def run(server: Any, listener: socket.socket) -> None:
+    """Serve until Ctrl-C or a signal stops the process."""
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])

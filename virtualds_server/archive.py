@@ -22,14 +22,14 @@ from virtualds.urls import host_of
 from virtualds_server.labels import format_value
 
 MAX_TEXT_LENGTH = 2000
-"""Characters of an attribute that the page shows at most."""
+"""Maximum number of characters that the page shows of an attribute."""
 MAX_VARIABLES = 5000
-"""Variables that the page lists at most."""
+"""Maximum number of variables that the page lists."""
 PLACEHOLDER_FOLDER = "file:///"
-"""The folder of all files for readers who may not see the real ones."""
+"""The folder that is shown for all files if the page must not show their folders."""
 MAX_CACHED_CHUNK_BYTES, MAX_CACHED_CHUNKS = 2**22, 16
 LARGE_CHUNK_BYTES, MAX_CHUNK_BYTES = 2**27, 2**29
-"""Decoded bytes above which chunks are read one at a time, and above which they are refused."""
+"""Decoded sizes in bytes above which chunks are read one at a time, and not at all."""
 
 
 class ChunkTooLargeError(OSError):
@@ -100,7 +100,7 @@ class Archive:
         return array
 
     def _get_cached(self, kind: str, path: str, make: Callable[[], Any]) -> Any:
-        """Return the cached object of a variable, made at the first call."""
+        """Return an object of a variable, which the first call makes and caches."""
         if (kind, path) not in self._cache:
             self._cache[kind, path] = make()
         return self._cache[kind, path]
@@ -140,7 +140,8 @@ class Archive:
             groups.append({"path": node.path, "attrs": attrs, "variables": listed})
         variables = [variable for group in groups for variable in group["variables"]]
         candidates = [v for v in variables if v["drawn"] and not v["coordinate"]] or variables
-        first = max(candidates, key=_rank_variable, default=None)
+        # prefer large variables of several dimensions
+        first = max(candidates, key=lambda v: (len(v["dims"]) > 1, prod(v["shape"])), default=None)
         return {
             "groups": groups,
             "more": total - len(variables),
@@ -186,7 +187,7 @@ class Archive:
 
     @contextmanager
     def reserve_memory(self, nbytes: float) -> Iterator[None]:
-        """Limit the memory of decoded chunks: only one large chunk may be decoded at a time.
+        """Limit the memory of decoded chunks: decode only one large chunk at a time.
 
         Raises
         ------
@@ -233,7 +234,7 @@ class Archive:
         return self.read_value(f"{path.rpartition('/')[0]}/{name}", coordinate_index)
 
     def _find_chunk(self, path: str, index: Mapping[str, int]) -> ChunkBox | None:
-        """Return the chunk that holds an element, or None if no chunk does."""
+        """Return the chunk that contains an element, or None if there is none."""
         array = self.get_array(path)
         if array is None:
             return None
@@ -356,11 +357,6 @@ def find_file_url(url: str) -> str:
     return url.rpartition("::")[2].partition("?")[0]
 
 
-def _rank_variable(variable: Mapping[str, Any]) -> tuple[bool, int]:
-    """Return a sort key: large variables of several dimensions are the best to show first."""
-    return len(variable["dims"]) > 1, prod(variable["shape"])
-
-
 def can_be_drawn(dtype: np.dtype[Any]) -> bool:
     """Return whether values of a data type can be drawn.
 
@@ -373,12 +369,12 @@ def can_be_drawn(dtype: np.dtype[Any]) -> bool:
 
 
 def describe_attributes(attrs: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    """Return the names and values of attributes as text, shortened if long."""
+    """Return the names and values of attributes as text, shortened if they are too long."""
     return [(format_text(name), format_text(value)) for name, value in attrs.items()]
 
 
 def format_text(value: Any) -> str:
-    """Return a value as text without secrets, shortened if long.
+    """Return a value as text without secrets, shortened if it is too long.
 
     Examples
     --------
@@ -386,13 +382,8 @@ def format_text(value: Any) -> str:
     '0.1, 2.0'
     """
     if isinstance(value, np.ndarray | list | tuple):
-        value = ", ".join(_iterate_texts(value))
+        value = ", ".join(map(format_value, np.asarray(value).ravel()[:MAX_TEXT_LENGTH]))
     elif isinstance(value, np.generic):
         value = format_value(value)
     text = without_secrets(str(value))
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]} …"
-
-
-def _iterate_texts(values: Any) -> Iterator[str]:
-    for value in np.asarray(values).ravel()[:MAX_TEXT_LENGTH]:
-        yield format_value(value)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 LEVELS = 255
-"""Colours of a colormap. A palette of PNG has one more, for missing values."""
+"""Number of colours of a colormap. The palette of a PNG has one more, for missing values."""
 
 Lch = tuple[float, float, float]
 """A colour in OKLab: lightness (0 to 1), chroma, and hue in degrees."""

@@ -1,4 +1,4 @@
-"""Axes of pictures: coordinate values as text, and the choice of ticks."""
+"""Axes of pictures: their ticks, and coordinate values as text."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Axis(NamedTuple):
     def find_relative_positions(
         self, positions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64] | None:
-        """Return positions scaled by the coordinate, from 0 to 1; None if it is not increasing.
+        """Return the coordinate at some positions, scaled to 0 to 1; None if it does not increase.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The versions of a set or of files that are served: after each change they are opened again."""
+"""Versions of a served set or of served files, which are opened again after each change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMATS = {"zarr": 3, "zarr2": 2}
 """Zarr formats by the first part of their url paths."""
 SLOW_CHECK_FACTOR = 30
-"""How many times longer the interval between slow checks is."""
+"""Factor by which the interval between slow checks is longer."""
 # Zarr v3 first: most sets have it
 ROOT_FILES = (
     *dict.fromkeys(("zarr.json", *(name for reader in FOLDER_READERS for name in reader.markers))),
@@ -36,7 +36,7 @@ ROOT_FILES = (
 
 SET_FOLDER_SUFFIXES = tuple(suffix for suffix in SET_SUFFIXES if ".json" not in suffix)
 VERSION_TIMEOUT = 2.0
-"""Seconds that a request for metadata waits for a new version before it gets the previous one."""
+"""Seconds after which a request for metadata gets the previous version, not the new one."""
 
 
 class NotRepresentableError(virtualds.UnsupportedError):
@@ -66,7 +66,7 @@ class ServedData:
     find_state : callable
         Returns a value that changes whenever ``open`` has to be called again.
     has_quick_check : bool
-        Whether ``find_state`` is quick enough to call it for each request for metadata.
+        Whether ``find_state`` is quick enough to be called for each request for metadata.
     is_private : bool
         Whether only the user who started the server has access, as with ``virtualds view``. Then
         the page and errors show folders and hosts, and nothing is served as Zarr, since web pages
@@ -146,7 +146,7 @@ def find_set_state(url: str, options: Mapping[str, Any] | None) -> Hashable:
 
 
 def _may_be_folder(url: str) -> bool:
-    """Return whether the name of a url looks like that of a folder.
+    """Return whether a url looks like the url of a folder.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterabl
 
 
 class Version:
-    """A version of a set or of files; its stores are opened at the first request for them."""
+    """A version of a set or of files. Each of its stores is opened at the first request for it."""
 
     def __init__(self, number: int, state: Hashable, served: ServedData) -> None:
         self.number, self.state, self.served = number, state, served
@@ -251,10 +251,10 @@ class VersionTracker:
         return self._current if self._is_recent() and self._error is None else None
 
     def get(self, check_now: bool = False) -> Version:
-        """Return the newest version, or unless ``check_now`` one that was checked recently.
+        """Return the newest version, or one that was checked recently unless ``check_now``.
 
-        Raises the errors of opening it, and takes as long. `find_timeout` returns how long to wait
-        before `get_last` is called instead.
+        Opening a new version may raise errors and take long. `find_timeout` returns how long to
+        wait before calling `get_last` instead.
         """
         if not check_now and (recent := self.peek()) is not None:
             return recent
@@ -264,7 +264,7 @@ class VersionTracker:
         return self.get_last()
 
     def find_timeout(self, check_now: bool) -> float | None:
-        """Return how many seconds to wait for the newest version; None if no version is open."""
+        """Return the number of seconds to wait for a new version; None if no version is open."""
         if self._current is None:
             return None
         left = min(self._check_start + VERSION_TIMEOUT - time.monotonic(), VERSION_TIMEOUT)
@@ -273,7 +273,7 @@ class VersionTracker:
     def get_last(self) -> Version:
         """Return the version of the last check, or raise its error."""
         if self._error is not None:
-            # drop the traceback, which grows each time that the same error is raised
+            # remove the traceback, which grows whenever the same error is raised again
             raise self._error.with_traceback(None)
         assert self._current is not None
         return self._current

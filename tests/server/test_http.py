@@ -27,7 +27,7 @@ from serving import running, serving
 
 import virtualds
 from virtualds_server import Limits, ServedData, create_app
-from virtualds_server import run as running_module
+from virtualds_server.app import bind_socket, make_uvicorn_server
 from virtualds_server.versions import find_set_state
 
 zarr = pytest.importorskip("zarr", minversion="3.0")
@@ -718,7 +718,7 @@ def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
 
 def test_answers_are_sent_at_once() -> None:
     """Only of such a socket asyncio turns off Nagle's algorithm, which delays answers by 40 ms."""
-    with running_module.bind_socket("127.0.0.1", 0) as listening:
+    with bind_socket("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
 
 
@@ -746,10 +746,10 @@ def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) 
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
-    first = running_module.bind_socket("127.0.0.1", 0)
+    first = bind_socket("127.0.0.1", 0)
     port = first.getsockname()[1]
     with pytest.raises(OSError, match=f"port={port}: .*in use; give another port"):
-        running_module.bind_socket("127.0.0.1", port)
+        bind_socket("127.0.0.1", port)
     first.close()
 
 
@@ -797,5 +797,5 @@ def test_the_packages_of_the_extra_are_named(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.applications", None)
     with pytest.raises(ImportError, match=f"{package}.*pip install starlette uvicorn zarr"):
-        make = create_app if package == "starlette" else running_module.make_uvicorn_server
+        make = create_app if package == "starlette" else make_uvicorn_server
         make(tmp_path)

@@ -39,7 +39,7 @@ MOST_MEMORY = 3 * 2**24
 PROGRAM = """
 import json, sys
 from virtualds_server import Limits, create_app
-from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
+from virtualds_server.app import bind_socket, get_socket_url, make_uvicorn_server, run
 
 target, limits = json.loads(sys.argv[1])
 listening = bind_socket("127.0.0.1", 0)

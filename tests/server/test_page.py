@@ -23,7 +23,7 @@ from virtualds_server import ServedData, create_app
 from virtualds_server.archive import format_source_name
 from virtualds_server.colours import COLORMAPS, LEVELS, draw_png, find_range, make_palette
 from virtualds_server.labels import Axis
-from virtualds_server.slices import MAX_BYTES, MAX_CHUNKS, ChunkSize, choose_steps
+from virtualds_server.views import MAX_BYTES, MAX_CHUNKS, ChunkSize, choose_steps
 
 pytest.importorskip("zarr", minversion="3.0")
 pillow = pytest.importorskip("PIL.Image")

@@ -80,9 +80,14 @@ def serve(
     it changes. Only this machine can connect unless --host says otherwise; there are no logins and
     no TLS, for which a proxy stands in front.
     """
-    from virtualds_server.app import create_app
-    from virtualds_server.limits import Limits
-    from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
+    from virtualds_server.app import (
+        bind_socket,
+        create_app,
+        get_socket_url,
+        make_uvicorn_server,
+        run,
+    )
+    from virtualds_server.bodies import Limits
     from virtualds_server.versions import NotRepresentableError
 
     served = make_served_data(urls, files_from, tree, options)
@@ -148,8 +153,13 @@ def view(
     value comes. It reads only the chunks that a picture needs. URLS are as those of serve. Only
     this machine can connect, with the token of the address that is printed. Ctrl-C ends it.
     """
-    from virtualds_server.app import create_app
-    from virtualds_server.run import bind_socket, get_socket_url, make_uvicorn_server, run
+    from virtualds_server.app import (
+        bind_socket,
+        create_app,
+        get_socket_url,
+        make_uvicorn_server,
+        run,
+    )
 
     served = replace(make_served_data(urls, files_from, tree, options), is_private=True)
     # other users of the machine can connect, too
