@@ -172,23 +172,20 @@ def _compare(paths: Sequence[Path], ds: xr.Dataset, print_line: Callable[[str], 
     with _print_time(print_line, "read every value through the references"):
         ours = ds.load()
     with _print_time(print_line, "read every value with xr.open_mfdataset"):
-        theirs = _open_natively(paths)
+        native = xr.open_mfdataset(
+            paths,
+            combine="nested",
+            concat_dim="time",
+            data_vars="minimal",
+            coords="minimal",
+            compat="override",
+            join="exact",
+            engine="netcdf4",
+        )
+        with native:
+            theirs = native.load()
     xr.testing.assert_identical(ours, theirs)
     print_line("Both are identical: values, coordinates, names and attributes.")
-
-
-def _open_natively(paths: Sequence[Path]) -> xr.Dataset:
-    with xr.open_mfdataset(
-        paths,
-        combine="nested",
-        concat_dim="time",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="exact",
-        engine="netcdf4",
-    ) as native:
-        return native.load()
 
 
 def _print_sizes(

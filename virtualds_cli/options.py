@@ -370,23 +370,16 @@ def to_python_arguments(options: Mapping[str, Any], names: Iterable[str]) -> dic
         chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")
     if "coordinates" in chosen:
-        chosen["coordinates"] = _make_coordinate_sources(chosen["coordinates"])
+        import virtualds
+
+        types: dict[str | None, Any] = {"int": int, "float": float}
+        chosen["coordinates"] = {
+            name: virtualds.FromName(text, types.get(form, form))
+            if sign == "="
+            else virtualds.FromAttribute(text, format=types.get(form, form))
+            for name, (form, sign, text) in chosen["coordinates"].items()
+        }
     return chosen
-
-
-def _make_coordinate_sources(
-    sources: Mapping[str, tuple[str | None, str, str]],
-) -> dict[str, Any]:
-    """Return the argument ``coordinates`` from formats, signs and texts of the option."""
-    import virtualds
-
-    types: dict[str | None, Any] = {"int": int, "float": float}
-    return {
-        name: virtualds.FromName(text, types.get(form, form))
-        if sign == "="
-        else virtualds.FromAttribute(text, format=types.get(form, form))
-        for name, (form, sign, text) in sources.items()
-    }
 
 
 # ---------------------------------------------------------------------- input files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +149,7 @@ class Axis(NamedTuple):
         """Return ticks at every n-th cell, with the labels of their positions."""
         step = 1.0
         if positions.size > max_count:
-            step = _round_up_to_step(positions.size / max_count, TICK_STEPS)
+            step = _round_up_to_step(positions.size / max_count)
         cells = range(0, positions.size, max(int(step), 1))
         return [Tick(float(cell), self.format(int(positions[cell]))) for cell in cells]
 
@@ -163,9 +162,10 @@ def _is_monotonic(values: npt.NDArray[Any]) -> bool:
     return bool((later > earlier).all() or (later < earlier).all())
 
 
-def _round_up_to_step(number: float, steps: tuple[float, ...]) -> float:
+def _round_up_to_step(number: float) -> float:
     power = 10.0 ** np.floor(np.log10(number))
-    return float(next((s * power for s in steps if s * power >= number * (1 - 1e-9)), 10 * power))
+    steps = (step * power for step in TICK_STEPS if step * power >= number * (1 - 1e-9))
+    return float(next(steps, 10 * power))
 
 
 def _choose_number_ticks(
@@ -178,7 +178,7 @@ def _choose_number_ticks(
     if are_degrees and min_step >= 0.5:
         step = float(next((s for s in DEGREE_TICK_STEPS if s >= min_step), 90))
     else:
-        step = _round_up_to_step(min_step, TICK_STEPS)
+        step = _round_up_to_step(min_step)
     first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
     ticks: npt.NDArray[np.float64] = np.arange(first, last + 1) * step
     return ticks
@@ -195,20 +195,15 @@ def _choose_date_ticks(dates: npt.NDArray[Any], max_count: int) -> npt.NDArray[A
             continue
         if unit == "D" and step > 1:
             # count days within each month, not from 1970
-            ticks = np.array([*_iterate_days(low, high, step)], dtype="M8[s]")
+            months = np.arange(low.astype("M8[M]"), high.astype("M8[M]") + 1)[:, np.newaxis]
+            days = months.astype("M8[D]") + np.arange(0, 30 - step / 2, step, dtype=np.int64)
+            ticks = days[days.astype("M8[M]") == months].astype("M8[s]")
         else:
             ticks = np.array(starts, dtype=np.int64).astype(f"M8[{unit}]").astype("M8[s]")
         inside: npt.NDArray[Any] = ticks[(ticks >= low) & (ticks <= high)]
         if inside.size <= max_count:
             return inside
     return None
-
-
-def _iterate_days(low: Any, high: Any, step: int) -> Iterator[Any]:
-    """Yield every n-th day of each month between two dates."""
-    for month in np.arange(low.astype("M8[M]"), high.astype("M8[M]") + 1):
-        days = month.astype("M8[D]") + np.arange(0, 30 - step / 2, step, dtype=np.int64)
-        yield from days[days.astype("M8[M]") == month].astype("M8[s]")
 
 
 MIN_DIGITS = 6

@@ -31,7 +31,6 @@ from virtualds_server.labels import (
     CF_DEGREE_UNITS,
     HEMISPHERES,
     Axis,
-    Tick,
     format_coordinate,
     format_rounded,
     format_value,
@@ -122,6 +121,7 @@ class AxisSlice(NamedTuple):
 
     def describe(self, max_ticks: int) -> dict[str, Any]:
         """Return the title, ticks and labels of the axis."""
+        ticks = self.axis.choose_ticks(self.positions, max_ticks)
         return {
             "dim": self.axis.dim,
             "title": self.axis.title or self.axis.dim,
@@ -130,14 +130,10 @@ class AxisSlice(NamedTuple):
             "step": self.step,
             "count": self.length,
             "reversed": self.is_reversed,
-            "ticks": describe_ticks(self.axis.choose_ticks(self.positions, max_ticks), self.length),
+            # positions as fractions of the width or height
+            "ticks": [((tick.at + 0.5) / self.length, tick.label) for tick in ticks],
             "labels": [self.axis.format(int(i)) for i in self.positions],
         }
-
-
-def describe_ticks(ticks: Sequence[Tick], count: int) -> list[tuple[float, str]]:
-    """Return the positions of ticks, as fractions of the width or height, and their labels."""
-    return [((tick.at + 0.5) / count, tick.label) for tick in ticks]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
@@ -36,24 +36,19 @@ def load_virtual_arrays(obj: xr.Dataset | xr.DataTree) -> None:
     UnsupportedError
         An array is larger than ``load_limit`` of `virtualds.set_options`.
     """
-    if ARRAYS in sys.modules:
-        # read all arrays before the first is replaced
-        for variable, values in list(_read_arrays(obj)):
-            variable.data = values
-
-
-def _read_arrays(
-    obj: xr.Dataset | xr.DataTree,
-) -> Iterator[tuple[xr.Variable, npt.NDArray[Any]]]:
+    if ARRAYS not in sys.modules:
+        return
     with importing:
         from virtualds.datasets.lazy import get_virtual_array
 
+    # read all arrays before the first is replaced
+    loaded: list[tuple[xr.Variable, npt.NDArray[Any]]] = []
     for node in obj.subtree if isinstance(obj, xr.DataTree) else [obj]:
         for name, variable in node.variables.items():
             if (array := get_virtual_array(variable)) is None:
                 continue
             try:
-                yield variable, np.asarray(array)
+                loaded.append((variable, np.asarray(array)))
             except VirtualdsError as error:
                 # `DataArray.load` uses a temporary dataset, whose variable name is not a string
                 if isinstance(name, str):
@@ -61,6 +56,8 @@ def _read_arrays(
                 if isinstance(node, xr.DataTree) and node.path != "/":
                     error.locate(f"group {node.path}")
                 raise
+    for variable, values in loaded:
+        variable.data = values
 
 
 def wrap_load(method: Callable[..., Any]) -> Callable[..., Any]:

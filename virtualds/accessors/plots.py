@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -418,7 +418,18 @@ def draw_chunks(
     entries = _draw_boxes(ax, plane, cells, array.pipelines)
     for side in (0, 1):
         _draw_borders(ax, plane, cells, side)
-    add_legend_below(ax, [*entries, *_clear_gaps(ax, cells, labels)])
+    for side, axis_cells in enumerate(cells):
+        # draw the background over gaps in the dates
+        if not axis_cells.missing:
+            continue
+        other = cells[1 - side]
+        ends = (float(other.low.min()), float(other.high.max()))
+        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in axis_cells.missing]
+        # above the borders of chunks, below the frame of the axes
+        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
+        label = f"{format_count(len(axis_cells.missing), 'gap')} in the dates along {labels[side]}"
+        entries.append(make_legend_entry(ax, EMPTY, label))
+    add_legend_below(ax, entries)
     set_title(ax, f"{title}, {plane.missing:,} missing" if plane.missing else title)
     return ax
 
@@ -457,20 +468,6 @@ def _number_encodings(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[
         [numbers.get(p, SEVERAL_ENCODINGS) for p in pipelines] + [SEVERAL_ENCODINGS] * 2, np.int64
     )
     return names, table[codes]
-
-
-def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:
-    """Draw the background over gaps in the dates of the axes, and yield legend entries."""
-    for side, axis_cells in enumerate(cells):
-        if not axis_cells.missing:
-            continue
-        other = cells[1 - side]
-        ends = (float(other.low.min()), float(other.high.max()))
-        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in axis_cells.missing]
-        # above the borders of chunks, below the frame of the axes
-        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
-        label = f"{format_count(len(axis_cells.missing), 'gap')} in the dates along {labels[side]}"
-        yield make_legend_entry(ax, EMPTY, label)
 
 
 def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
@@ -605,7 +602,14 @@ class DatasetPlots:
         dims = self._dataset.variables[variable].dims
         if x is not None and x == y:
             raise ValueError(f"ds.virtual.plot.chunks: x and y are both {str(x)!r}; name two")
-        axes = choose_axes(array, [self._check_axis(variable, dims, dim) for dim in (x, y)])
+        for dim in (x, y):
+            if dim is not None and dim not in dims:
+                dim_list = ", ".join(repr(str(name)) for name in dims) or "no dimension"
+                raise ValueError(
+                    f"ds.virtual.plot.chunks: {str(variable)!r} has no dimension {str(dim)!r}; it "
+                    f"has {dim_list}{format_suggestion(dim, dims)}"
+                )
+        axes = choose_axes(array, [None if dim is None else dims.index(dim) for dim in (x, y)])
         cells = [AxisCells.of(self._dataset, dims[axis]) for axis in axes]
         labels = [
             self._label_axis(dims[axis], axis_cells)
@@ -688,18 +692,6 @@ class DatasetPlots:
                 f"they have {dim_list}{format_suggestion(dim, all_dims)}"
             )
         return array_axes
-
-    def _check_axis(
-        self, variable: Hashable, dims: Sequence[Hashable], dim: Hashable
-    ) -> int | None:
-        """Return the axis of a dimension, or None if ``dim`` is None."""
-        if dim is not None and dim not in dims:
-            dim_list = ", ".join(repr(str(name)) for name in dims) or "no dimension"
-            raise ValueError(
-                f"ds.virtual.plot.chunks: {str(variable)!r} has no dimension {str(dim)!r}; it has "
-                f"{dim_list}{format_suggestion(dim, dims)}"
-            )
-        return None if dim is None else dims.index(dim)
 
     def _label_axis(self, dim: Hashable, cells: AxisCells) -> str:
         """Return the label of an axis, with units."""

@@ -451,9 +451,13 @@ class Build:
         by_number = {outcome.number: outcome for outcome in _split(outcomes)}
         nodes: dict[str, xr.Dataset] = {}
         for path, numbers in groups.items():
-            group_outcomes = [
-                _renumber(by_number[n], place) for place, n in enumerate(numbers) if n in by_number
-            ]
+            group_outcomes = []
+            for place, number in enumerate(numbers):
+                if (outcome := by_number.get(number)) is not None:
+                    opened = outcome.opened
+                    if isinstance(opened, FileBatch):
+                        opened = replace(opened, numbers=(place,))
+                    group_outcomes.append(replace(outcome, numbers=(place,), opened=opened))
             if not group_outcomes:
                 continue
             first = self.attrs_file
@@ -707,13 +711,6 @@ def _split(outcomes: Sequence[OpenOutcome[Any]]) -> Iterator[OpenOutcome[Any]]:
         batch = outcome.opened
         files = batch.list_files() if isinstance(batch, FileBatch) else ()
         yield from [replace(outcome, numbers=f.numbers, opened=f) for f in files] or [outcome]
-
-
-def _renumber(outcome: OpenOutcome[Any], number: int) -> OpenOutcome[Any]:
-    """Return the outcome of a file with its index replaced."""
-    batch = outcome.opened
-    renumbered = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
-    return replace(outcome, numbers=(number,), opened=renumbered)
 
 
 def _list_datasets(

@@ -275,25 +275,22 @@ def open_in_executor(
                 most *= GROWTH if time.monotonic() - started < QUICK_SECONDS else 1
                 yield from outcomes
             for future in done:
-                yield from _take_result(future, tasks)
+                try:
+                    outcomes = future.result()
+                except BrokenProcessPool as error:
+                    files = [str(file) for piece in tasks.values() for _, file in piece]
+                    error.add_note(
+                        f"a process died that opened one of {len(files)} files, {files[0]} to "
+                        f"{files[-1]}; if no process has started, call this below "
+                        f"`if __name__ == '__main__':`, since they import the script that starts "
+                        f"them; if memory ran out, use fewer; parallel=1 uses none"
+                    )
+                    raise
+                yield from outcomes
                 del tasks[future]
     finally:
         for future in tasks:
             future.cancel()
-
-
-def _take_result(future: Future[Any], tasks: dict[Future[Any], Sequence[NumberedFile]]) -> Any:
-    """Return the result of a finished task; explain the error if its process has died."""
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        files = [str(file) for piece in tasks.values() for _, file in piece]
-        error.add_note(
-            f"a process died that opened one of {len(files)} files, {files[0]} to {files[-1]}; if "
-            f"none ever lived, call this below `if __name__ == '__main__':`, for they import the "
-            f"script that starts them; if memory ran out, use fewer; parallel=1 uses none"
-        )
-        raise
 
 
 # ---------------------------------------------------------------------- a dask cluster

@@ -201,7 +201,14 @@ class Combination:
             # variables are stacked along a new dimension
             return {}
         other_dims = [d for d in self.dims if d != dim and d in first.indexes]
-        differing = {d for d in other_dims if not _have_index(rows, d, first.indexes[d])}
+        differing = set()
+        for other_dim in other_dims:
+            indexes = [row.indexes.get(other_dim) for row in rows]
+            # without an index, a row lacks no positions
+            if all(index is not None for index in indexes) and not all(
+                map(first.indexes[other_dim].equals, indexes)
+            ):
+                differing.add(other_dim)
         shared = {}
         for name, variable in first.variables.items():
             grid_dims = [d for d in other_dims if d in variable.dims]
@@ -347,12 +354,6 @@ def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
         f"{name}: files with the same {' and '.join(map(repr, dims))} have other values of it; to "
         f"keep both, pass {kind}='all'; to use the first, compat='override'"
     )
-
-
-def _have_index(rows: Sequence[xr.Dataset], dim: Any, index: pd.Index[Any]) -> bool:
-    """Return whether all rows have the given index along a dimension, or any row has none."""
-    indexes = [row.indexes.get(dim) for row in rows]
-    return any(other is None for other in indexes) or all(map(index.equals, indexes))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:

@@ -95,7 +95,15 @@ class Padding:
             if compares or is_index:
                 self._check_beginnings(name, files, variable_of_file, longest, is_index)
             if is_index and _is_shorter(variable_of_file[longest], lengths):
-                raise _make_coordinate_error(name, files, parts, longest)
+                [dim] = parts[longest].variables[name].dims
+                sizes_along = [part.sizes.get(dim, 0) for part in parts]
+                other = sizes_along.index(max(sizes_along))
+                raise CombineError(
+                    f"{name}: {files[other]} has {sizes_along[other]} elements along {dim!r} "
+                    f"without a coordinate, and {files[longest]} has one of "
+                    f"{sizes_along[longest]}, so that nothing gives the others; add it in "
+                    f"preprocess=, or leave it out (drop_variables={name!r})"
+                )
             padded_longest = self._pad(
                 name, files[longest], variable_of_file[longest], variable_of_file[longest], lengths
             )
@@ -207,16 +215,3 @@ def _count_elements(variable: xr.Variable, dims: Container[Any]) -> int:
 def _is_shorter(variable: xr.Variable, lengths: Mapping[Any, int]) -> bool:
     """Return whether a variable is shorter than the target length along some dimension."""
     return any(size < lengths.get(dim, size) for dim, size in variable.sizes.items())
-
-
-def _make_coordinate_error(
-    name: Hashable, files: Sequence[str], parts: Sequence[xr.Dataset], longest: int
-) -> CombineError:
-    """Return the error for a coordinate that a longer file lacks."""
-    [dim] = parts[longest].variables[name].dims
-    other = max(range(len(parts)), key=lambda n: parts[n].sizes.get(dim, 0))
-    return CombineError(
-        f"{name}: {files[other]} has {parts[other].sizes[dim]} elements along {dim!r} without a "
-        f"coordinate, and {files[longest]} has one of {parts[longest].sizes[dim]}, so that nothing "
-        f"gives the others; add it in preprocess=, or leave it out (drop_variables={name!r})"
-    )

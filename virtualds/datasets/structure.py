@@ -162,8 +162,8 @@ class Fact(NamedTuple):
 Facts = Mapping[Fact, str]
 
 
-def find_dataset_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
-    """Return all facts of a dataset; ``within`` is its path in a tree.
+def find_dataset_facts(dataset: xr.Dataset) -> dict[Fact, str]:
+    """Return all facts of a dataset.
 
     Examples
     --------
@@ -171,11 +171,11 @@ def find_dataset_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]
     >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
     ('3', 'float32', 'K')
     """
-    facts = find_shape_facts(dataset, within)
+    facts = find_shape_facts(dataset)
     for name, variable in dataset.variables.items():
-        facts |= {Fact(f"{within}{name}", a): text for a, text in describe_storage(variable)}
-        facts |= _find_attribute_facts(f"{within}{name}", variable.attrs)
-    return facts | _find_attribute_facts(within, dataset.attrs)
+        facts |= {Fact(str(name), aspect): text for aspect, text in describe_storage(variable)}
+        facts |= _find_attribute_facts(str(name), variable.attrs)
+    return facts | _find_attribute_facts("", dataset.attrs)
 
 
 def find_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:

@@ -187,18 +187,15 @@ def decode_group(
             return decode(group)
         except UndecodableError as error:
             problems = error.problems
+        # variables with problems raise them when they are read
+        variables = dict(group.variables)
+        for name in problems.keys() & variables.keys():
+            data = variables[name].data
+            unreadable = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
+            variables[name] = replace(variables[name], data=unreadable)
+        group = replace(group, variables=variables, problems={**group.problems, **problems})
         # every iteration removes at least one variable
-        group = apply_on_error(_make_unreadable(group, problems), problems, on_error, location)
-
-
-def _make_unreadable(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    """Return a group in which variables with problems raise them when they are read."""
-    variables = dict(group.variables)
-    for name in problems.keys() & variables.keys():
-        data = variables[name].data
-        unreadable = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
-        variables[name] = replace(variables[name], data=unreadable)
-    return replace(group, variables=variables, problems={**group.problems, **problems})
+        group = apply_on_error(group, problems, on_error, location)
 
 
 def _find_problems(

@@ -396,15 +396,6 @@ def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:
     return metadata
 
 
-def _find_decoded_dtype(data: Data, form: ZarrForm) -> np.dtype[Any]:
-    """Return the dtype of decoded values for readers, with variable-length strings as objects."""
-    # most readers support only variable-length strings in Zarr v3
-    needs_strings = data.dtype.kind == "U" and form.is_common and form.zarr_format == 3
-    if _is_text(data) or needs_strings:
-        return np.dtype(object)
-    return to_packed(data.dtype).newbyteorder("<")
-
-
 def _describe_times(dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return the CF attributes of numpy times that are stored as numbers (CF, section 4.4)."""
     unit, factor = np.datetime_data(dtype) if dtype.kind in "mM" else ("", 1)
@@ -505,7 +496,11 @@ def _serve_array(
     reason: str | None = None
     iterate = _iterate_v3_forms if form.zarr_format == 3 else _iterate_v2_forms
     try:
-        dtype = _find_decoded_dtype(variable.data, form)
+        dtype = to_packed(variable.data.dtype).newbyteorder("<")
+        # most readers support only variable-length strings in Zarr v3
+        needs_objects = dtype.kind == "U" and form.is_common and form.zarr_format == 3
+        if _is_text(variable.data) or needs_objects:
+            dtype = np.dtype(object)
         times = _describe_times(dtype) if form.is_common else {}
         if times and not times.keys() & variable.attributes.keys():
             variable = replace(variable, attributes={**variable.attributes, **times})

@@ -297,9 +297,15 @@ def remove_sources(
         )
     remaining = drop_positions(present, dim, has_removed & ~is_shared, root)
     if is_shared.any():
-        gapped = _leave_gaps(
-            remaining, removed, _find_grid_dims(present, dim, others, is_shared), root
-        )
+        # the dimensions that other sources cover only in part
+        grid = {dim}
+        for run in find_runs(np.flatnonzero(is_shared)):
+            part = cut_along(present, dim, run)
+            for array, _ in list_arrays_along(part, dim):
+                # one file is enough, since all files of an array are arranged in the same way
+                if used := others.intersection(file.url for file in array.sources):
+                    grid |= set(list_partly_covered_dims(part, {min(used)}))
+        gapped = _leave_gaps(remaining, removed, grid, root)
         if gapped is remaining and not dropped_runs:
             return old
         remaining = gapped
@@ -333,24 +339,6 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
                 )
             mask[slice(*run)] = True
     return mask
-
-
-def _find_grid_dims(
-    present: xr.Dataset, dim: str, others: set[str], is_shared: npt.NDArray[np.bool_]
-) -> set[str]:
-    """Return ``dim`` and the dimensions that other sources cover only in part.
-
-    ``is_shared`` is a mask of the positions along ``dim`` at which removed sources share the grid
-    with ``others``.
-    """
-    grid = {dim}
-    for run in find_runs(np.flatnonzero(is_shared)):
-        part = cut_along(present, dim, run)
-        for array, _ in list_arrays_along(part, dim):
-            # one file is enough, since all files of an array are arranged in the same way
-            if used := others.intersection(file.url for file in array.sources):
-                grid |= set(list_partly_covered_dims(part, {min(used)}))
-    return grid
 
 
 def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) -> xr.Dataset:

@@ -99,7 +99,23 @@ def write_variables(
         shared = shared if on_duplicate == "replace" else shared.union(duplicates)
         attributes = join_coordinates(old.attributes, stored.attributes)
     else:
-        _check_same_shapes(old, stored)
+        problems = list[str]()
+        for name, variable in stored.variables.items():
+            present = old.variables.get(name)
+            if present is None:
+                problems.append(f"{name}: the set has no such variable")
+            elif (present.dims, present.data.shape) != (variable.dims, variable.data.shape):
+                problems.append(
+                    f"{name}: its dimensions {present.dims} have lengths {present.data.shape} in "
+                    f"the set, and {variable.dims} have {variable.data.shape} in the new dataset"
+                )
+        if problems:
+            message = (
+                "mode='r+' replaces variables by others of the same shape only, and nothing has "
+                "been written; to add variables, pass mode='a'; to fill a part of them, pass "
+                "region="
+            )
+            raise CombineError(format_details(message, problems))
     changed = {name: v for name, v in stored.variables.items() if name not in shared}
     if not changed:
         return old
@@ -109,26 +125,6 @@ def write_variables(
     known_crs, new_crs = (_find_crs_besides(group, differing) for group in (old, result))
     check_crs_of_set(known_crs, new, new_crs)
     return result
-
-
-def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
-    """Raise an error if a group lacks a variable, or has it with another shape."""
-    problems = list[str]()
-    for name, variable in stored.variables.items():
-        existing = old.variables.get(name)
-        if existing is None:
-            problems.append(f"{name}: the set has no such variable")
-        elif (existing.dims, existing.data.shape) != (variable.dims, variable.data.shape):
-            problems.append(
-                f"{name}: its dimensions {existing.dims} have lengths {existing.data.shape} in the "
-                f"set, and {variable.dims} have {variable.data.shape} in the new dataset"
-            )
-    if problems:
-        message = (
-            "mode='r+' replaces variables by others of the same shape only, and nothing has been "
-            "written; to add variables, pass mode='a'; to fill a part of them, pass region="
-        )
-        raise CombineError(format_details(message, problems))
 
 
 def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
@@ -545,7 +541,18 @@ def fill_region(
     present = load_like(present, new, root, only_own=True)
     check_crs_of_set(find_crs_by_variable(present), new)
     slices = _find_slices(present, new, region)
-    new = _drop_indexes(present, new, slices)
+    # index coordinates of the region must be equal, and are not written
+    indexed_dims = [dim for dim in new.dims if dim in new.indexes]
+    for dim in indexed_dims:
+        if dim in present.indexes:
+            existing = present.indexes[dim][slices.get(dim, slice(None))]
+            if not existing.equals(new.indexes[dim]):
+                raise CombineError(
+                    f"region {_format(slices)}: the coordinate {dim!r} of the set has other values "
+                    f"there, from {existing[0]} on, than the new dataset, from "
+                    f"{new.indexes[dim][0]} on; pass region={{{dim!r}: 'auto'}} to find them"
+                )
+    new = new.drop_vars([dim for dim in indexed_dims if dim in present.variables])
     if others := [str(n) for n, v in new.variables.items() if not slices.keys() & set(v.dims)]:
         raise ValueError(
             f"region {_format(slices)}: the variables {others} have none of its dimensions; leave "
@@ -658,21 +665,6 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
             f"contiguous stretch; write them one after the other"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
-
-
-def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Dataset:
-    """Return a dataset without index coordinates, which must equal those of the region."""
-    for dim in new.dims:
-        if dim not in new.indexes or dim not in present.indexes:
-            continue
-        existing = present.indexes[dim][slices.get(dim, slice(None))]
-        if not existing.equals(new.indexes[dim]):
-            raise CombineError(
-                f"region {_format(slices)}: the coordinate {dim!r} of the set has other values "
-                f"there, from {existing[0]} on, than the new dataset, from {new.indexes[dim][0]} "
-                f"on; pass region={{{dim!r}: 'auto'}} to find them"
-            )
-    return new.drop_vars([d for d in new.dims if d in new.indexes and d in present.variables])
 
 
 def _format(slices: Slices) -> str:

@@ -398,16 +398,13 @@ def arrange_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, .
         spans = [_FileSpan(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
     origin = min((span.low for span in spans), default=0.0)
     length = max((span.high for span in spans), default=1.0) - origin or 1.0
-    scaled = (
+    scaled = sorted(
         span._replace(low=(span.low - origin) / length, high=(span.high - origin) / length)
         for span in spans
     )
-    return tuple(_join_spans(scaled))
-
-
-def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
-    """Yield stretches of files of an era whose spans touch or overlap."""
-    for era, members in groupby(sorted(spans), key=lambda span: span.era):
+    stretches: list[EraStretch] = []
+    for era, members in groupby(scaled, key=lambda span: span.era):
+        # spans that touch or overlap are one stretch
         runs: list[list[_FileSpan]] = []
         end = -1.0
         for span in members:
@@ -418,7 +415,8 @@ def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
         for run in runs:
             last = max(run, key=lambda span: span.high)
             high = min(max(last.high, run[0].low), 1.0)
-            yield EraStretch(era, len(run), run[0].start, last.stop, run[0].low, high)
+            stretches.append(EraStretch(era, len(run), run[0].start, last.stop, run[0].low, high))
+    return tuple(stretches)
 
 
 def _find_file_spans(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | None:

@@ -176,26 +176,19 @@ class ByteLocation(NamedTuple):
         uncompressed = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
         decoder = Decoder(uncompressed, lengths)
         values = decoder.to_array_axes(stored.reshape(decoder.shape))
-        region, box_region = self._find_region(bounds)
-        if any(s.stop <= s.start for s in region):
-            return None
-        return region, values[box_region]
-
-    def _find_region(self, bounds: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
-        """Return the region of the variable, and the same region within the box.
-
-        ``bounds`` are those of the box, by axis of the array.
-        """
-        region, box_region = [], []
+        # the region of the variable, and the same region within the box
+        region, box_region = list[slice](), list[slice]()
         for axis, number in enumerate(self.chunk):
             edges, _, inset = self.fragment.axes[axis].slabs(number, number + 1)
             first, last = (int(e) + self.fragment.start[axis] for e in edges)
             box_start, box_stop = bounds.get(axis, (0, 1))
             origin = first - int(inset[0]) + box_start
             start, stop = max(first, origin), min(last, origin + box_stop - box_start)
+            if stop <= start:
+                return None
             region.append(slice(start, stop))
             box_region.append(slice(start - origin, stop - origin))
-        return tuple(region), tuple(box_region)
+        return tuple(region), values[tuple(box_region)]
 
 
 @dataclass(frozen=True)

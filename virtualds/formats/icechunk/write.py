@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -193,21 +193,18 @@ def _find_required_config(
     files = (file for p in parts if not is_known(p.manifest) for file in p.manifest.sources)
     outside = dict.fromkeys(file for file in files if not is_own(file.url))
     containers = find_containers((file.url, file.options) for file in outside)
-    return RequiredConfig(containers, dict(_iterate_splits(planned, nodes or {})))
-
-
-def _iterate_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
-    """Yield the paths of arrays and the splits of their manifests."""
+    splits: dict[str, Split] = {}
     for path, node in planned.arrays.items():
         grid = count_chunks(node.metadata)
         if not grid or not node.parts:
             continue
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
-        axis = _find_append_axis(grid, node.metadata, nodes.get(path), group)
+        axis = _find_append_axis(grid, node.metadata, (nodes or {}).get(path), group)
         refs_per_chunk_row = max(prod(grid) // max(grid[axis], 1), 1)
         # round up, so that there are at most MAX_SPLITS
         min_chunks = -(-grid[axis] // MAX_SPLITS)
-        yield path, Split(axis, max(1, SPLIT_REFERENCES // refs_per_chunk_row, min_chunks))
+        splits[path] = Split(axis, max(1, SPLIT_REFERENCES // refs_per_chunk_row, min_chunks))
+    return RequiredConfig(containers, splits)
 
 
 def _find_append_axis(

@@ -559,12 +559,12 @@ def decompress(data: bytes, url: str) -> bytes:
     return b"".join(parts)
 
 
-def decompress_head(head: bytes, size: int = 4096) -> bytes | None:
+def decompress_head(head: bytes) -> bytes | None:
     """Return the first bytes of the content of a file, or None if ``head`` is too short."""
     if (codec := find_codec(head)) is None:
         return head
     try:
-        return bytes(_open_reader(head, codec).read(size))
+        return bytes(_open_reader(head, codec).read(4096))
     except OSError:
         return None
 
