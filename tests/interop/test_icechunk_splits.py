@@ -121,8 +121,13 @@ def test_a_repository_without_splits_gets_them_with_an_append(
 ) -> None:
     target = tmp_path / "refs.icechunk"
     parts = [part(range(n, n + 1)) for n in range(4)]
+    find_required = targets._find_required_config
+
+    def find_without_splits(*arguments: Any) -> Any:
+        return find_required(*arguments)._replace(splits={})
+
     with monkeypatch.context() as patch:
-        patch.setattr(targets, "_iterate_splits", lambda *arguments: ())
+        patch.setattr(targets, "_find_required_config", find_without_splits)
         parts[0].virtual.to_manifest(target)
     assert not splitting(target)
     parts[1].virtual.to_manifest(target, append_dim="time")

@@ -361,20 +361,25 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     size = compute_index_size(level, counts)
     if shard.length < size:
         raise _damaged_error(shard, f"the shard has {shard.length} bytes, its index {size}")
-    file, begin = shard.file, shard.offset + (0 if level.at_start else shard.length - size)
-    if isinstance(file, bytes):
-        data: Buffer = file[begin : begin + size]
-    else:
-        try:
-            [data] = find_store(file.url).get_ranges(file, [(begin, size)])
-        except OSError as error:
-            raise unreachable_error(file.url, error) from error
+    begin = 0 if level.at_start else shard.length - size
+    data = _fetch_bytes(shard, begin, size)
     decoder = Decoder(level.index, (*counts, 2))
     try:
         index = decoder.to_array_axes(decoder.decode(data, copy=True))
     except CodecError as error:
         raise _damaged_error(shard, f"{error}") from error
     return np.array(index, np.uint64)
+
+
+def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
+    """Return ``size`` bytes of a shard from ``begin`` on."""
+    file, offset = shard.file, shard.offset + begin
+    if isinstance(file, bytes):
+        return file[offset : offset + size]
+    try:
+        return find_store(file.url).get_ranges(file, [(offset, size)])[0]
+    except OSError as error:
+        raise unreachable_error(file.url, error) from error
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
