@@ -7,9 +7,6 @@ process of their own, since the program forks, and this one has threads.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +21,11 @@ from fuzz.kinds import NEEDED
 from fuzz.outcomes import Outcome, differing, outcome
 from fuzz.readers import NATIVES, find_wrong
 from fuzz.seeds import SEEDS
+from programs import run_module
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import READERS
 
-TESTS = Path(__file__).parent
 CASES = times(4)
 """Cases of each kind of file."""
 FILES = [kind for kind in SEEDS if kind not in NEEDED]
@@ -49,14 +46,7 @@ REPLAYED = ["kerchunk-json:17", "hdf4:1307"]
 
 def fuzz(*arguments: str) -> str:
     """Return what the program prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fuzz", *arguments],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    done = run_module("fuzz", *arguments, timeout=500)
     assert done.returncode in (0, 1), done.stderr[-3000:]
     return done.stdout
 
