@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from virtualds_cli.options import SECTIONS, Function
-
-if TYPE_CHECKING:
-    import logging
-
 
 VERBOSE = "virtualds.verbose"
 """Key of ``click.Context.meta``: the number of ``-v`` options."""
@@ -42,6 +38,7 @@ def _print_log(ctx: click.Context, param: click.Parameter, value: int) -> None:
     previous = ctx.meta.get(VERBOSE, 0)
     if not value:
         return
+    # imported here, because help and completion do not need it
     import logging
 
     ctx.meta[VERBOSE] = previous + value
@@ -50,22 +47,16 @@ def _print_log(ctx: click.Context, param: click.Parameter, value: int) -> None:
     logger.setLevel(logging.INFO if previous + value == 1 else logging.DEBUG)
     ctx.call_on_close(lambda: logger.setLevel(level))
     if not previous:
-        handler = _make_log_handler()
+
+        class LogHandler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                # echo looks up the stream each time, which a progress bar replaces to stay below
+                seconds = record.relativeCreated / 1000
+                click.echo(f"{seconds:8.3f} {record.getMessage()}", err=True)
+
+        handler = LogHandler()
         logger.addHandler(handler)
         ctx.call_on_close(lambda: logger.removeHandler(handler))
-
-
-def _make_log_handler() -> logging.Handler:
-    """Return a handler that prints messages with the seconds since the program started."""
-    # imported here, because help and completion do not need it
-    import logging
-
-    class LogHandler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            # echo looks up the stream each time: a progress bar replaces it to stay below the log
-            click.echo(f"{record.relativeCreated / 1000:8.3f} {record.getMessage()}", err=True)
-
-    return LogHandler()
 
 
 # ---------------------------------------------------------------------- command

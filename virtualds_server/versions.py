@@ -167,18 +167,18 @@ def _find_local_state(path: str) -> Hashable:
 
 def find_files_state(urls: Iterable[str], options: Mapping[str, Any] | None) -> Hashable:
     """Return the states of all files that urls and patterns name."""
-    return tuple(state for url in urls for state in _iterate_file_states(url, options))
-
-
-def _iterate_file_states(url: str, options: Mapping[str, Any] | None) -> Iterable[Hashable]:
-    if not is_pattern(url):
-        return [find_set_state(url, options)]
-    url_options = Location.of_url(normalise_url(url), options).options
-    try:
-        return map(str, list_states(normalise_url(url), url_options))
-    except FileNotFoundError:
-        # the pattern matches folders, such as Zarr stores, which have no state
-        return find_matching_files([url], options)
+    states = list[Hashable]()
+    for url in urls:
+        if not is_pattern(url):
+            states.append(find_set_state(url, options))
+            continue
+        url_options = Location.of_url(normalise_url(url), options).options
+        try:
+            states += map(str, list_states(normalise_url(url), url_options))
+        except FileNotFoundError:
+            # the pattern matches folders, such as Zarr stores, which have no state
+            states += find_matching_files([url], options)
+    return tuple(states)
 
 
 # ---------------------------------------------------------------------- versions

@@ -131,7 +131,7 @@ def test_a_fallback_to_combining_at_once_shows_no_traceback(
 @pytest.fixture
 def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few references be worth a table; what a target begins with goes along with it."""
-    monkeypatch.setattr(target_module, "LEAST", 1)
+    monkeypatch.setattr(target_module, "MIN_TABLE_REFERENCES", 1)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_set_is_written_of_files_that_are_read_together(
 ) -> None:
     from virtualds.combine import batch_job
 
-    monkeypatch.setattr(batch_job, "LEAST", 2)
+    monkeypatch.setattr(batch_job, "MIN_TABLE_REFERENCES", 2)
     for case in ("days", "months of different lengths", "units that differ"):
         options = {**WAYS[way], "mode": "w"}
         expected = one_by_one(files_of(case), to=tmp_path / "one.zarr", **options)

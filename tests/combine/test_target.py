@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_module, "LEAST", 1)
+    monkeypatch.setattr(target_module, "MIN_TABLE_REFERENCES", 1)
 
 
 @pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
@@ -131,7 +131,7 @@ import os, sys
 import virtualds
 import virtualds.combine.batch_job as target
 
-target.LEAST = 1
+target.MIN_TABLE_REFERENCES = 1
 target.BuildTarget.commit = lambda self, dataset: os._exit(9)
 virtualds.open_virtual_mfdataset(
     sys.argv[2:], combine="nested", concat_dim="time", to=sys.argv[1], mode="w"

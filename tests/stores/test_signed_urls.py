@@ -62,7 +62,7 @@ def test_a_build_into_a_set_writes_no_signed_url(
     least: int, signed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a worker that relieves itself of its references, nor the commit."""
-    monkeypatch.setattr(target_module, "LEAST", least)
+    monkeypatch.setattr(target_module, "MIN_TABLE_REFERENCES", least)
     target = tmp_path / "refs.zarr"
     with pytest.raises(UnsupportedError, match="keep_query=True") as caught:
         virtualds.open_virtual_mfdataset([signed], combine="nested", concat_dim="x", to=target)

@@ -362,7 +362,7 @@ def open_virtual_mfdatatree(
 
 
 def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
-    """Open files as few datasets (layers), so that no files overlap within a dataset.
+    """Open files as a few datasets, called layers, in each of which no files overlap.
 
     Each file is completely in one layer, for any ``overlap``; the caller decides which file has
     precedence. Arguments are those of `open_virtual_mfdataset`.
@@ -547,7 +547,7 @@ class Build:
 
     @property
     def _access_errors(self) -> tuple[type[Exception], ...]:
-        """Errors of reading that only say that this process has no access to files."""
+        """Errors of reading that may only mean that this process has no access to files."""
         return (VirtualdsError, OSError) if self._is_on_cluster else ()
 
     def _join(self, concatenator: Concatenator, outcomes: Sequence[OpenOutcome[Any]]) -> Any:

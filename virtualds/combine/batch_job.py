@@ -119,21 +119,21 @@ class BuildOptions:
 
 Key = TypeVar("Key")
 
-LEAST, ENOUGH = 4096, 100_000
-"""Default values of ``least`` and ``enough`` of a `BuildTarget`."""
+MIN_TABLE_REFERENCES, PART_REFERENCES = 4096, 100_000
+"""Default values of ``min_references`` and ``part_references`` of a `BuildTarget`."""
 
 
 @dataclass(frozen=True)
 class BuildTarget:
     """A reference set that several processes write in parts.
 
-    An array with at least ``least`` references is written to a separate table. A worker writes
-    references as soon as it has ``enough`` of them.
+    An array with at least ``min_references`` references is written to a separate table. A worker
+    writes references as soon as it has ``part_references`` of them.
     """
 
     destination: Destination
-    least: int
-    enough: int
+    min_references: int
+    part_references: int
 
     @classmethod
     def begin(
@@ -148,7 +148,7 @@ class BuildTarget:
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
         destination = Destination.of(Location.of(url, storage_options), options)
-        return cls(destination.begin_parts(), LEAST, ENOUGH)
+        return cls(destination.begin_parts(), MIN_TABLE_REFERENCES, PART_REFERENCES)
 
     @property
     def url(self) -> str:
@@ -164,7 +164,7 @@ class BuildTarget:
         for key, array in arrays.items():
             # do not count fragments that are already in the set
             count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
-            if count >= self.least:
+            if count >= self.min_references:
                 large[key] = array
         if not large:
             return {}
@@ -425,17 +425,17 @@ class BatchJob:
             self.cache.finish()
 
     @property
-    def smallest(self) -> int:
+    def min_task_files(self) -> int:
         """Minimum number of files per task of another worker."""
         return MIN_TASK_FILES if self.target else 1
 
     @property
-    def largest(self) -> int:
+    def max_task_files(self) -> int:
         """Maximum number of files per task of another worker."""
         return MAX_FILES_TOGETHER if self.target or self.together else MAX_TASK_FILES
 
     @property
-    def first(self) -> int:
+    def first_files(self) -> int:
         """Number of files that are opened before the first is prepared; small if this may fail."""
         return FIRST_FILES if self.steps else MAX_FILES_TOGETHER
 
@@ -445,7 +445,7 @@ class BatchJob:
         Functions of the user, such as ``preprocess``, may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-        start, size = 0, min(max(self.first, number), MAX_FILES_TOGETHER)
+        start, size = 0, min(max(self.first_files, number), MAX_FILES_TOGETHER)
         try:
             while start < len(items):
                 batch = items[start : start + size]
@@ -542,13 +542,13 @@ class BatchJob:
     ) -> Iterator[list[OpenOutcome[Any]]]:
         """Yield lists of outcomes with a limited number of files and references."""
         batch, references = list[OpenOutcome[Any]](), 0
-        enough = self.target.enough if self.target else math.inf
+        limit = self.target.part_references if self.target else math.inf
         for outcome in outcomes:
             batch.append(outcome)
             references += outcome.references
             # yield a fatal error immediately
             is_last = self.stops and outcome.error is not None
-            if is_last or references >= enough or len(batch) == MAX_FILES_TOGETHER:
+            if is_last or references >= limit or len(batch) == MAX_FILES_TOGETHER:
                 yield batch
                 batch, references = [], 0
         if batch:

@@ -509,16 +509,16 @@ def find_order(values: Array, lengths: Ints, given_order: Ints, is_nested: bool)
     if len(values) == len(ends) and is_nested and (given_firsts[1:] < given_firsts[:-1]).all():
         return given_order
 
-    def is_each_file(compare: Callable[[Array, Array], Any]) -> bool:
+    def is_true_in_files(compare: Callable[[Array, Array], Any]) -> bool:
         """Return whether a comparison holds for all neighbouring values within a file."""
         holds = np.asarray(compare(values[1:], values[:-1]))
         holds[ends[:-1] - 1] = True
         return bool(holds.all())
 
-    if is_each_file(operator.gt):
+    if is_true_in_files(operator.gt):
         order = np.argsort(firsts, kind="stable")
         is_disjoint = firsts[order][1:] > lasts[order][:-1]
-    elif is_each_file(operator.lt):
+    elif is_true_in_files(operator.lt):
         order = np.argsort(firsts, kind="stable")[::-1]
         is_disjoint = firsts[order][1:] < lasts[order][:-1]
     else:

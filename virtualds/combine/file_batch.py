@@ -539,7 +539,7 @@ class JoinableFiles:
 
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
-        """Create it from batches of single files."""
+        """Return the joinable files of batches of single files."""
         first, subgroups = files[0], None
         stored = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]

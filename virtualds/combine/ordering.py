@@ -98,7 +98,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Create it from a glob pattern, or from a list of files, which are not globbed."""
+        """Return the files of a glob pattern, or of a list, whose items are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
             return cls(find_matching_files([paths], storage_options), options, find_pattern(paths))

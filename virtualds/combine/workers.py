@@ -82,7 +82,7 @@ class LeftOut(NamedTuple):
 
     @classmethod
     def of(cls, file: object, error: BaseException) -> LeftOut:
-        """Create it from a file and its error, the notes of which become part of the message."""
+        """Return an entry for a file and its error, with the notes of the error in the message."""
         notes: list[str] = getattr(error, "__notes__", [])
         message = without_secrets("; ".join([f"{error}", *notes]))
         return cls(str(file), type(error).__name__, message)
@@ -172,11 +172,11 @@ class Job(Protocol):
     """A job that opens files, implemented by `virtualds.combine.batch_job.BatchJob`."""
 
     @property
-    def smallest(self) -> int:
+    def min_task_files(self) -> int:
         """Minimum number of files per task."""
 
     @property
-    def largest(self) -> int:
+    def max_task_files(self) -> int:
         """Maximum number of files per task."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
@@ -253,11 +253,13 @@ def open_in_executor(
     """
     tasks: dict[Future[Any], Sequence[NumberedFile]] = {}
     begin, count = 0, len(items)
-    most = job.smallest
+    most = job.min_task_files
 
     def size() -> int:
         """Return the number of files of the next task; fewer at the end, to keep workers busy."""
-        return max(job.smallest, min(job.largest, (count - begin) // (workers * LAST_PIECES)))
+        return max(
+            job.min_task_files, min(job.max_task_files, (count - begin) // (workers * LAST_PIECES))
+        )
 
     try:
         while True:

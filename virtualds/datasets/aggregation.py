@@ -58,7 +58,7 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
 FILES_AT_ONCE = 256
-"""How many files may be open at a time."""
+"""Maximum number of files that are open at a time."""
 SCALING = ("scale_factor", "add_offset", "_Unsigned")
 """Attributes by which stored numbers differ from values."""
 

@@ -372,7 +372,7 @@ class FragmentGrid:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many fragments there are along each axis."""
+        """The number of fragments along each axis."""
         return tuple(map(len, self.lengths))
 
     @classmethod

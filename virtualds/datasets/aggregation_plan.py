@@ -55,9 +55,9 @@ CONVENTIONS = "CF-1.13"
 OWN_CONVENTIONS = "conventions_of_dataset"
 """The attribute of a ``map`` in which we keep the attribute ``Conventions`` of the dataset."""
 MAX_DEPTH = 8
-"""How deep aggregation files may refer to other aggregation files."""
+"""Maximum depth of aggregation files that refer to other aggregation files."""
 MAX_FRAGMENTS = 2**21
-"""How many fragments, or versions of them, a variable may have."""
+"""Maximum number of fragments of a variable, or of versions of them."""
 NETCDF_FILLS: Mapping[str, Any] = {
     **{"i1": -127, "u1": 255, "i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295},
     **{"i8": -9223372036854775806, "u8": 18446744073709551614, "S1": b"\0"},
@@ -98,7 +98,7 @@ class AggregationPlan:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """How many fragments there are along each axis."""
+        """The number of fragments along each axis."""
         return tuple(map(len, self.lengths))
 
     @property
@@ -107,7 +107,7 @@ class AggregationPlan:
         return prod(self.grid) > len(self.files) + len(self.values)
 
     def starts(self) -> list[list[int]]:
-        """Return where fragments begin along each axis."""
+        """Return the start of each fragment along each axis."""
         return [[0, *accumulate(row)][:-1] for row in self.lengths]
 
     def shape_of(self, index: Index) -> tuple[int, ...]:
@@ -477,7 +477,7 @@ class AggregationFile:
         address: str,
         substitutions: Mapping[str, str],
     ) -> list[FragmentPlace]:
-        """Return where a fragment may be; relative uris are resolved by the aggregation file."""
+        """Return the possible places of a fragment; uris are relative to the aggregation file."""
         if uri is None:
             path, name = self._find_variable((plan.path, plan.name), address)
             return [FragmentPlace(index, self.source, f"{path}/{name}", True)]

@@ -347,7 +347,7 @@ def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, An
     ):
         # bounds have the units of their coordinate
         units = {n: variable.encoding[n] for n in UNITS_OF_DATES if n in variable.encoding}
-        # xarray makes three copies on its way, which are much for many dates
+        # xarray makes three copies, which take much memory for many dates
         packing = find_default_packing({**attributes, **units})
         if packing is not None and (dates := packing.decode_linearly(stored)) is not None:
             # without fastpath, xarray imports dask to check whether this is a dask array

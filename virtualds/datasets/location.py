@@ -311,7 +311,7 @@ SET_SUFFIXES = tuple(suffix for format_ in FORMATS for suffix in format_.suffixe
 """Suffixes of the names of reference sets."""
 
 HEAD_BYTES = 4096
-"""How many first bytes of a file are read to detect its format: enough for most."""
+"""Number of first bytes of a file that are read to detect its format; most need no more."""
 
 
 @dataclass(frozen=True)
@@ -617,7 +617,7 @@ def reader_of(location: Location, name: str | None = None) -> DetectedReader:
 
 
 def format_for(location: Location, name: str | None = None) -> Format:
-    """Return the named format, or else the format of the object's library, suffix, or existing set.
+    """Return the format by name, else by the object's library, by suffix, or of the existing set.
 
     Raises `ValueError` if there is no such format, or none can be inferred.
     """
@@ -651,7 +651,7 @@ def find_existing_format(location: Location) -> Format | None:
 
 
 def set_reader_of(location: Location, name: str | None = None) -> DetectedReader:
-    """Return a reader as `reader_of` does, but the format of a set that is also a source file.
+    """Return the reader as `reader_of` does, but the format if a source file is also a set.
 
     The structure of a source file is read for this.
     """

@@ -157,10 +157,13 @@ class Padding:
         fill = self._choose_fill(name, variable, longest)
         if fill is None:
             dim, size = next((d, n) for d, n in variable.sizes.items() if n < lengths.get(d, n))
+            kind, suggestion = variable.dtype.kind, -1
+            if kind in "bu":
+                suggestion = False if kind == "b" else np.iinfo(variable.dtype).max
             raise CombineError(
                 f"{name}: {file} has {size} of {lengths[dim]} elements along {str(dim)!r}, and no "
                 f"value of {name!r} ({variable.dtype}) means that the others are missing; "
-                f"{self.if_unfilled.format(name=name, value=_suggest_fill(variable.dtype))}"
+                f"{self.if_unfilled.format(name=name, value=suggestion)}"
             )
         array = get_virtual_array(variable)
         data: Any = variable.data if array is None else array
@@ -194,13 +197,6 @@ class Padding:
                 f"{name}: the fill value {fill_value!r} is no value of {dtype}; give one that is"
             )
         return fill
-
-
-def _suggest_fill(dtype: np.dtype[Any]) -> Any:
-    """Return a value that users may give as the fill value."""
-    if dtype.kind == "b":
-        return False
-    return np.iinfo(dtype).max if dtype.kind == "u" else -1
 
 
 NO_PADDING = Padding()

@@ -56,7 +56,7 @@ def list_sources(dataset: xr.Dataset, dim: str | None = None) -> Iterator[Source
 
 
 def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
-    """Return those of ``urls`` that tables of arrays list, without iteration over the tables."""
+    """Return the ``urls`` that tables of arrays list, without iterating over the tables."""
     manifests = (f.manifest for array in arrays for f in array.fragments)
     return {file.url for manifest in manifests for file in manifest.find_listed_files(urls)}
 
@@ -84,7 +84,7 @@ def _list_checked_arrays_along(
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return those of ``urls`` in which there are chunks of arrays along a dimension."""
+    """Return the ``urls`` with chunks of arrays along a dimension."""
     return {*find_coverage_along(dataset, dim, urls).urls}
 
 

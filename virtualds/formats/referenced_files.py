@@ -70,7 +70,7 @@ def check_admissible(
 def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = knows_no_table) -> None:
     """Raise an error for urls with a password, or with a signature or token in their query.
 
-    Sets are shared with others, and everybody who reads such a url can use it. All files in the
+    Sets are shared with others, and everyone who reads such a url can use it. All files in the
     tables of arrays are checked, without reading references.
     """
     for file in _iterate_files(arrays, is_known):

@@ -230,7 +230,7 @@ class KnownFiles:
 
     @classmethod
     def of(cls, used: FileColumns, notes: Notes) -> KnownFiles:
-        """Create it from the files that a set refers to and its notes."""
+        """Return the files that a set refers to, followed by other files in its notes."""
         if not notes.kinds:
             return cls(used, len(used), notes)
         is_about_sidecars = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))

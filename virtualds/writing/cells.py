@@ -92,7 +92,7 @@ class CellGrid:
     """The grid of the files of a set: its dimensions, outermost first, and the url of the set.
 
     With ``sorts``, new coordinate values are inserted in order if those of the set are monotonic.
-    ``unreadable`` are files that have changed or are gone, from which nothing is read.
+    ``unreadable`` are files that have changed or do not exist, from which nothing is read.
     ``misfit_remedy``, ``extra_variable_remedy`` and ``padding`` are as in `AppendOptions`.
     ``prefers`` says whether a cell that several files have is taken from the "first" or the "last"
     of them, by url; if empty, such a cell is an error. Files in ``last_choice`` lose their cells to

@@ -330,7 +330,7 @@ def write_original(plan: VariablePlan, folder: str, options: StorageOptions | No
         "is_decoded": int(main.pipeline.packing is not None),
     }
     group = ManifestGroup({VARIABLE: plan.variable}, attributes)
-    # stores without conditional writes cannot have it; verify reports that
+    # stores without conditional writes cannot store it; `verify` reports that
     with suppress(UnsupportedError):
         ZARR_V3.write(group, f"{folder}/{NAME}", options, replace=True)
 

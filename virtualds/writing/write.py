@@ -634,15 +634,6 @@ def make_dict(
             f"folder"
         )
     options.check_choices(format_, call)
-    _check_new(options, storage_options)
-    root = add_group(EMPTY, options.path, make_group())
-    group = options.changes.apply(root, knows_no_table)
-    check_admissible(group, DICT_TARGET, keep_query=options.keep_query)
-    return format_.to_dict(group, **options.format_choices)
-
-
-def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
-    """Raise an error for options that have no meaning for a dict."""
     if options.rewriting.rewrites:
         raise UnsupportedError(
             "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
@@ -660,6 +651,10 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
             f"written; leave out mode, append_dim, region, conflict, allow and storage_options, or "
             f"name a file"
         )
+    root = add_group(EMPTY, options.path, make_group())
+    group = options.changes.apply(root, knows_no_table)
+    check_admissible(group, DICT_TARGET, keep_query=options.keep_query)
+    return format_.to_dict(group, **options.format_choices)
 
 
 # ---------------------------------------------------------------------- changes of references

@@ -50,7 +50,7 @@ from virtualds.stores.store import Range, Store
 from virtualds.urls import KINDS, join_path, kind_of
 
 PIECE = 2**23
-"""Bytes of a member that are read at a time."""
+"""Number of bytes of a member that are read at a time."""
 
 
 def find_damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:

@@ -372,7 +372,7 @@ class ExistingReferences(StoreReferences):
     """The references of a store before it is changed.
 
     Unchanged references are not read, so that an append to a set of ten million references costs as
-    much as its new references. ``repository`` is None if somebody else commits the change.
+    much as its new references. ``repository`` is None if the user commits the change.
     """
 
     requires_allow = False
