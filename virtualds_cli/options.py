@@ -261,7 +261,7 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
         ("error", "rewrite"),
         None,
         "What to do about chunks that the format cannot hold: stop with an error, as by default, "
-        "or encode them anew, in the main encoding of their variable. All others stay references.",
+        "or encode them again, in the main encoding of their variable. All others stay references.",
     ),
     "main_encoding": _make_option(
         merge=merge_mappings,

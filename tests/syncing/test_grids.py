@@ -400,10 +400,10 @@ def test_values_of_another_type_are_named_with_what_to_do(folder: Path, tmp_path
         made.to_netcdf(folder / f"r1_{year}.nc")
         if dtype == "f4":
             sync(folder, target)
-    said = r"r1_2002\.nc(?s:.*)t: its dtype is float32 in the set and float64(?s:.*)anew"
+    said = r"r1_2002\.nc(?s:.*)t: its dtype is float32 in the set and float64(?s:.*)again"
     with pytest.raises(virtualds.CombineError, match=said):
         sync(folder, target)
-    with pytest.raises(virtualds.CombineError, match=r"t: its values are in memory(?s:.*)anew"):
+    with pytest.raises(virtualds.CombineError, match=r"t: its values are in memory(?s:.*)again"):
         sync(folder, target, preprocess=lambda ds: ds.assign(t=ds["t"].load().astype("f4")))
     shutil.rmtree(target)
     sync(folder, target)

@@ -133,7 +133,7 @@ def test_a_changed_file_whose_days_overlap_others_is_refused(make: Make) -> None
     # of five days the last is the first of the next file: the days still rise
     for count in (5, 6):
         make(1, count=count, age=500)
-        with pytest.raises(CombineError, match=r"(?s)/01\.nc: it .*overlap.*write the set anew"):
+        with pytest.raises(CombineError, match=r"(?s)/01\.nc: it .*overlap.*write the set again"):
             run()
     assert bytes_below(Path("refs.zarr")) == before
 
@@ -240,7 +240,7 @@ def test_rewritten_chunks_are_never_taken_for_files_that_are_gone(
         run(target, on_removed="drop")
     # what lies beside chunks of two files may belong to the file that is gone
     paths[0].unlink()
-    with pytest.raises(CombineError, match=r"(?s)00\.nc: .*write the set anew without"):
+    with pytest.raises(CombineError, match=r"(?s)00\.nc: .*write the set again without"):
         run(target, on_removed="drop")
     assert bytes_below(Path(target)) == before
 
@@ -250,7 +250,7 @@ def test_held_chunks_without_a_coordinate_are_not_added_twice(target: str, folde
     copied(0)
     how: dict[str, Any] = {"drop_variables": ["time"]}
     run(target, inline_threshold=10**6, **how)
-    with pytest.raises(CombineError, match="nothing tells whether new files are there"):
+    with pytest.raises(CombineError, match="it is unclear whether new files are there"):
         run(target, **how)
     assert opened(target).sizes["time"] == 5
 

@@ -222,8 +222,8 @@ def test_the_replacement_of_a_source_may_be_longer(
         append(path, target)
     again = written(tmp_path, "0", days(0, 8, seed=5))
     if target.suffix == ".nca":
-        # it notes the length of the variable, and cannot be read until it is written anew
-        with pytest.raises(virtualds.FormatError, match=r"(?s)its map says .*write it anew"):
+        # it notes the length of the variable, and cannot be read until it is written again
+        with pytest.raises(virtualds.FormatError, match=r"(?s)its map says .*write it again"):
             virtual(again).virtual.to_manifest(target, mode="replace-source", append_dim="time")
         return
     virtual(again).virtual.to_manifest(target, mode="replace-source", append_dim="time")
@@ -409,7 +409,7 @@ def test_a_gap_that_a_format_cannot_hold_is_refused_with_what_helps(tmp_path: Pa
             virtualds.drop_sources(target, dropped, dim="s", dry_run=True)
         assert str(tried.value) == message
         assert "convert the set to zarr-v3" in message
-        assert "write the set anew without this source" in message
+        assert "write the set again without this source" in message
         assert not any(other in message for other in ("on_unsupported", "(ds.", "format="))
         # as the message says
         virtualds.convert(target, converted, mode="w")

@@ -596,7 +596,7 @@ def test_a_source_is_not_dropped_beside_chunks_of_unknown_sources(
     target = tmp_path / SETS[form]
     joined = xr.concat(map(opened, paths), "time")
     joined.virtual.to_manifest(target, on_unsupported="rewrite")
-    with pytest.raises(CombineError, match="write the set anew without this source"):
+    with pytest.raises(CombineError, match="write the set again without this source"):
         virtualds.drop_sources(target, str(paths[0]), dim="time")
     with pytest.raises(CombineError, match="has no such source"):
         virtualds.drop_sources(target, str(tmp_path / "never.nc"))

@@ -386,7 +386,7 @@ class FragmentAssembler:
         if axes is None:
             raise self.file.error(
                 plan,
-                f"{shown} has the shape {shape}, and its map says {expected}; write it anew",
+                f"{shown} has the shape {shape}, and its map says {expected}; write it again",
             )
         conversion = UNCHANGED
         units = attributes

@@ -191,7 +191,7 @@ class AggregationFile:
                 f"attribute {AGGREGATED_DIMENSIONS}",
             )
         if len(set(dims)) < len(dims):
-            raise self.error(key, f"it names a dimension twice: {dims}; write the file anew")
+            raise self.error(key, f"it names a dimension twice: {dims}; write the file again")
         check_axes(len(dims), f"variable {name!r}")
         features = self._parse_features(key, variable)
         places = {feature: self._find_variable(key, target) for feature, target in features.items()}
@@ -340,7 +340,9 @@ class AggregationFile:
     ) -> tuple[tuple[int, ...], ...]:
         """Return the lengths of fragments along each axis (CF 2.8.2, ``map``)."""
         if lengths_map.dtype.kind not in "iu":
-            raise self.error(key, f"its map holds {lengths_map.dtype}, not integers; write it anew")
+            raise self.error(
+                key, f"its map holds {lengths_map.dtype}, not integers; write it again"
+            )
         values = np.ma.getdata(lengths_map)
         mask = np.ma.getmaskarray(lengths_map)
         if not dims:
@@ -353,7 +355,7 @@ class AggregationFile:
             raise self.error(
                 key,
                 f"its map has the shape {values.shape}, and the array {len(dims)} dimensions: one "
-                f"row for each is needed; write it anew",
+                f"row for each is needed; write it again",
             )
         rows = []
         for dim, row, gaps in zip(dims, values, mask, strict=True):
@@ -362,7 +364,7 @@ class AggregationFile:
                 raise self.error(
                     key,
                     f"its map says {np.ma.array(row, mask=gaps).tolist()!r:.200} of the fragments "
-                    f"along {dim!r}, which are not lengths; write it anew",
+                    f"along {dim!r}, which are not lengths; write it again",
                 )
             rows.append(tuple(int(n) for n in row[:count]))
         for dim, lengths in zip(dims, rows, strict=True):
@@ -372,7 +374,7 @@ class AggregationFile:
                 raise self.error(
                     key,
                     f"its map adds up to {sum(lengths)} along {dim!r}, which has {min(sizes)} "
-                    f"elements; write it anew",
+                    f"elements; write it again",
                 )
         return tuple(rows)
 
@@ -385,7 +387,7 @@ class AggregationFile:
             raise self.error(
                 plan,
                 f"its {kind} has the shape {values.shape}, and there are {plan.grid} fragments by "
-                f"its map; write it anew",
+                f"its map; write it again",
             )
 
     def _iterate_versions(

@@ -95,8 +95,8 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
     if not isinstance(variable.dtype, np.dtype):
         raise UnsupportedError(
             f"its type {variable.dtype} is one of pandas, which files do not have; assign its "
-            f"values as an array of numpy: for categories their text or numbers, for periods the "
-            f"dates that they begin with, and what else tells them apart"
+            f"values as a numpy array: for categories their text or numbers, for periods their "
+            f"first dates, and whatever else distinguishes them"
         )
     check_loading(name, variable)
     encoded = _encode_loaded(name, variable)

@@ -472,7 +472,7 @@ def check_first_bytes(url: str, head: bytes) -> None:
     """Raise an error for an empty file, or a web page in place of a file, by its first bytes."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
-        raise FormatError(f"{url}: the file is empty; fetch it again, or write it anew")
+        raise FormatError(f"{url}: the file is empty; fetch it again, or write it again")
     if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         raise FormatError(
             f"{url}: the file is an HTML page, such as a server shows in place of a file (a login, "
@@ -503,7 +503,7 @@ def _find_only_content(root: str, options: StorageOptions | None) -> DetectedRea
         return detect_reader(join_path(root, only), options)
     scheme, _, url = root.partition("::")
     if not names:
-        raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
+        raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it again")
     raise FormatError(
         format_details(
             f"{url}: the archive holds {len(names)} files; name one of them, such as "

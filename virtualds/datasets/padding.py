@@ -101,7 +101,7 @@ class Padding:
                 raise CombineError(
                     f"{name}: {files[other]} has {sizes_along[other]} elements along {dim!r} "
                     f"without a coordinate, and {files[longest]} has one of "
-                    f"{sizes_along[longest]}, so that nothing gives the others; add it in "
+                    f"{sizes_along[longest]}, so that the others are unknown; add it in "
                     f"preprocess=, or leave it out (drop_variables={name!r})"
                 )
             padded_longest = self._pad(

@@ -469,7 +469,7 @@ def _sort_into(
     if ordered.hasnans or not ordered.is_unique:
         raise CombineError(
             f"position='coordinate': the new dataset repeats or lacks values of {dim!r}, so that "
-            f"nothing says where they belong; leave them out"
+            f"the places of the data are unclear; leave these data out"
         )
     targets = np.asarray(index[:: -1 if is_descending else 1].searchsorted(ordered))
     return positions[order], index.size - targets if is_descending else targets
@@ -504,7 +504,7 @@ def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Inserti
                     f"replace-source: positions {present_run[0]} to {present_run[1]} along "
                     f"{dim!r} of the set come from {url}, and chunks beside them were rewritten or "
                     f"are held in the set, but the new dataset has other values of {dim!r}, so "
-                    f"that nothing says what it replaces; write the set anew (mode='w')"
+                    f"that it is unclear what they replace; write the set again (mode='w')"
                 )
             present_run = span
         replacements.append((present_run, Piece(True, *run)))
@@ -552,7 +552,7 @@ def find_replaced_static(
             if others.sizes.get(other, size) != size:
                 raise CombineError(
                     f"replace-source: {name!r} has {size} elements along {other!r} now, other "
-                    f"variables of the set have {others.sizes[other]}; write the set anew "
+                    f"variables of the set have {others.sizes[other]}; write the set again "
                     f"(mode='w')"
                 )
     return static

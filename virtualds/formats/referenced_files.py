@@ -267,7 +267,7 @@ class ReferencedFiles:
                 return size, mtime, etag
         raise FormatError(
             f"{self._source.url}: {noted!r:.80} is noted of {url}, which is not a size, time and "
-            f"etag; write the set anew"
+            f"etag; write the set again"
         )
 
     def _get_options(self, url: str) -> StorageOptions | None:

@@ -255,5 +255,5 @@ def malformed_error(url: str, error: Exception) -> FormatError:
     """Return the error for a set that does not follow its specification."""
     return FormatError(
         f"{url}: its metadata or references are not of the form that the specification "
-        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
+        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it again"
     )

@@ -332,7 +332,7 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
         return np.asarray(cftime.date2num(index.to_numpy(), units, calendar=index.calendar))
     if index.dtype.kind not in "biuf":
         raise CombineError(
-            f"keep: the values of {dim!r} ({index.dtype}) have no order, so that nothing tells "
+            f"keep: the values of {dim!r} ({index.dtype}) have no order, so that it is unclear "
             f"which are the last ones"
         )
     return np.asarray(index.to_numpy())

@@ -81,7 +81,7 @@ Ints = npt.NDArray[np.intp]
 Values = Mapping[str, "pd.Index[Any]"]
 """Coordinate values by dimension; empty for a file without coordinates."""
 
-RECREATE_SET = "write the set anew (delete it, and run again)"
+RECREATE_SET = "write the set again (delete it, and run again)"
 
 
 REMEDIES = {
@@ -634,7 +634,7 @@ class Update:
                 f"{self.reader.root}: {copied.size} positions along {self.dim!r}, from "
                 f"{copied[0]}, are in new files and in the set, which holds their values itself "
                 f"and does not note from which file they are, so that overlap={self.overlap!r} "
-                f"cannot choose; write the set anew without inline_threshold=, and with fewer "
+                f"cannot choose; write the set again without inline_threshold=, and with fewer "
                 f"loadable_variables="
             )
 
@@ -669,8 +669,8 @@ class Update:
                 raise CombineError(
                     f"{self.reader.root}: {np.count_nonzero(is_copy)} positions along "
                     f"{self.dim!r} have chunks that were rewritten or are held in the set, which "
-                    f"does not note their sources, and no coordinate, so that nothing tells "
-                    f"whether new files are there already; write the set anew as zarr-v3, or give "
+                    f"does not note their sources, and no coordinate, so that it is unclear "
+                    f"whether new files are there already; write the set again as zarr-v3, or give "
                     f"the files a coordinate (coordinates=)"
                 )
         new = self._expand_dims(group, new)
@@ -847,7 +847,7 @@ class Update:
             other = others.get(name)
             shape = variable.dims, variable.data.shape
             if other is None or (other.dims, other.data.shape) != shape:
-                reason = "the other files do not have it in this shape; write the set anew"
+                reason = "the other files do not have it in this shape; write the set again"
                 if dataset is None:
                     reason = (
                         "the other files of the set have changed, and may still be written or "
@@ -890,7 +890,7 @@ def _check_coordinate(dim: str, present: xr.Dataset) -> None:
     """Raise `CombineError` if a dimension of the window has no coordinate."""
     if dim not in present.indexes:
         raise CombineError(
-            f"keep: {dim!r} has no coordinate, so that nothing tells which positions are the last "
+            f"keep: {dim!r} has no coordinate, so that it is unclear which positions are the last "
             f"ones; give the files one (coordinates=)"
         )
 

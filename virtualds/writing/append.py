@@ -334,7 +334,7 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
                 raise CombineError(
                     f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
                     f"this source, and chunks beside them were rewritten or are held in the set, "
-                    f"which does not know where those come from; write the set anew without this "
+                    f"which does not know where those come from; write the set again without this "
                     f"source"
                 )
             mask[slice(*run)] = True
@@ -366,7 +366,7 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
         raise CombineError(
             f"{url}: other sources have data at its positions, so that it would leave a gap in "
             f"{name!r}, and no value of {name!r} ({array.dtype}) means that it is missing; write "
-            f"the set anew without this source"
+            f"the set again without this source"
         )
     has_copies = any(is_stored_in_set(file.url, root) for file in array.sources)
     if has_copies or any(
@@ -376,7 +376,7 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
     ):
         raise CombineError(
             f"{url}: {name!r} has chunks that were rewritten or are held in the set, which does "
-            f"not know whether they come from this source; write the set anew without it"
+            f"not know whether they come from this source; write the set again without it"
         )
 
 
@@ -531,7 +531,7 @@ def _find_differences(
             "write the dataset to a set of its own"
             if old.dims == (name,)
             else "to keep both, open all files together with coords='different' or "
-            "data_vars='different', and write the set anew"
+            "data_vars='different', and write the set again"
         )
         yield f"it has no dimension {dims_text}, and other values than in the set; {remedy}"
 
@@ -687,7 +687,7 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
         key = differing[0]
         raise CombineError(
             f"the set cannot store the new values of {name!r} exactly (it has {key} "
-            f"{before.get(key)!r}, and they would need {after.get(key)!r}); write the set anew, "
+            f"{before.get(key)!r}, and they would need {after.get(key)!r}); write the set again, "
             f"with all its files (mode='w')"
         )
 

@@ -229,7 +229,7 @@ class CellGrid:
                     raise CombineError(
                         f"{name}: its values are in memory, and the set refers to files for it; "
                         f"leave it virtual (loadable_variables=, and no change by preprocess=), or "
-                        f"write the set anew (delete it, and run again)"
+                        f"write the set again (delete it, and run again)"
                     )
             if not set(self.padding.dims).isdisjoint(variable.dims):
                 # clear the previous chunks of a file, which may be shorter now
@@ -286,7 +286,7 @@ class CellGrid:
             raise CombineError(
                 f"the set holds values of {count} cells itself that new files have, too, and does "
                 f"not note from which file they are, so that overlap={self.prefers!r} cannot "
-                f"choose; write the set anew without inline_threshold=, and with fewer "
+                f"choose; write the set again without inline_threshold=, and with fewer "
                 f"loadable_variables="
             )
         losers = np.where(
@@ -339,8 +339,8 @@ class CellGrid:
                 if dim not in dataset.indexes or not dataset.indexes[dim].is_unique:
                     problem = "repeats values" if dim in dataset.indexes else "is not there"
                     raise CombineError(
-                        f"dimension {dim!r}: its coordinate {problem} in {owner}, so that nothing "
-                        f"tells which cell of the grid a file has; give the files a coordinate "
+                        f"dimension {dim!r}: its coordinate {problem} in {owner}, so that it is "
+                        f"unclear which cell of the grid a file has; give the files a coordinate "
                         f"(coordinates=, or {{{dim}}} in the pattern)"
                     )
         return present
@@ -355,7 +355,7 @@ class CellGrid:
                 # chunks of other cells keep their dtype
                 problems.append(
                     f"{name}: its dtype is {types[0]} in the set and {types[1]} in the new files; "
-                    f"write the set anew (delete it, and run again), which promotes it"
+                    f"write the set again (delete it, and run again), which promotes it"
                 )
         if problems:
             description = (
@@ -440,7 +440,7 @@ class CellGrid:
             if boxes and not has_missing_value(array.dtype):
                 raise CombineError(
                     f"{files[0]}: no value of {name!r} ({array.dtype}) means that it is missing, "
-                    f"so that its cell cannot be left empty; write the set anew without this file"
+                    f"so that its cell cannot be left empty; write the set again without this file"
                 )
             if boxes:
                 changed[name] = variable.copy(data=clear_boxes(array, boxes))  # type: ignore[arg-type]
@@ -477,7 +477,7 @@ class CellGrid:
                 raise CombineError(
                     f"{min(boxes.values())}: the set holds the values of {name!r} "
                     f"({variable.dtype}), none of which means that it is missing, so that they "
-                    f"cannot be replaced; write the set anew (delete it, and run again), or leave "
+                    f"cannot be replaced; write the set again (delete it, and run again), or leave "
                     f"the variable out (drop_variables=)"
                 )
             for box in boxes:

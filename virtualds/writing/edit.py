@@ -139,7 +139,7 @@ def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGrou
                 # readers would decode stored values differently
                 raise ValueError(
                     f"attributes {key!r}: it says how the stored numbers are decoded, and another "
-                    f"value would change them; write the variable anew (mode='r+')"
+                    f"value would change them; write the variable again (mode='r+')"
                 )
         new_attributes = {
             n: v for n, v in {**owner.attributes, name: value}.items() if v is not None
@@ -364,7 +364,7 @@ def edit(
 
 GAP_REMEDY = (
     "convert the set to zarr-v3, which holds gaps (virtualds.convert), and drop the source there, "
-    "or write the set anew without this source"
+    "or write the set again without this source"
 )
 """The remedy for a set whose format cannot store gaps."""
 
@@ -449,7 +449,7 @@ def drop_sources(
         if remaining is old:
             raise CombineError(
                 f"{urls[0]}: all that is left of it in the set is of other sources, too: "
-                f"coordinates, or variables without a dimension of the grid; write the set anew "
+                f"coordinates, or variables without a dimension of the grid; write the set again "
                 f"without this source"
             )
         return remaining.without_notes()

@@ -71,7 +71,7 @@ class Rewriting:
         if self.on_unsupported not in ("error", "rewrite"):
             raise ValueError(
                 f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
-                f"encodes chunks anew that the format cannot hold"
+                f"encodes chunks again that the format cannot hold"
             )
         limit = self.rewrite_limit
         if limit is not None and (type(limit) is not int or limit < 0):

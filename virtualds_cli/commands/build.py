@@ -452,7 +452,7 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     The command converts all groups of SOURCE and reads no chunk data, except small chunks with
     --inline-threshold. If the target format cannot hold a variable, the error names the variable,
     and nothing is written. With --on-unsupported rewrite, chunks that the format cannot hold are
-    encoded anew; an interrupted command, started again, goes on where it stopped.
+    encoded again; an interrupted command continues where it stopped when it is started again.
     """
     import virtualds
     from virtualds.writing.write import prepare_write

@@ -596,7 +596,7 @@ class _OpenSources:
             opened: _OpenSource | str = _OpenSource(scanned)
             url = scanned.source.url if scanned.parser.markers else file.url
         except COMPARE_ERRORS as error:
-            opened, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
+            opened, url = f"its structure cannot be read again ({_describe_error(error)})", file.url
         self._open[url] = opened
         if len(self._open) > MAX_OPEN_SOURCES:
             self._close_oldest()

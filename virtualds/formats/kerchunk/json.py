@@ -142,7 +142,7 @@ def _expand_document(
     if content["version"] not in (0, 1) or not is_complete:
         raise FormatError(
             f"{url}: references of version {content['version']!r} with keys {sorted(content)}; "
-            f"write them anew in version 1, with 'refs'"
+            f"write them again in version 1, with 'refs'"
         )
     if ".zarray" in refs and ".zgroup" not in refs:
         # a set may be a single array without a group: add both
@@ -387,7 +387,7 @@ def _parse_chunk_keys(names: list[str], grid: tuple[int, ...], path: str) -> npt
         key = names[int(is_outside.argmax())]
         raise FormatError(
             f"{path}: the chunk {path}/{key} lies outside the grid {grid}, so its place in the "
-            f"array is not known; scan the files anew, or leave the variable out with "
+            f"array is not known; scan the files again, or leave the variable out with "
             f"drop_variables"
         )
     flat = number_in_grid(numbers, grid)

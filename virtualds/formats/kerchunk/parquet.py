@@ -144,7 +144,7 @@ class ParquetSet:
         with explain_malformed(source.url):
             size = document["record_size"]
             if type(size) is not int or size < 1:
-                raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
+                raise FormatError(f"{source.url}: record_size is {size!r}; write the set again")
             metadata = {
                 # other tools have written metadata as strings that contain JSON
                 key: parse_json(v, f"{source.url}: key {key!r}") if isinstance(v, str) else v

@@ -340,7 +340,7 @@ def _restore_encoding(
         if isinstance(value, float) and not isfinite(value):
             raise FormatError(
                 f"{source}: the set notes {value} as {name!r} of a variable; the set is damaged, "
-                f"restore it or write it anew"
+                f"restore it or write it again"
             )
     if encoding["chunksizes"] is not None:
         encoding["chunksizes"] = tuple(encoding["chunksizes"])

@@ -175,7 +175,7 @@ def strings_from_zarr_v2(
     if serialiser not in DECODE:
         raise UnsupportedError(
             f"objects through filter {serialiser!r}: only those through {sorted(DECODE)} are "
-            f"read, as anything else may be code, or no array at all; write the array anew"
+            f"read, as anything else may be code, or no array at all; write the array again"
         )
     steps = [*rest, metadata.get("compressor")]
     codecs = tuple(codec_from_zarr_v2(step) for step in steps if step is not None)
