@@ -818,7 +818,7 @@ def test_an_earlier_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_source_has_no_snapshots(archive: Archive) -> None:
-    with pytest.raises(virtualds.UnsupportedError, match="hdf5 keeps no snapshots"):
+    with pytest.raises(virtualds.UnsupportedError, match="hdf5 has no snapshots"):
         virtualds.zarr_store(archive.path("contiguous"), snapshot="x")
 
 

@@ -162,7 +162,7 @@ def test_formats_without_snapshots_say_so(tmp_path: Path) -> None:
         lambda: virtualds.open_virtual_dataset(target, snapshot="x"),
         lambda: virtualds.open_virtual_dataset(tmp_path / "a.nc", snapshot="x"),
     ):
-        with pytest.raises(virtualds.UnsupportedError, match="keeps no snapshots"):
+        with pytest.raises(virtualds.UnsupportedError, match="has no snapshots"):
             ask()
     with pytest.raises(ValueError, match="keep at least 1"):
         virtualds.expire_snapshots(tmp_path / "refs.zarr", keep=0)

@@ -36,7 +36,7 @@ from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, are_date_units
-from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.pipeline import SCALE_ATTRIBUTES, CodecPipeline
 from virtualds.datasets.aggregation_plan import (
     NETCDF_FILLS,
     AggregationFile,
@@ -59,8 +59,6 @@ from virtualds.source_file import SourceFile
 
 FILES_AT_ONCE = 256
 """Maximum number of files that are open at a time."""
-SCALING = ("scale_factor", "add_offset", "_Unsigned")
-"""Attributes by which stored numbers differ from values."""
 
 OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
 """Opens a file. The other arguments say whether to read groups below the root, and which files
@@ -601,7 +599,7 @@ class AggregatedType:
     @property
     def is_packed(self) -> bool:
         """Whether the attributes of the variable scale stored numbers."""
-        return not self.attributes.keys().isdisjoint(SCALING)
+        return not self.attributes.keys().isdisjoint(SCALE_ATTRIBUTES)
 
     @property
     def cannot_mark_missing(self) -> bool:
@@ -655,7 +653,9 @@ class FragmentRun(NamedTuple):
     @property
     def is_scaled(self) -> bool:
         """Whether stored numbers differ from values."""
-        return not self.packing.keys().isdisjoint(SCALING) or not self.conversion.is_identity
+        return (
+            not self.packing.keys().isdisjoint(SCALE_ATTRIBUTES) or not self.conversion.is_identity
+        )
 
     def needs_conversion(self, target: AggregatedType) -> bool:
         """Return whether chunks must be converted to the values and fill values of a target."""

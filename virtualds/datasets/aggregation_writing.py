@@ -22,9 +22,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, Parser
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES, Packing, are_date_units
-from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
+from virtualds.codecs.pipeline import SCALE_ATTRIBUTES, CodecPipeline, name_pipelines
 from virtualds.datasets.aggregation import (
-    SCALING,
     build_aggregations,
     find_aggregations,
     list_fills,
@@ -147,7 +146,7 @@ class DocumentBuilder:
                 AGGREGATED_DATA: aggregated_data,
             }
             # scaled variables have the dtype of unpacked values, others that of stored numbers
-            is_scaled = not variable.attributes.keys().isdisjoint(SCALING)
+            is_scaled = not variable.attributes.keys().isdisjoint(SCALE_ATTRIBUTES)
             array: Any = target.array if is_scaled else variable.data
             dtype = array.dtype.newbyteorder("=")
             fills = list_fills(target.attributes)
@@ -377,7 +376,7 @@ def to_aggregated_variable(key: Name, variable: ManifestVariable) -> AggregatedV
         return None
     array = unpack_array(key[1], variable)
     attributes = variable.attributes
-    if not attributes.keys().isdisjoint(SCALING):
+    if not attributes.keys().isdisjoint(SCALE_ATTRIBUTES):
         # fragments are unpacked by their own attributes (CF 2.8.3)
         attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
     aggregated = AggregatedVariable(key, variable.dims, array, attributes, rows)

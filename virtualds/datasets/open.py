@@ -403,8 +403,8 @@ def read_source(
     """Read a group of a file, with the groups below it if requested, or of a reference set."""
     if read_options.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
-            f"{source.url}: snapshot={read_options.snapshot!r}, but {reader.name} keeps no "
-            f"snapshots; zarr-v3 does"
+            f"{source.url}: snapshot={read_options.snapshot!r}, but {reader.name} has no "
+            f"snapshots; zarr-v3 has them"
         )
     options = opening.parser_options or {}
     known_options = reader.options if isinstance(reader, Parser) else ()

@@ -203,8 +203,6 @@ def choose_positions(
 
 SUFFIX = ".chunks"
 """The suffix of the folder of rewritten chunks, after the name of the set."""
-_ICECHUNK_CHUNK = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
-"""Native chunks of an Icechunk repository: https://icechunk.io/en/latest/reference/spec/."""
 _REWRITTEN_CHUNK = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
 
 
@@ -221,9 +219,14 @@ def find_copy_folder(url: str) -> str | None:
     return None if match is None else match["folder"]
 
 
+def is_icechunk_chunk(url: str) -> bool:
+    """Return whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
+    return re.fullmatch(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}", url) is not None
+
+
 def is_copy(url: str) -> bool:
     """Return whether a file contains chunks that a set has written."""
-    return find_copy_folder(url) is not None or _ICECHUNK_CHUNK.fullmatch(url) is not None
+    return find_copy_folder(url) is not None or is_icechunk_chunk(url)
 
 
 def is_stored_in_set(url: str, root: str) -> bool:

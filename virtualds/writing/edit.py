@@ -835,7 +835,7 @@ def _find_format_with_snapshots(location: Location) -> Format:
     format_found = _find_format(location)
     if format_found.history is None:
         raise UnsupportedError(
-            f"{location.target}: {format_found.name} keeps no snapshots; zarr-v3 does "
+            f"{location.target}: {format_found.name} has no snapshots; zarr-v3 has them "
             "(virtualds.convert)"
         )
     return format_found

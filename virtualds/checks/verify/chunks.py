@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import re
 import struct
 import tarfile
 import warnings
@@ -59,6 +58,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.registry import PARSER_ERRORS
+from virtualds.datasets.source_positions import is_icechunk_chunk
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
@@ -171,11 +171,6 @@ REPOSITORY_REASON = "it is a chunk of an Icechunk repository, and no other file 
 """The reason for not comparing a chunk that the repository itself stores."""
 
 
-def is_icechunk_chunk(file: SourceFile) -> bool:
-    """Return whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
-    return re.search(r"/chunks/[0-9A-HJKMNP-TV-Z]{20}$", file.url) is not None
-
-
 @dataclass(frozen=True)
 class RewrittenFile:
     """A file of rewritten chunks.
@@ -220,16 +215,6 @@ class RewrittenFile:
         if self.original.is_decoded and packing is not None:
             stored = packing.decode(stored.astype(stored.dtype.newbyteorder("=")))
         return self.original.clip_to_array(stored, cell), self.original.read(cell)
-
-
-def pair_rewritten(
-    file: SourceFile, chunks: Sequence[SampledChunk]
-) -> list[tuple[SampledChunk, Array, Array]] | None:
-    """Return chunks with their rewritten and original values, or None if they are not rewritten."""
-    rewritten = RewrittenFile.of(file)
-    if rewritten is None:
-        return None
-    return [(chunk, *rewritten.pair(chunk)) for chunk in chunks]
 
 
 # ---------------------------------------------------------------------- sampled chunks
@@ -537,20 +522,22 @@ def _compare_file(
     result: ComparisonResult,
 ) -> None:
     """Compare chunks of a file with its native readers, or rewritten chunks with the originals."""
+    pairs = list[tuple[SampledChunk, Array, Array]]()
     try:
-        pairs = pair_rewritten(file, [chunk for chunk, _, _ in chunks])
+        if (rewritten_file := RewrittenFile.of(file)) is not None:
+            pairs = [(chunk, *rewritten_file.pair(chunk)) for chunk, _, _ in chunks]
     except COMPARE_ERRORS as error:
         text = f"decoded, but not compared: its original cannot be read ({_describe_error(error)})"
         result.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
-    if pairs is not None:
-        for chunk, rewritten, original in pairs:
-            if text := find_difference(rewritten, original):
-                result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
-            else:
-                result.equal["the originals"] += 1
+    for chunk, rewritten, original in pairs:
+        if text := find_difference(rewritten, original):
+            result.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
+        else:
+            result.equal["the originals"] += 1
+    if rewritten_file is not None:
         return
-    source = REPOSITORY_REASON if is_icechunk_chunk(file) else sources.of(file)
+    source = REPOSITORY_REASON if is_icechunk_chunk(file.url) else sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
         result.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)

@@ -106,7 +106,7 @@ def unquote_url(location: str) -> str:
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
     """Return the location of a repository."""
-    locate = _find_locator(url, "keeps no repository")
+    locate = _find_locator(url, "has no repository")
     return locate(url.rstrip("/"), dict(resolve_options(options) or {}))
 
 

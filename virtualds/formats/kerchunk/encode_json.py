@@ -349,7 +349,9 @@ class _DocumentChanges:
                 **content,
                 **{"templates": templates_by_name},
             }
-        content |= {"version": 1, NOTES: encode_notes(after.notes)}
+        # notes are a string, since GDAL takes the members of any object besides ``refs`` as
+        # references, and fails on some of them
+        content |= {"version": 1, NOTES: json.dumps(after.notes, **COMPACT_JSON)}
         members_to_keep = [*_encode_members(refs, replaced), *replaced.values()]
         return _encode_document(content, [",\n".join(members_to_keep).encode(), *added])
 
@@ -616,14 +618,6 @@ def _encode_rows(written: _WrittenReferences, urls: Sequence[str]) -> Iterator[s
             yield f'{prefix}{key}":"base64:{data}"'
         else:
             yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
-
-
-def encode_notes(notes: Metadata) -> str:
-    """Encode the notes of virtualds as a string, as documents store them.
-
-    GDAL takes the members of any object besides ``refs`` as references, and fails on some of them.
-    """
-    return json.dumps(notes, **COMPACT_JSON)
 
 
 def _encode_document(content: Metadata, blocks: Sequence[bytes]) -> bytes:
