@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from virtualds.datasets.units import UNCHANGED, UnitsError, convert_units
+from virtualds.datasets.aggregation.units import UNCHANGED, UnitsError, convert_units
 
 ONE = Fraction(1)
 CONVERSIONS = [

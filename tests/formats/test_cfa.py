@@ -20,7 +20,8 @@ from range_server import range_server
 
 import virtualds
 from virtualds import ManifestArray, ReadError, UnsupportedError
-from virtualds.datasets import aggregation, aggregation_writing
+from virtualds.datasets import aggregation
+from virtualds.datasets.aggregation import writing
 from virtualds.datasets.from_dataset import group_from_dataset
 
 Make = Callable[[], Any]
@@ -626,12 +627,12 @@ def test_a_file_that_changed_or_is_gone_is_no_fragment() -> None:
 def test_a_proposal_that_is_wrong_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found is read again, so an error of ours is no wrong file."""
     ds = months(2, 2)
-    make = aggregation_writing.make_uri
+    make = writing.make_uri
 
     def swap(url: str, *given: Any) -> str:
         return make(url.replace("0.nc", "1.nc"), *given)
 
-    monkeypatch.setattr(aggregation_writing, "make_uri", swap)
+    monkeypatch.setattr(writing, "make_uri", swap)
     with pytest.raises(UnsupportedError, match="t: its chunks would be others"):
         ds.virtual.to_manifest("agg.nca")
     assert not Path("agg.nca").exists()
@@ -781,5 +782,5 @@ def test_each_file_is_opened_twice_together_with_others(monkeypatch: pytest.Monk
 
     group = group_from_dataset(months(2, 2, 2))
     monkeypatch.setattr(aggregation.FragmentOpener, "_open_together", count)
-    aggregation_writing.encode(group, f"file://{os.getcwd()}/agg.nca")
+    writing.encode(group, f"file://{os.getcwd()}/agg.nca")
     assert [number for number in opened if number] == [3, 3]

@@ -28,7 +28,7 @@ from virtualds.datasets.aggregation import (
     build_aggregations,
     find_aggregations,
 )
-from virtualds.datasets.aggregation_plan import AggregationFile
+from virtualds.datasets.aggregation.plan import AggregationFile
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.location import (

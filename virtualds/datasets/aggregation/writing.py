@@ -2,7 +2,7 @@
 
 CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L. A reference says which
 bytes of a file a chunk has; an aggregation file names the variable to which they belong, which
-`virtualds.datasets.aggregation_fragments` finds. Before a file is written, its bytes are read back,
+`virtualds.datasets.aggregation.fragments` finds. Before a file is written, its bytes are read back,
 and must have the references, values and attributes of the group (`check_read_back`).
 """
 
@@ -28,7 +28,7 @@ from virtualds.datasets.aggregation import (
     find_aggregations,
     list_fills,
 )
-from virtualds.datasets.aggregation_fragments import (
+from virtualds.datasets.aggregation.fragments import (
     OTHER_FORMAT,
     AggregatedVariable,
     FragmentFinder,
@@ -38,7 +38,7 @@ from virtualds.datasets.aggregation_fragments import (
     list_missing_values,
     tabulate_chunks,
 )
-from virtualds.datasets.aggregation_plan import (
+from virtualds.datasets.aggregation.plan import (
     NETCDF_FILLS,
     OWN_CONVENTIONS,
     AggregationFile,

@@ -2,7 +2,7 @@
 
 A reference says which bytes of a file a chunk has, but not to which variable they belong. So the
 files are opened again, those of one structure together, and each variable is found by the
-references of its chunks. `virtualds.datasets.aggregation_writing` verifies the result.
+references of its chunks. `virtualds.datasets.aggregation.writing` verifies the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.codec import CodecError
 from virtualds.datasets.aggregation import FILES_AT_ONCE, FragmentOpener, OpenedFile, OpenedFiles
-from virtualds.datasets.aggregation_plan import MAX_FRAGMENTS, Array, Index, Name
+from virtualds.datasets.aggregation.plan import MAX_FRAGMENTS, Array, Index, Name
 from virtualds.errors import (
     AccessError,
     ReadError,

@@ -1,6 +1,6 @@
 """Assemble the arrays of aggregation variables from fragments in other files.
 
-CF conventions 1.13, section 2.8 "Aggregation Variables". `virtualds.datasets.aggregation_plan`
+CF conventions 1.13, section 2.8 "Aggregation Variables". `virtualds.datasets.aggregation.plan`
 reads the attributes that describe them. Arrays reference the chunks of fragments in their files. If
 a fragment is packed or has other units, its chunks are converted when they are read (section 2.8.3,
 "Fragment Interpretation"), so that the array has the units and the dtype of the aggregation
@@ -37,7 +37,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, are_date_units
 from virtualds.codecs.pipeline import SCALE_ATTRIBUTES, CodecPipeline
-from virtualds.datasets.aggregation_plan import (
+from virtualds.datasets.aggregation.plan import (
     NETCDF_FILLS,
     AggregationFile,
     AggregationPlan,
@@ -46,7 +46,7 @@ from virtualds.datasets.aggregation_plan import (
     Index,
     Name,
 )
-from virtualds.datasets.units import UNCHANGED, Conversion, UnitsError, convert_units
+from virtualds.datasets.aggregation.units import UNCHANGED, Conversion, UnitsError, convert_units
 from virtualds.errors import (
     AccessError,
     ReadError,
