@@ -220,9 +220,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "strings of characters with gaps": (lambda p: with_gaps(characters(p, True)), r"astype"),
     "members of varying length": (lambda p: compound(p, VARYING), "drop_vars.*members"),
     "objects as members": (one(np.array([(1, "ab")], [("n", "i4"), ("s", "O")])), "members"),
-    "categories": (one(pd.Categorical(["a", "b"])), "type category .*array of numpy"),
+    "categories": (one(pd.Categorical(["a", "b"])), "type category .*numpy array"),
     "periods": (one(pd.period_range("2000", periods=2, freq="M")), r"type period\[M\]"),
-    "numbers of pandas": (one(pd.array([1, None], "Int64")), "type Int64 .*array of numpy"),
+    "numbers of pandas": (one(pd.array([1, None], "Int64")), "type Int64 .*numpy array"),
     "arrays of varying length": (ragged, "convert them, or leave it out"),
 }
 

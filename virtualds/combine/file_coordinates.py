@@ -334,8 +334,21 @@ class FileCoordinates:
             scalar = xr.Variable((), broadcast.reshape(()), values.attrs)
             return dataset.assign_coords({name: scalar})
         others = dataset.drop_vars(name, errors="ignore")
-        expanded = _expand_dataset(others, name) if is_new else others
-        return expanded.assign_coords({name: xr.Variable((dim,), broadcast, values.attrs)})
+        if is_new:
+            # add the dimension to data variables, except for metadata
+            words = [
+                word
+                for variable in others.variables.values()
+                for key in METADATA_ATTRIBUTES
+                for word in re.findall(
+                    r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
+                )
+            ]
+            metadata_names = sorted({*words} & set(map(str, others.data_vars)))
+            # expand_dims does not change coordinates
+            expanded = others.set_coords(metadata_names).expand_dims(name)
+            others = expanded.reset_coords(metadata_names)
+        return others.assign_coords({name: xr.Variable((dim,), broadcast, values.attrs)})
 
 
 def _to_variable(value: Any) -> xr.Variable:
@@ -349,18 +362,3 @@ def _to_variable(value: Any) -> xr.Variable:
     if values.ndim > 1:
         raise ValueError(f"values of shape {values.shape} do not lie along one dimension")
     return xr.Variable(("values",)[: values.ndim], values)
-
-
-def _expand_dataset(dataset: xr.Dataset, dim: str) -> xr.Dataset:
-    """Return a dataset with a new dimension on its data variables, except for metadata."""
-    names = {
-        name
-        for variable in dataset.variables.values()
-        for key in METADATA_ATTRIBUTES
-        for name in re.findall(
-            r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
-        )
-    }
-    metadata_names = sorted(names & set(map(str, dataset.data_vars)))
-    # expand_dims does not change coordinates
-    return dataset.set_coords(metadata_names).expand_dims(dim).reset_coords(metadata_names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -188,7 +188,16 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 warnings.simplefilter("error", UserWarning)
                 stored = encode_like_xarray(name, attempt)
             unencoded = stored.copy(data=_to_plain(stored.data))
-            for variant in _iterate_unit_variants(unencoded, encoding):
+            variants = [unencoded]
+            if "units" in unencoded.attrs and "units" in encoding:
+                # units and calendar as in the source, then as by xarray
+                as_in_source = unencoded.copy(deep=False)
+                as_in_source.attrs["units"] = encoding["units"]
+                if "calendar" not in encoding:
+                    # xarray adds a calendar to dates that have none
+                    as_in_source.attrs.pop("calendar", None)
+                variants.insert(0, as_in_source)
+            for variant in variants:
                 # as a whole, since xarray chooses the unit of dates from all values
                 decodings = _iterate_decodings(name, variant, variable)
                 if any(_survived_encoding(decoded, variable) for decoded in decodings):
@@ -226,20 +235,6 @@ def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
     yield {}
-
-
-def _iterate_unit_variants(
-    stored: xr.Variable, encoding: Mapping[str, Any]
-) -> Iterator[xr.Variable]:
-    """Yield a variable with units and calendar written as in the source, then as by xarray."""
-    if "units" in stored.attrs and "units" in encoding:
-        variant = stored.copy(deep=False)
-        variant.attrs["units"] = encoding["units"]
-        if "calendar" not in encoding:
-            # xarray adds a calendar to dates that have none
-            variant.attrs.pop("calendar", None)
-        yield variant
-    yield stored
 
 
 def _iterate_decodings(

@@ -390,6 +390,7 @@ class UnreadableArray(ManifestArray):
 def _find_below_dask(data: Any) -> ManifestArray | None:
     """Return the virtual array from which a dask array selects, or None if there is none."""
     from dask.core import flatten
+    from dask.local import get_sync
 
     graph, keys = data.__dask_graph__(), data.__dask_keys__()
     # the name that dask gives to an in-memory array, which it only slices into blocks
@@ -409,7 +410,15 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
         # lazy arrays cannot be concatenated by reference
         loaded = tuple(replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
         arrays[key] = _to_class(UnreadableArray, replace(array, fragments=loaded))
-    array = _run_graph(tasks | arrays, keys, data.ndim)
+    # run the graph on virtual arrays: slices and transposes are virtual arrays, computations fail
+    first = reduce(lambda blocks, _: blocks[0], range(max(data.ndim, 1)), keys)
+    try:
+        # one block is enough to see whether anything is computed
+        for requested in (first, keys):
+            joinable = get_sync(tasks | arrays, requested)
+        array = _join_blocks(joinable, data.ndim)
+    except (UnsupportedError, *GRAPH_ERRORS) as error:
+        raise _unsupported_error("dask computes with them") from error
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _unsupported_error("dask changes their shape or data type")
     return _to_class(ManifestArray, array)
@@ -429,23 +438,6 @@ def _uses_virtual(task: Any) -> bool:
     else:
         parts = (*getattr(task, "args", ()), *getattr(task, "kwargs", {}).values())
     return _find_layers(task) is not None or any(map(_uses_virtual, parts))
-
-
-def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
-    """Run a graph on virtual arrays instead of values, and concatenate the blocks.
-
-    Slices and transposes of virtual arrays are virtual arrays; computations fail.
-    """
-    from dask.local import get_sync
-
-    first = reduce(lambda blocks, _: blocks[0], range(max(ndim, 1)), keys)
-    try:
-        # one block is enough to see whether anything is computed
-        for requested in (first, keys):
-            joinable = get_sync(graph, requested)
-        return _join_blocks(joinable, ndim)
-    except (UnsupportedError, *GRAPH_ERRORS) as error:
-        raise _unsupported_error("dask computes with them") from error
 
 
 def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:

@@ -683,25 +683,16 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
     if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
-    if differing and not _has_free_units(before, after, differing):
+    # only units of times may differ, and bounds decode by the units of their times
+    units = [str(attributes.get("units")) for attributes in (before, after)]
+    may_differ = "bounds" not in before and {*differing} <= {"units", "dtype"}
+    if differing and not (may_differ and all(map(are_date_units, units))):
         key = differing[0]
         raise CombineError(
             f"the set cannot store the new values of {name!r} exactly (it has {key} "
             f"{before.get(key)!r}, and they would need {after.get(key)!r}); write the set again, "
             f"with all its files (mode='w')"
         )
-
-
-def _has_free_units(
-    before: Mapping[str, Any], after: Mapping[str, Any], differing: Sequence[str]
-) -> bool:
-    """Return whether only units of times differ, which may change for values in memory.
-
-    Times with bounds must keep their units, which also decode the bounds.
-    """
-    units = [str(attributes.get("units")) for attributes in (before, after)]
-    is_free = "bounds" not in before and {*differing} <= {"units", "dtype"}
-    return is_free and all(map(are_date_units, units))
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
