@@ -16,7 +16,7 @@ from typing import NamedTuple
 ARCHIVES = frozenset({"zip", "tar"})
 """Schemes of members of archives, as in ``zip://2001.nc::s3://bucket/data.zip``."""
 
-HELD = "held"
+OBJECT_SCHEME = "held"
 """The scheme of urls of bytes and open files in this process."""
 
 KINDS: dict[str, tuple[str, ...]] = {

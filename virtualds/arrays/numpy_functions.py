@@ -738,7 +738,7 @@ for _ufunc in (
 
 @implements(np.all)
 def reduce_all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
-    """Return True if references prove it."""
+    """Return True if references prove that all elements are true; else load the values."""
     if axis is None and not kwargs and is_provably_true(array):
         return np.True_
     return NotImplemented

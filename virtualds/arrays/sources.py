@@ -24,7 +24,7 @@ from virtualds.stores import (
     locate_outside_archives,
 )
 from virtualds.stores.archive import ArchiveMember, make_member_error
-from virtualds.urls import HELD, normalise_url, scheme_of
+from virtualds.urls import OBJECT_SCHEME, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
     if url == file.url:
         return file
     # a copy of a file has another modification time
-    is_object = scheme_of(file.url) == HELD
+    is_object = scheme_of(file.url) == OBJECT_SCHEME
     return file._replace(url=url, mtime=None, options=None if is_object else file.options)
 
 

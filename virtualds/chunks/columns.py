@@ -292,7 +292,7 @@ _joined_tables: deque[JoinedTable[Any]] = deque(maxlen=MAX_CACHED_TABLES)
 
 
 def release_joined_tables() -> None:
-    """Forget the tables that were joined, which may have millions of files."""
+    """Release the cached joined tables, which may have millions of files."""
     _joined_tables.clear()
 
 

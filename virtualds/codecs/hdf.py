@@ -15,7 +15,7 @@
   size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
 
 The HDF5 file format, IV.A.2.l, names the filters below 256; ``H5Znbit.c`` and ``H5Zscaleoffset.c``
-define the last two: the bits of the elements in order, max_bytes significant first, without a gap.
+define the last two: the bits of the elements in order, most significant first, without a gap.
 
 HDF4 has run-length, skipping Huffman and n-bit (HDF Specification and Developer's Guide, HDF 4.2,
 section 10.6, "compressed elements"). In Zarr, only our names for these, nbit and scaleoffset exist.

@@ -37,7 +37,7 @@ from virtualds.stores.access_rules import (
 )
 from virtualds.stores.block_cache import check_permanent
 from virtualds.stores.local import FOLDERS_OPTION
-from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
+from virtualds.urls import OBJECT_SCHEME, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
 """The choice of every format that allows urls with secrets to be written."""
@@ -275,7 +275,7 @@ class ReferencedFiles:
         if scheme_of(url) == "file":
             folders = self._allow.folders
             return StorageOptions({FOLDERS_OPTION: folders}) if folders else None
-        if self._allow.options is not None or scheme_of(self._source.url) == HELD:
+        if self._allow.options is not None or scheme_of(self._source.url) == OBJECT_SCHEME:
             return self._allow.options
         is_named = is_trusted(self._source.url) or is_same_host(url, self._source.url)
         return self._source.options if is_named else None

@@ -313,7 +313,7 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
 
 
 def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
-    """Plan a pointwise selection: integer arrays that broadcast point_axes, and slices."""
+    """Plan a pointwise selection: integer arrays that broadcast together, and slices."""
     point_axes = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in point_axes))
     points = [

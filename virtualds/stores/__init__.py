@@ -8,13 +8,13 @@ from typing import Any
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveMember, ArchiveStore, read_tar_index, read_zip_index
-from virtualds.stores.block_cache import HeldObjectStore
+from virtualds.stores.block_cache import InProcessStore
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
-from virtualds.urls import HELD, scheme_of
+from virtualds.urls import OBJECT_SCHEME, scheme_of
 
-STORES: dict[str, Store] = {"file": LocalStore(), HELD: HeldObjectStore()}
+STORES: dict[str, Store] = {"file": LocalStore(), OBJECT_SCHEME: InProcessStore()}
 """Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}

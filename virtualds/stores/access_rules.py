@@ -21,7 +21,14 @@ from urllib.parse import unquote
 
 from virtualds.errors import AccessError, UnsupportedError, without_secrets
 from virtualds.source_file import StorageOptions
-from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_url, scheme_of
+from virtualds.urls import (
+    OBJECT_SCHEME,
+    is_in_folder,
+    join_url,
+    local_path,
+    normalise_url,
+    scheme_of,
+)
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 """The type of the argument ``allow``: None, one prefix, or several."""
@@ -32,7 +39,7 @@ REMOTE_SCHEMES = frozenset(
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
 """Schemes that never open local files, and send no credentials by default."""
-TRUSTED_SCHEMES = frozenset({"file", "memory", HELD})
+TRUSTED_SCHEMES = frozenset({"file", "memory", OBJECT_SCHEME})
 """Schemes of reference sets on this machine or in the memory of this process."""
 TRANSPARENT_LINK = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
@@ -410,7 +417,7 @@ def _join_to_folder(base: str, relative: str) -> str:
 
     The url of the set may be a chain.
     """
-    if scheme_of(base) == HELD:
+    if scheme_of(base) == OBJECT_SCHEME:
         # an object in memory is in no folder
         return normalise_url(relative)
     links = _split_links(base)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, StoreError
-from virtualds.urls import HELD
+from virtualds.urls import OBJECT_SCHEME
 
 OBJECT_OPTION = "held"
 """Name of the access option that contains the object."""
@@ -93,7 +93,7 @@ HeldObject = MemoryBytes | MemoryFile
 
 
 def _make_url(name: str) -> str:
-    return f"{HELD}://{secrets.token_hex(6)}/{name}"
+    return f"{OBJECT_SCHEME}://{secrets.token_hex(6)}/{name}"
 
 
 def make_options(held: HeldObject) -> StorageOptions:
@@ -101,7 +101,7 @@ def make_options(held: HeldObject) -> StorageOptions:
     return StorageOptions({OBJECT_OPTION: held})
 
 
-class HeldObjectStore(Store):
+class InProcessStore(Store):
     """Reads bytes and open files in memory, which are passed in the access options."""
 
     read_only_message = "virtualds does not write into objects; give a path or url"
@@ -148,7 +148,9 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
 def check_permanent(files: Iterable[SourceFile], target: str) -> None:
     """Raise an error if a file exists only in the memory of this process."""
     for file in files:
-        if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
+        if OBJECT_SCHEME in file.url and file.url.rpartition("::")[2].startswith(
+            f"{OBJECT_SCHEME}://"
+        ):
             raise UnsupportedError(
                 f"{target}: it would refer to {file.url}, bytes that exist only in the memory of "
                 f"this process, so nobody could read the set later; {REMEDY}"

@@ -66,7 +66,7 @@ from virtualds.reading.threads import iterate_results
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import find_filesystem
-from virtualds.urls import HELD, local_path, scheme_of
+from virtualds.urls import OBJECT_SCHEME, local_path, scheme_of
 from virtualds.writing.rewrite import Original, find_original, read_rows
 
 
@@ -98,7 +98,7 @@ def _open_unless_local(source: SourceFile, closing: ExitStack) -> Any:
     """Return the path of a local file, or a new file object of any other file."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
-    if scheme_of(source.url) == HELD:
+    if scheme_of(source.url) == OBJECT_SCHEME:
         return io.BytesIO(find_store(source.url).read_all(source.url, source.options))
     filesystem, path = find_filesystem(source.url, source.options)
     # keep a reference: a filesystem of an archive closes its files when it is garbage collected

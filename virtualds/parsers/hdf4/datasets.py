@@ -177,7 +177,7 @@ class _OldDataset:
         return scales
 
     def to_dataset(self, name: str) -> ScientificDataset:
-        """Return it as a `ScientificDataset`."""
+        """Return the data set as a `ScientificDataset`."""
         attributes: dict[str, Any] = {}
         if text := self._read(COORDINATE_SYSTEM):
             attributes["coordsys"] = convert_attribute("", np.array([text]))

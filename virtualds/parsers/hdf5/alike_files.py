@@ -316,7 +316,7 @@ class _ColumnReader:
         self.matches = match.matches.copy()
         self.shapes: dict[Variable, Ints] = {}
         for name, variable in structure.variables.items():
-            axes = range(len(variable.facts.space.limits))
+            axes = range(len(variable.header.space.limits))
             columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
             columns += [np.full(len(self.matches), n) for n in variable.within]
             self.shapes[name] = self._stack(columns)
@@ -349,7 +349,7 @@ class _ColumnReader:
         by_layout: dict[IndexLayout, list[tuple[Variable, Ints]]] = {}
         chunks: dict[Variable, Ints] = {}
         for name, variable in self._structure.variables.items():
-            kind = variable.facts.layout.kind
+            kind = variable.header.layout.kind
             if kind == LayoutClass.COMPACT:
                 columns[name] = self._read_compact(variable, self.shapes[name])
             elif kind != LayoutClass.CHUNKED:
@@ -371,7 +371,7 @@ class _ColumnReader:
 
     def _read_chunk_lengths(self, variable: VariableStructure) -> Ints:
         """Return the chunk lengths in all files, which are arbitrary in files that do not match."""
-        axes = range(len(variable.facts.layout.dims) - 1)
+        axes = range(len(variable.header.layout.dims) - 1)
         chunks = self._stack([self._get_column(variable.owner, CHUNK_LENGTH, n) for n in axes])
         self.matches &= (chunks > 0).all(axis=1)
         return np.maximum(chunks, 1)
@@ -379,9 +379,9 @@ class _ColumnReader:
     def _split_by_layout(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
         """Yield the layouts of indexes (chunk shape, limits of axes), each with its files."""
         variable = self._structure.variables[name]
-        files, index_layout = np.flatnonzero(self.matches), IndexLayout.from_facts(variable.facts)
+        files, index_layout = np.flatnonzero(self.matches), IndexLayout.from_header(variable.header)
         limit_columns = []
-        for axis, limit in enumerate(variable.facts.space.limits):
+        for axis, limit in enumerate(variable.header.space.limits):
             if (variable.owner, LIMIT, axis) in self._slots:
                 limit_columns.append(self._get_column(variable.owner, LIMIT, axis))
             elif limit is None:
@@ -400,7 +400,7 @@ class _ColumnReader:
             yield replace(index_layout, chunks=tuple(row[:rank]), limits=limits), selected
 
     def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
-        rank = len(variable.facts.space.limits)
+        rank = len(variable.header.space.limits)
         return np.where(self.matches, shape[:, :rank].prod(axis=1) * variable.itemsize, 0)
 
     def _read_compact(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
@@ -444,7 +444,7 @@ class _ColumnReader:
         for (name, variable, selected), begin, stop in zip(
             indexed, [0, *stops], stops, strict=False
         ):
-            if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
+            if variable.header.filters and not variable.header.layout.is_filtering_edges:
                 is_aligned = (
                     self.shapes[name][selected, :rank] % np.array(index_layout.chunks) == 0
                 ).all(axis=1)
@@ -464,7 +464,7 @@ class _ColumnReader:
     def _read_single(self, variable: VariableStructure, index_layout: IndexLayout) -> Ints:
         """Return the lengths and filter masks of single chunks."""
         count = len(self.matches)
-        if not variable.facts.layout.flags & FILTERED_SINGLE:
+        if not variable.header.layout.flags & FILTERED_SINGLE:
             return np.stack([np.full(count, index_layout.nbytes), np.zeros(count, np.int64)])
         raw = self._match.get_column(self._slots[variable.owner, CHUNK])
         return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])

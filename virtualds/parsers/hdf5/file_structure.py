@@ -54,7 +54,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
     LENGTH,
     Attribute,
     Attributes,
-    DatasetFacts,
+    DatasetHeader,
 )
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
@@ -295,7 +295,7 @@ def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
 
 
 class ReadScope(NamedTuple):
-    """What to read of each file: a group, optionally with its subgroups, without skipped names."""
+    """The part of each file to read: a group, possibly its subgroups, without skipped names."""
 
     path: str
     skip: frozenset[str]
@@ -315,7 +315,7 @@ class VariableStructure(NamedTuple):
     ----------
     owner : int
         The address of the object header in the first file, with which the keys of its slots begin.
-    facts : DatasetFacts
+    header : DatasetHeader
     within : tuple of int
         The shape of an element.
     itemsize : int
@@ -323,7 +323,7 @@ class VariableStructure(NamedTuple):
     """
 
     owner: int
-    facts: DatasetFacts
+    header: DatasetHeader
     within: tuple[int, ...]
     itemsize: int
 
@@ -466,7 +466,7 @@ def _make_structure(read: ReadGroups, notes: ByteNotes, file: FileBytes) -> File
                 return None
             owner, within = dataset.address[1], dataset.shape[dataset.rank :]
             variables[path, variable_name] = VariableStructure(
-                owner, dataset.facts, within, dataset.type.size
+                owner, dataset.header, within, dataset.type.size
             )
             attributes |= _find_attributes(path, variable_name, dataset.attributes)
         if any((path, name) not in variables for name in group.variables):
@@ -531,7 +531,7 @@ def _find_dimension(read: ReadGroups, group_path: PathParts, name: str) -> Dimen
 
 def _has_only_chunks(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
     """Return whether the values of a variable are completely described by its chunks."""
-    layout = dataset.facts.layout
+    layout = dataset.header.layout
     return (
         isinstance(data, ManifestArray)
         and data.shape == dataset.shape

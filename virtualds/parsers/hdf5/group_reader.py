@@ -178,11 +178,11 @@ def _split_box(
 
 def can_read_strings(dataset: HDF5Dataset) -> bool:
     """Return whether the elements of a dataset are strings that `read_strings` reads."""
-    fill = dataset.facts.fill
+    fill = dataset.header.fill
     # a fill value read by h5py has no raw bytes
     is_known = bool(fill.raw) or not fill.is_user_defined
     # HDF5 cannot read a dataset that was never written and has no fill value
-    layout = dataset.facts.layout
+    layout = dataset.header.layout
     is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
     is_known = is_known and (is_written or fill.state != FillState.UNDEFINED)
     is_supported = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
@@ -471,7 +471,7 @@ def _visit_heap(file: FileBytes, attribute: Attribute) -> list[FetchStep]:
 def _visit_chunks(location: HDF5Location) -> list[FetchStep]:
     """Read the locations of the chunks of a dataset."""
     dataset = make_dataset("", location)
-    layout = dataset.facts.layout
+    layout = dataset.header.layout
     if location.files.defers and can_defer(dataset):
         return []
     # other kinds of indexes are read by HDF5

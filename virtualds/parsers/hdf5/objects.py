@@ -62,11 +62,11 @@ from virtualds.parsers.hdf5.structure.object_header import (
     SOFT,
     SYMBOL_TABLE,
     Attributes,
-    DatasetFacts,
+    DatasetHeader,
     Link,
     find_string_size,
     read_attributes,
-    read_facts,
+    read_dataset_header,
     read_fill_values,
     read_links,
     read_unshared,
@@ -370,11 +370,11 @@ class HDF5Dataset(HDF5Location):
     ----------
     name : str
         Its name in its group.
-    facts : DatasetFacts
+    header : DatasetHeader
     """
 
     name: str
-    facts: DatasetFacts
+    header: DatasetHeader
 
     @cached_property
     def plist(self) -> Any:
@@ -384,7 +384,7 @@ class HDF5Dataset(HDF5Location):
     @property
     def space(self) -> Dataspace:
         """The dataspace; HDF5 computes it from the sources of some virtual datasets."""
-        return _read_space_by_library(self) if self.is_virtual else self.facts.space
+        return _read_space_by_library(self) if self.is_virtual else self.header.space
 
     @property
     def rank(self) -> int:
@@ -394,7 +394,7 @@ class HDF5Dataset(HDF5Location):
     @cached_property
     def type(self) -> HDF5Type:
         """The datatype of the elements."""
-        return parse_type(self.file, self.facts.kind)
+        return parse_type(self.file, self.header.kind)
 
     @cached_property
     def stored(self) -> StoredType:
@@ -405,7 +405,7 @@ class HDF5Dataset(HDF5Location):
         is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
         name = get_type_name(self.id.get_type()) if is_named else None
         try:
-            return parse_stored_type(self.facts.kind, name)
+            return parse_stored_type(self.header.kind, name)
         except MESSAGE_ERRORS as error:
             raise_with_file(self.file, error)
 
@@ -467,7 +467,7 @@ class HDF5Dataset(HDF5Location):
     @property
     def is_virtual(self) -> bool:
         """Whether it is assembled from other datasets."""
-        return self.facts.layout.kind == LayoutClass.VIRTUAL
+        return self.header.layout.kind == LayoutClass.VIRTUAL
 
     @property
     def is_external(self) -> bool:
@@ -519,16 +519,16 @@ class GroupMembers:
 def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
     """Return the dataset at a location."""
     if location.files.by_library:
-        facts = _read_facts_by_library(location)
+        header = _read_header_by_library(location)
     else:
-        facts = read_facts(location.file, location.messages, int(location.at))
+        header = read_dataset_header(location.file, location.messages, int(location.at))
     dataset = HDF5Dataset(
         files=location.files,
         source=location.source,
         path=location.path,
         at=location.at,
         name=name,
-        facts=facts,
+        header=header,
     )
     # share the cached properties of the location
     dataset.__dict__.update(location.__dict__)
@@ -741,7 +741,7 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
     return b"\0".join((b"", *value, b"")) if kind == EXTERNAL else bytes(value)
 
 
-def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
+def _read_header_by_library(location: HDF5Location) -> DatasetHeader:
     """Return the description of a dataset by HDF5."""
     kind = _find_type(location)
     # check the fill value first, since HDF5 reads it from the heap with the properties
@@ -749,7 +749,7 @@ def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
     with describe_damage(location.source):
         plist = location.id.get_create_plist()
         filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-        return DatasetFacts(
+        return DatasetHeader(
             _read_space_by_library(location),
             kind,
             _read_fill_by_library(plist, kind),

@@ -98,10 +98,10 @@ def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
 def _read_index(dataset: HDF5Dataset) -> ChunkRows:
     file, layout, index_layout = (
         dataset.file,
-        dataset.facts.layout,
-        IndexLayout.from_facts(dataset.facts),
+        dataset.header.layout,
+        IndexLayout.from_header(dataset.header),
     )
-    shape = dataset.facts.space.shape or ()
+    shape = dataset.header.space.shape or ()
     single_chunk = np.zeros(1, np.int64), np.array([[min(n, MAX_INT64) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
@@ -127,7 +127,7 @@ class ListedChunks(NamedTuple):
 
 def read_single_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
     """Return the chunks of a B-tree with one leaf for all chunks, or None for other indexes."""
-    file, layout, shape = dataset.file, dataset.facts.layout, dataset.facts.space.shape or ()
+    file, layout, shape = dataset.file, dataset.header.layout, dataset.header.space.shape or ()
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
         return None
     dims = layout.dims
@@ -156,7 +156,7 @@ def read_single_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
         or (*last, 0) >= closing
         or root[HEAD : node.entries_at].strip(b"\xff")
         or max(map(add, address, length)) > file.end - file.base
-        or not (dataset.facts.filters or set(length) == {prod(dims)})
+        or not (dataset.header.filters or set(length) == {prod(dims)})
     ):
         return None
     return ListedChunks(address, length)
@@ -386,7 +386,7 @@ class IndexedChunks(ReferenceTable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the cache."""
-        facts = (
+        arguments = (
             self.rows,
             self.index_layout,
             self.root,
@@ -395,7 +395,7 @@ class IndexedChunks(ReferenceTable):
             self.filters,
             self.name,
         )
-        return IndexedChunks, facts
+        return IndexedChunks, arguments
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
@@ -407,8 +407,8 @@ class IndexedChunks(ReferenceTable):
 
 def can_defer(dataset: HDF5Dataset) -> bool:
     """Return whether a chunk index is large, and supports lookups."""
-    layout, count = dataset.facts.layout, len(dataset.facts.filters)
-    lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
+    layout, count = dataset.header.layout, len(dataset.header.filters)
+    lengths = zip(dataset.header.space.shape or (), dataset.limits, layout.dims, strict=False)
     grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
     return (
         prod(n for n, _ in grid) > MIN_DEFERRED_CHUNKS
@@ -436,8 +436,8 @@ def defer_chunks(
     grid : tuple of int
         The number of chunks per axis, including axes within elements.
     """
-    (space, _, _, filters, layout), file = dataset.facts, dataset.file
-    index_layout, count = IndexLayout.from_facts(dataset.facts), len(filters)
+    (space, _, _, filters, layout), file = dataset.header, dataset.file
+    index_layout, count = IndexLayout.from_header(dataset.header), len(filters)
     sizes = file.offset_size, file.length_size, file.istore_k, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0
@@ -522,7 +522,7 @@ def build_stored_array(
     ManifestArray or None
         None if only h5py can decode the stored bytes.
     """
-    facts = dataset.facts
+    header = dataset.header
     if stored.dtype.hasobject:
         return None
     chunks = _get_chunk_shape(dataset)
@@ -530,17 +530,17 @@ def build_stored_array(
     if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     # the fill value of an array type is an array
-    if not stored.in_chunks or (stored.shape and facts.fill.is_user_defined):
+    if not stored.in_chunks or (stored.shape and header.fill.is_user_defined):
         return None
     dtype, fill = stored.dtype, get_fill(dataset, stored.dtype)
     # equal pipelines are one object, except for compound types, whose dtypes differ in metadata
     make_pipeline = _make_pipeline if dtype.names is None else _make_pipeline.__wrapped__
-    filters = facts.filters if chunks is not None else ()
+    filters = header.filters if chunks is not None else ()
     try:
         pipeline = make_pipeline(dtype, prod(stored.shape), len(dataset.shape), fill, filters)
     except UnsupportedError:
         # h5py can decode them
-        if all(_has_filter(f.number) for f in facts.filters):
+        if all(_has_filter(f.number) for f in header.filters):
             return None
         raise
     if chunks is None:
@@ -555,7 +555,7 @@ def build_stored_array(
 
 def _get_chunk_shape(dataset: HDF5Dataset) -> tuple[int, ...] | None:
     """Return the chunk shape of a dataset, or None if it has no chunks."""
-    layout = dataset.facts.layout
+    layout = dataset.header.layout
     if layout.kind != LayoutClass.CHUNKED:
         return None
     if len(layout.dims) != dataset.rank + 1:
@@ -571,10 +571,10 @@ def build_raw_array(dataset: HDF5Dataset, size: int) -> ManifestArray:
     Raises `UnsupportedError` if virtualds cannot decode a filter.
     """
     within, chunks = dataset.shape[dataset.rank :], _get_chunk_shape(dataset)
-    filters = () if chunks is None else dataset.facts.filters
+    filters = () if chunks is None else dataset.header.filters
     dtype = np.dtype(f"V{size}")
     # a fill value that h5py has read has no bytes, and that of an array type is an array
-    fill = dataset.facts.fill.raw if len(dataset.facts.fill.raw) == size else None
+    fill = dataset.header.fill.raw if len(dataset.header.fill.raw) == size else None
     pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
@@ -600,7 +600,7 @@ def _make_pipeline(
 
 def get_fill(dataset: HDF5Dataset, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value (not ``_FillValue``) as bytes, or None for zero."""
-    fill = dataset.facts.fill
+    fill = dataset.header.fill
     if not fill.is_user_defined:
         return None
     if len(fill.raw) != dtype.itemsize:
@@ -615,7 +615,7 @@ def _build_chunked(
     # HDF5 has an option not to filter chunks that reach past the end (`H5Pset_chunk_opts`), which
     # does not set the filter mask
     has_unfiltered_edges = (
-        not dataset.facts.layout.is_filtering_edges
+        not dataset.header.layout.is_filtering_edges
         and bool(pipeline.codecs)
         and any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
     )
@@ -672,7 +672,7 @@ def _build_contiguous(dataset: HDF5Dataset, pipeline: CodecPipeline) -> Manifest
     """Return a compact or contiguous dataset as one chunk."""
     axes, grid = _make_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    layout = dataset.facts.layout
+    layout = dataset.header.layout
     if layout.size is not None and layout.size < nbytes and layout.address is not None:
         dataset.file.raise_damaged(f"a dataset has {layout.size} bytes of {nbytes}")
     if layout.kind == LayoutClass.COMPACT:
@@ -725,7 +725,7 @@ def list_external_segments(
     FormatError
         A file is missing or too short: HDF5 would read zeros.
     """
-    remaining = prod(dataset.facts.space.shape or ()) * dataset.type.size
+    remaining = prod(dataset.header.space.shape or ()) * dataset.type.size
     segments = []
     for number in range(dataset.plist.get_external_count()):
         name, offset, size = dataset.plist.get_external(number)

@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     require,
 )
 from virtualds.parsers.hdf5.structure.messages import IndexKind
-from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
+from virtualds.parsers.hdf5.structure.object_header import DatasetHeader
 
 MASK_BYTES = 4
 """Size in bytes of a filter mask."""
@@ -55,14 +55,14 @@ class IndexLayout:
     has_filters: bool
 
     @classmethod
-    def from_facts(cls, facts: DatasetFacts) -> IndexLayout:
+    def from_header(cls, header: DatasetHeader) -> IndexLayout:
         """Return the layout of the index of a chunked dataset.
 
         If the index is unknown, HDF5 lists the chunks in the order of a version 1 B-tree.
         """
-        layout, limits = facts.layout, facts.space.limits
+        layout, limits = header.layout, header.space.limits
         kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
-        return cls(kind, layout.dims[:-1], layout.dims[-1], limits, bool(facts.filters))
+        return cls(kind, layout.dims[:-1], layout.dims[-1], limits, bool(header.filters))
 
     @cached_property
     def nbytes(self) -> int:

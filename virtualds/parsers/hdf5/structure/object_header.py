@@ -130,8 +130,8 @@ UNIQUE_MESSAGES = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOU
 """Types of messages that must not be repeated in a dataset."""
 
 
-class DatasetFacts(NamedTuple):
-    """The description of a dataset.
+class DatasetHeader(NamedTuple):
+    """The messages of a dataset that describe its elements, parsed.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class DatasetFacts(NamedTuple):
     layout: Layout
 
 
-def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetFacts:
+def read_dataset_header(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetHeader:
     """Return the description of a dataset from the messages of its object header."""
     by_kind: dict[int, Message] = {}
     for message in messages:
@@ -164,7 +164,7 @@ def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> Data
         space = _parse_space(file, by_kind[DATASPACE], owner)
         kind = bytes(read_unshared(file, by_kind[DATATYPE]))
         filters = by_kind.get(FILTERS)
-        return DatasetFacts(
+        return DatasetHeader(
             space,
             kind,
             _parse_fill(file, by_kind),
