@@ -346,6 +346,11 @@ def make_unsupported_error(
     return UnsupportedError(format_details(message, problems))
 
 
+def make_damage_error(problem: str, kind: str = "file") -> FormatError:
+    """Return the error for a damaged source; ``problem`` names the contradiction and the place."""
+    return FormatError(f"{problem}; the {kind} is damaged, fetch it again")
+
+
 def make_exists_error(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
     """Return the error for a new set at a url that already exists."""
     message = (

@@ -20,7 +20,14 @@ from virtualds.chunks.axes import MAX_AXIS_LENGTH, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, format_count, public
+from virtualds.errors import (
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    format_count,
+    make_damage_error,
+    public,
+)
 from virtualds.source_file import SourceFile
 from virtualds.urls import path_or_url
 
@@ -381,9 +388,7 @@ def build_flat_array(
     shape = tuple(shape)
     check_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < MAX_AXIS_LENGTH for n in shape):
-        raise FormatError(
-            f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"the shape {shape!r:.200} is not a shape")
     if dtype.hasobject or not dtype.itemsize:
         reason = "Python objects" if dtype.hasobject else "without bytes"
         raise UnsupportedError(

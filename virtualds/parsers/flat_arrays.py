@@ -25,7 +25,7 @@ from virtualds.arrays.group import (
 )
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, make_stored_reader
 from virtualds.arrays.sources import MAX_VERIFIED_BYTES
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, compute_tail_checksum
 from virtualds.stores import find_members, find_store, read_heads
@@ -220,10 +220,7 @@ def parse_numpy_header(head: bytes, url: str) -> NumpyHeader:
         TypeError,
         ValueError,
     ) as error:
-        raise FormatError(
-            f"{url}: its header {raw[:100]!r} is invalid ({error}); the file is damaged, fetch "
-            f"it again"
-        ) from error
+        raise make_damage_error(f"{url}: its header {raw[:100]!r} is invalid ({error})") from error
     return NumpyHeader(dtype, shape, "F" if order else "C", size)
 
 
@@ -291,10 +288,7 @@ def read_tensors(
     header, begin = _read_header(source)
     attributes = header.pop(METADATA_KEY, {})
     if not isinstance(attributes, Mapping):
-        raise FormatError(
-            f"{source.url}: {METADATA_KEY} is {attributes!r:.100}; the file is damaged, fetch it "
-            "again"
-        )
+        raise make_damage_error(f"{source.url}: {METADATA_KEY} is {attributes!r:.100}")
     skipped = frozenset(skip)
     shared = _find_shared_bytes(header)
     variables, problems = {}, dict[str, VirtualdsError]()
@@ -303,10 +297,7 @@ def read_tensors(
             continue
         try:
             if name in shared:
-                raise FormatError(
-                    f"its bytes are those of tensor {shared[name]!r} too; the file is damaged, "
-                    f"fetch it again"
-                )
+                raise make_damage_error(f"its bytes are those of tensor {shared[name]!r} too")
             data = _build_tensor(tensor, begin, source)
         except VirtualdsError as error:
             error.locate(f"variable {name!r}", source.url)
@@ -333,9 +324,7 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
     header = parse_json(bytes(head[LENGTH_WIDTH:begin]), url)
     if not isinstance(header, dict):
-        raise FormatError(
-            f"{url}: its header is not a JSON object; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"{url}: its header is not a JSON object")
     return header, begin
 
 
@@ -365,9 +354,7 @@ def _build_tensor(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
     except (KeyError, TypeError, ValueError):
         is_valid = False
     if not is_valid or type(start) is not int or type(stop) is not int:
-        raise FormatError(
-            f"it is described as {tensor!r:.200}; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"it is described as {tensor!r:.200}")
     if type_name not in DTYPES:
         raise UnsupportedError(
             f"numpy has no type for {type_name}; leave the tensor out with drop_variables, or "
@@ -375,9 +362,8 @@ def _build_tensor(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
         )
     data = build_flat_array(source, begin + start, np.dtype(DTYPES[type_name]), shape)
     if data.nbytes != stop - start:
-        raise FormatError(
-            f"it has {stop - start} bytes, and {type_name} of {shape} takes {data.nbytes}; the "
-            "file is damaged, fetch it again"
+        raise make_damage_error(
+            f"it has {stop - start} bytes, and {type_name} of {shape} takes {data.nbytes}"
         )
     return data
 

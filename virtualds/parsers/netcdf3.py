@@ -30,7 +30,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
@@ -181,9 +181,7 @@ class _HeaderParser:
 
     def damage_error(self, problem: str, offset: int | None = None) -> FormatError:
         offset = self.position if offset is None else offset
-        return FormatError(
-            f"{self.url}: header, byte {offset}: {problem}; the file is damaged, fetch it again"
-        )
+        return make_damage_error(f"{self.url}: header, byte {offset}: {problem}")
 
     def parse_numrecs(self) -> int | None:
         if self.data.startswith(b"\xff" * self.count_width, self.position):
@@ -406,9 +404,8 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
                     f"truncated or damaged, fetch it again"
                 ) from error
             if error.stop > MAX_HEADER:
-                raise FormatError(
-                    f"{url}: its header would have more than {MAX_HEADER} bytes; the file is "
-                    f"damaged, fetch it again"
+                raise make_damage_error(
+                    f"{url}: its header would have more than {MAX_HEADER} bytes"
                 ) from error
             stop = min(max(error.stop + FIRST_PAGES * PAGE_SIZE, GROWTH_FACTOR * stop), MAX_HEADER)
 

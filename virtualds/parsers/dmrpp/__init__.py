@@ -19,7 +19,13 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_lef
 from virtualds.arrays.parser import Parser
 from virtualds.bounds import check_axes
 from virtualds.chunks.axes import MAX_AXIS_LENGTH
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
+from virtualds.errors import (
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    make_damage_error,
+    warn_user,
+)
 from virtualds.parsers.dmrpp.document import (
     DAP,
     DMRPP,
@@ -134,9 +140,10 @@ class _SidecarReader:
         for child in element.iterfind(f"{DAP}Group"):
             name = get_name(child)
             if name in groups or name in ("", ".", "..") or "/" in name:
-                raise FormatError(
-                    f"{self._source.url}: a group in {path or '/'!r} has the name {name!r}, which "
-                    f"is taken or no name of a group; the sidecar is damaged, fetch it again"
+                raise make_damage_error(
+                    f"{self._source.url}: a group in {path or '/'!r} has the name "
+                    f"{name!r}, which is taken or no name of a group",
+                    "sidecar",
                 )
             groups[name] = self.read_group(child, f"{path}/{name}")
         return ManifestGroup(variables, attributes, groups, {}, problems, left_out=left_out)
@@ -184,9 +191,9 @@ class _SidecarReader:
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
         check_axes(len(shape), "it")
         if max(shape, default=0) >= MAX_AXIS_LENGTH:
-            raise FormatError(
-                f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "
-                f"fetch it again"
+            raise make_damage_error(
+                f"an axis of {max(shape)} elements is longer than any",
+                "sidecar",
             )
         return tuple(names), tuple(shape)
 
@@ -218,10 +225,7 @@ class _SidecarReader:
         dim_sizes: dict[str, int],
     ) -> None:
         if not name or name in variables:
-            raise FormatError(
-                f"a variable is named {name!r} twice or not at all; the sidecar is damaged, fetch "
-                f"it again"
-            )
+            raise make_damage_error(f"a variable is named {name!r} twice or not at all", "sidecar")
         if conflicts := [dim for dim, size in dim_sizes.items() if sizes.get(dim, size) != size]:
             raise UnsupportedError(
                 f"dimension {conflicts[0]!r} has {dim_sizes[conflicts[0]]} elements, where other "
@@ -285,9 +289,9 @@ class _SidecarReader:
                 for constant in enumeration.iterfind(f"{DAP}EnumConst")
             }
         except (OverflowError, ValueError) as error:
-            raise FormatError(
-                f"its enumeration has a value that is no number of its type ({error}); the "
-                f"sidecar is damaged, fetch it again"
+            raise make_damage_error(
+                f"its enumeration has a value that is no number of its type ({error})",
+                "sidecar",
             ) from error
         metadata = {"enum": members, "enum_name": get_name(enumeration)}
         return dtype, np.dtype(dtype, metadata=metadata)
@@ -316,10 +320,7 @@ class _SidecarReader:
             )
         ends = [start + member.itemsize for start, member in zip(offsets, formats, strict=False)]
         if any(end > start for end, start in zip(ends, numbers, strict=True)):
-            raise FormatError(
-                f"the members of its structures overlap ({listed}); the sidecar is damaged, fetch "
-                f"it again"
-            )
+            raise make_damage_error(f"the members of its structures overlap ({listed})", "sidecar")
         names = [get_name(member) for member in members]
         return np.dtype(
             {"names": names, "formats": formats, "offsets": offsets[:-1], "itemsize": offsets[-1]}
@@ -345,9 +346,7 @@ def _resolve_declaration(declared: Collection[str], name: str, path: str, kind: 
         parent = parent.rpartition("/")[0]
     full_name = name if name.startswith("/") else f"{parent}/{name}"
     if full_name not in declared:
-        raise FormatError(
-            f"its {kind} {name!r} is not declared; the sidecar is damaged, fetch it again"
-        )
+        raise make_damage_error(f"its {kind} {name!r} is not declared", "sidecar")
     return full_name
 
 
@@ -395,9 +394,7 @@ def _read_attribute(element: Element) -> Any:
         convert = float if DTYPES[type_name].kind == "f" else int
         values = np.array([convert(text) for text in texts], DTYPES[type_name])
     except (OverflowError, ValueError) as error:
-        raise FormatError(
-            f"the attribute is no {type_name} ({error}); the sidecar is damaged, fetch it again"
-        ) from error
+        raise make_damage_error(f"the attribute is no {type_name} ({error})", "sidecar") from error
     return values[0] if values.size == 1 else values
 
 

@@ -33,7 +33,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS, Codec
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.netcdf_rules import NETCDF_FILLS
 from virtualds.parsers.hdf5.storage import skip_filters
@@ -145,10 +145,7 @@ def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...
         return tuple(max(n, 1) for n in shape), False
     sizes = tuple(parse_number(word, "a length of its chunks") for word in text.split())
     if len(sizes) != len(shape) or not all(sizes):
-        raise FormatError(
-            f"its chunks have the lengths {sizes}, its axes {shape}; the sidecar is damaged, "
-            f"fetch it again"
-        )
+        raise make_damage_error(f"its chunks have the lengths {sizes}, its axes {shape}", "sidecar")
     return sizes, True
 
 
@@ -193,9 +190,7 @@ class _ChunkTable:
         check_table(grid, len(rows), "the sidecar")
         chunk_ids = _read_chunk_ids(rows, sizes, grid)
         if np.unique(chunk_ids).size != chunk_ids.size:
-            raise FormatError(
-                "two of its chunks have one place; the sidecar is damaged, fetch it again"
-            )
+            raise make_damage_error("two of its chunks have one place", "sidecar")
         hrefs = tuple(row.get("href", row.get(f"{DMRPP}href")) for row in rows)
         offset, length = _read_column(rows, "offset"), _read_column(rows, "nBytes")
         return cls(grid, chunk_ids, offset, length, _read_column(rows, "fm", "0"), hrefs)
@@ -217,9 +212,9 @@ class _ChunkTable:
             pipeline_index.ravel()
         ]
         if (wrong := self.length[is_unfiltered & (self.length != nbytes)]).size:
-            raise FormatError(
-                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}; the "
-                f"sidecar is damaged, fetch it again"
+            raise make_damage_error(
+                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}",
+                "sidecar",
             )
         file_numbers = {href: number for number, href in enumerate(dict.fromkeys(self.hrefs))}
         number = np.array([file_numbers[href] for href in self.hrefs], np.int32)
@@ -249,7 +244,7 @@ def _read_chunk_ids(
 ) -> npt.NDArray[np.int64]:
     """Return the flat index in the grid of each chunk, in C order."""
     if not all(grid) and rows:
-        raise FormatError("it has chunks, and no elements; the sidecar is damaged, fetch it again")
+        raise make_damage_error("it has chunks, and no elements", "sidecar")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
     if not rows or (texts == [""] and prod(grid) == 1):
         return np.zeros(len(rows), np.int64)
@@ -265,9 +260,9 @@ def _read_chunk_ids(
 
 
 def _make_position_error(texts: list[str]) -> FormatError:
-    return FormatError(
-        f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin; the "
-        f"sidecar is damaged, fetch it again"
+    return make_damage_error(
+        f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin",
+        "sidecar",
     )
 
 
@@ -277,9 +272,7 @@ def parse_number(text: str, name: str) -> int:
     Raises `FormatError` if ``text`` is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
-        raise FormatError(
-            f"{name} is {text[:40]!r}, no number; the sidecar is damaged, fetch it again"
-        )
+        raise make_damage_error(f"{name} is {text[:40]!r}, no number", "sidecar")
     return int(text)
 
 
@@ -408,9 +401,9 @@ def parse_sidecar(source: SourceFile) -> Element:
     while level := [child for element in level for child in element if len(child)]:
         depth += 1
         if depth > MAX_DEPTH:
-            raise FormatError(
-                f"{source.url}: more than {MAX_DEPTH} elements within each other; the sidecar is "
-                f"damaged, fetch it again"
+            raise make_damage_error(
+                f"{source.url}: more than {MAX_DEPTH} elements within each other",
+                "sidecar",
             )
     return root
 
@@ -646,9 +639,9 @@ def _make_inline_array(stored: StoredVariable, data: bytes) -> tuple[ManifestArr
     """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:
-        raise FormatError(
-            f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}; the sidecar "
-            f"is damaged, fetch it again"
+        raise make_damage_error(
+            f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}",
+            "sidecar",
         )
     array = ManifestArray.from_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
     return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
@@ -670,9 +663,9 @@ def _read_strings(stored: StoredVariable) -> tuple[npt.NDArray[Any], dict[str, A
         count = parse_number(value.get("c", "1"), "c")
         texts += [text] * min(count, total + 1 - len(texts))
     if len(texts) != total:
-        raise FormatError(
-            f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says; "
-            f"the sidecar is damaged, fetch it again"
+        raise make_damage_error(
+            f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says",
+            "sidecar",
         )
     return _build_strings(texts, stored.shape), {}
 
@@ -691,8 +684,9 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:
-        raise FormatError(
-            f"its values are no text of base 64 ({error}); the sidecar is damaged, fetch it again"
+        raise make_damage_error(
+            f"its values are no text of base 64 ({error})",
+            "sidecar",
         ) from error
 
 
@@ -700,8 +694,9 @@ def _inflate(data: bytes, nbytes: int) -> bytes:
     try:
         return decode_stream(zlib.decompressobj(), data, nbytes)
     except (zlib.error, ValueError, EOFError) as error:
-        raise FormatError(
-            f"its values cannot be decompressed ({error}); the sidecar is damaged, fetch it again"
+        raise make_damage_error(
+            f"its values cannot be decompressed ({error})",
+            "sidecar",
         ) from error
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, BinaryIO
 
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, make_damage_error
 from virtualds.source_file import SourceFile
 
 BLOCK_BYTES = 2880
@@ -115,7 +115,7 @@ class HeaderDataUnit:
 
 def damage_error(hdu: HeaderDataUnit, problem: str) -> FormatError:
     """Return the error for an HDU whose cards or data are invalid."""
-    return FormatError(f"FITS part {hdu.number}: {problem}; the file is damaged, fetch it again")
+    return make_damage_error(f"FITS part {hdu.number}: {problem}")
 
 
 def check_unambiguous(hdu: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
@@ -156,9 +156,9 @@ def _check_last(file: BinaryIO, offset: int, source: SourceFile) -> None:
         if not (keyword := file.read(8)):
             return
         if keyword == b"XTENSION":
-            raise FormatError(
+            raise make_damage_error(
                 f"{source.url}: a part ends at byte {offset}, where no other begins, and one "
-                f"begins at byte {position}; the file is damaged, fetch it again"
+                f"begins at byte {position}"
             )
 
 
@@ -180,10 +180,9 @@ def _read_header(
         for start in range(len(header) - BLOCK_BYTES, len(header), CARD_BYTES):
             if header[start : start + 8] == "END     ":
                 if header[start : start + CARD_BYTES].rstrip(" ") != "END":
-                    raise FormatError(
+                    raise make_damage_error(
                         f"{source.url}: the END card of the FITS header at byte {offset} holds "
-                        f"more than END, and readers disagree whether it ends there; the file is "
-                        f"damaged, fetch it again"
+                        "more than END, and readers disagree whether it ends there"
                     )
                 # END may be the first card of a block: count blocks, not cards (section 4.4.1)
                 return header[:start], len(header)
@@ -207,9 +206,9 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
         name, value = card[:8].strip().upper(), card[10:]
         if start and name in FIRST_KEYWORDS:
             # sections 4.4.1.1 and 4.4.1.2: they occur only at the start of a header
-            raise FormatError(
+            raise make_damage_error(
                 f"FITS header: {name} stands in card {start // CARD_BYTES + 1}, so END is missing "
-                f"before it; the file is damaged, fetch it again"
+                "before it"
             )
         if name == "CONTINUE" and text is not None and text[-1:] == "&":
             text = text[:-1]

@@ -26,7 +26,7 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.fits import ColumnBytes, Logicals, PaddedText, RowBits, SignFlip, TextNumbers
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
@@ -314,7 +314,7 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
     scale, zero = 1 if scale is None else scale, 0 if zero is None else zero
     for name, value in ((f"TSCAL{number}", scale), (f"TZERO{number}", zero)):
         if type(value) not in (int, float):
-            raise FormatError(f"{name} is {value!r}; the file is damaged, fetch it again")
+            raise make_damage_error(f"{name} is {value!r}")
     if column.dtype.kind == "c" and (scale, zero) != (1, 0):
         raise UnsupportedError(
             f"FITS column {number}: its complex numbers are scaled (TSCAL{number}, TZERO{number}), "

@@ -30,7 +30,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.importing import import_eccodes
 from virtualds.parsers.grib.messages import (
     COORDINATE_ATTRIBUTES,
@@ -579,9 +579,7 @@ def scan(source: SourceFile) -> FieldTable:
     if not messages:
         raise next(
             iter(damaged.values()),
-            FormatError(
-                f"{source.url}: it holds no GRIB message; the file is damaged, fetch it again"
-            ),
+            make_damage_error(f"{source.url}: it holds no GRIB message"),
         )
     return FieldTable(source, messages, eccodes, damaged)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from virtualds.bounds import check_values
 from virtualds.codecs.grib import ECCODES_MISSING, ContradictionError, check_edition_1
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 
 # ---------------------------------------------------------------------- positions of messages
 # Section 0 (indicator) and the lengths of sections. In edition 2, sections 2 to 7, 3 to 7 or 4 to 7
@@ -175,10 +175,7 @@ def _parse_indicator(start: bytes, offset: int, size: int) -> tuple[int, int]:
     """Return the edition and length of a message from its first 16 bytes."""
     edition = start[7] if len(start) == 16 else 0
     if edition not in (1, 2):
-        raise FormatError(
-            f"GRIB message at byte {offset}: it is of edition {edition}; "
-            "the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"GRIB message at byte {offset}: it is of edition {edition}")
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
     if edition == 1 and length >= MAX_EDITION_1_BYTES:
         raise UnsupportedError(
@@ -210,10 +207,7 @@ def _read_edition_2(file: BinaryIO, offset: int, start: bytes, total: int) -> li
             headers.append(start[:8] + (len(start) + len(body)).to_bytes(8, "big") + body)
             if position + len(END_MARKER) >= total:
                 return headers
-    raise FormatError(
-        f"GRIB message at byte {offset}: its sections do not add up; "
-        "the file is damaged, fetch it again"
-    )
+    raise make_damage_error(f"GRIB message at byte {offset}: its sections do not add up")
 
 
 def _read_edition_1(file: BinaryIO, offset: int, length: int) -> bytes:
@@ -225,9 +219,7 @@ def _read_edition_1(file: BinaryIO, offset: int, length: int) -> bytes:
     try:
         check_edition_1(message)
     except ContradictionError as error:
-        raise FormatError(
-            f"GRIB message at byte {offset}: {error}; the file is damaged, fetch it again"
-        ) from error
+        raise make_damage_error(f"GRIB message at byte {offset}: {error}") from error
     return message
 
 
@@ -622,9 +614,8 @@ class GribField:
         try:
             date = np.datetime64(f"{day[:-4]}-{day[-4:-2]}-{day[-2:]}", "s")
         except ValueError as error:
-            raise FormatError(
-                f"GRIB message at byte {self.offset}: its date is {day}; "
-                "the file is damaged, fetch it again"
+            raise make_damage_error(
+                f"GRIB message at byte {self.offset}: its date is {day}"
             ) from error
         return int(date.astype(int)) + clock // 100 * 3600 + clock % 100 * 60
 
@@ -638,9 +629,9 @@ class GribField:
             # ecCodes has no step either if its unit is invalid
             unit = int(self.keys.get(STEP_UNIT_KEY, MISSING_UNIT))
             if unit not in UNIT_SECONDS and unit != MISSING_UNIT:
-                raise FormatError(
+                raise make_damage_error(
                     f"GRIB message at byte {self.offset}: its step is counted in unit {unit}, "
-                    f"which ecCodes does not know; the file is damaged, fetch it again"
+                    "which ecCodes does not know"
                 )
             return None
         unit = int(self.keys.get("stepUnits", 1))
@@ -687,9 +678,8 @@ def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
         else:
             values = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
-        raise FormatError(
-            f"GRIB message at byte {offset}: ecCodes cannot read it ({error}); "
-            "the file is damaged, fetch it again"
+        raise make_damage_error(
+            f"GRIB message at byte {offset}: ecCodes cannot read it ({error})"
         ) from error
     if missing_keys := [
         n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in values
@@ -781,9 +771,9 @@ def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
     else:
         is_valid = sum(points) == count
     if len(points) != rows or not is_valid:
-        raise FormatError(
+        raise make_damage_error(
             f"GRIB message at byte {message.offset}: its grid has {count} points in {rows} rows, "
-            f"and {len(points)} rows have {sum(points)} points; the file is damaged, fetch it again"
+            f"and {len(points)} rows have {sum(points)} points"
         )
 
 

@@ -34,7 +34,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.hdf import BitField, RunLength, SkippingHuffman
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Zlib
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.parsers.hdf4.datasets import (
     DatasetGroup,
     ScientificDataset,
@@ -93,9 +93,7 @@ def find_stored_element(elements: Elements, key: Key) -> StoredElement | None:
     """Return the location of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
         # even elements that were never written have a descriptor
-        raise FormatError(
-            f"element {key} with its values is not there; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"element {key} with its values is not there")
     descriptor = elements.find(key)
     if descriptor is None or not descriptor.length:
         return None
@@ -127,15 +125,11 @@ def _find_encoded_element(elements: Elements, key: Key) -> StoredElement | None:
     header = elements.read_raw(key)
     _, _, length, ref, _, coder = unpack(">HHIHHH", header)
     if elements.find_kind((COMPRESSED, ref)) not in (0, LINKED_BLOCKS):
-        raise FormatError(
-            f"element {key} is encoded several times over; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"element {key} is encoded several times over")
     element = find_stored_element(elements, (COMPRESSED, ref))
     if element is None:
         if length:
-            raise FormatError(
-                f"none of its {length} bytes are there; the file is damaged, fetch it again"
-            )
+            raise make_damage_error(f"none of its {length} bytes are there")
         return None
     return replace(element, nbytes=length, codecs=_find_codecs(coder, header[14:]))
 
@@ -155,7 +149,7 @@ def _find_codecs(coder: int, parameters: bytes) -> tuple[Codec, ...]:
             size = find_dtype(type_code & CODE_MASK).itemsize
             return (BitField(size, first, count, bool(extends), bool(fills)),)
     except ValueError as error:
-        raise FormatError(f"{error}; the file is damaged, fetch it again") from error
+        raise make_damage_error(f"{error}") from error
     raise UnsupportedError(
         f"its values are compressed by {UNSUPPORTED_METHODS.get(coder, f'method {coder}')}, which "
         "nothing here decodes; read it with the HDF4 library, or leave it out with drop_variables "
@@ -239,9 +233,8 @@ def build_array(
             f"written to its end, leave the variable out with drop_variables"
         )
     if not spec.shape and stored.nbytes > spec.nbytes:
-        raise FormatError(
-            f"it has no dimensions, and {stored.nbytes} bytes where one value has "
-            f"{spec.nbytes}; the file is damaged, fetch it again"
+        raise make_damage_error(
+            f"it has no dimensions, and {stored.nbytes} bytes where one value has {spec.nbytes}"
         )
     if len(stored.pieces) == 1:
         return _build_single_chunk(spec, stored)
@@ -297,15 +290,11 @@ def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
     data = elements.read_raw(key)
     _, _, version, _, length, chunk_size, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
     if version or not 1 <= rank <= MAX_AXES:
-        raise FormatError(
-            f"a chunked element of version {version} has {rank} axes; the file is damaged, fetch "
-            f"it again"
-        )
+        raise make_damage_error(f"a chunked element of version {version} has {rank} axes")
     axes = unpack(f">{3 * rank}I", data[35:])
     if (chunk_elements := prod(axes[2::3])) != chunk_size:
-        raise FormatError(
-            f"chunks of {axes[2::3]} have {chunk_elements} elements, not {chunk_size}; "
-            f"the file is damaged, fetch it again"
+        raise make_damage_error(
+            f"chunks of {axes[2::3]} have {chunk_elements} elements, not {chunk_size}"
         )
     tail = data[35 + 12 * rank :]
     (count,) = unpack(">I", tail)
@@ -315,9 +304,9 @@ def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
 def _build_chunked(elements: Elements, spec: ArraySpec) -> ManifestArray:
     header = _read_chunk_header(elements, spec.key)
     if header.shape != spec.shape or 0 in header.chunks:
-        raise FormatError(
+        raise make_damage_error(
             f"its shape is {spec.shape}, and its chunks of {header.chunks} are those of "
-            f"{header.shape}; the file is damaged, fetch it again"
+            f"{header.shape}"
         )
     axes = make_regular_axes(spec.shape, header.chunks)
     grid = tuple(axis.nchunks for axis in axes)
@@ -339,9 +328,7 @@ def _build_chunked(elements: Elements, spec: ArraySpec) -> ManifestArray:
         if stored is None or any(n >= count for n, count in zip(chunk_id, grid, strict=True)):
             continue
         if stored.nbytes != size:
-            raise FormatError(
-                f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
-            )
+            raise make_damage_error(f"a chunk of {size} bytes has {stored.nbytes}")
         is_one_range = stored.file == elements.source and len(stored.pieces) == 1
         if codecs not in (None, stored.codecs) or not is_one_range:
             raise UnsupportedError(

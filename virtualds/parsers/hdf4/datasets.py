@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestVariable
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, REFERENCE_SYSTEM, describe_crs
 from virtualds.parsers.hdf4.elements import (
     CALIBRATION,
@@ -129,14 +129,13 @@ class _OldDataset:
         record = self._read(DIMENSIONS)
         (rank,) = unpack(">H", record)
         if not 1 <= rank <= MAX_AXES:
-            raise FormatError(f"a data set has {rank} axes; the file is damaged, fetch it again")
+            raise make_damage_error(f"a data set has {rank} axes")
         self.lengths = unpack(f">{rank}I", record[2:])
         type_keys = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])
         tags, refs = type_keys[::2], type_keys[1::2]
         if any(tag != NUMBER_TYPE for tag in tags):
-            raise FormatError(
-                f"a data set of {self.lengths} has number types of tags {tags}, not {NUMBER_TYPE}; "
-                f"the file is damaged, fetch it again"
+            raise make_damage_error(
+                f"a data set of {self.lengths} has number types of tags {tags}, not {NUMBER_TYPE}"
             )
         self.dtype, *self._scale_types = (read_number_type(elements, ref) for ref in refs)
         self._dimensions = tuple(
@@ -312,10 +311,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     # the group that describes the same data set for older programs
     numeric_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
     if DATA not in refs and DATA in read_numeric_group(elements, numeric_group):
-        raise FormatError(
-            f"data set {group.name!r} has values for old programs alone; the file is damaged, "
-            f"fetch it again"
-        )
+        raise make_damage_error(f"data set {group.name!r} has values for old programs alone")
     tables = _read_tables(elements, group)
     attributes, problems = _read_attributes(elements, tables)
     return ScientificDataset(
@@ -353,9 +349,7 @@ def _find_length(elements: Elements, group: Vgroup) -> int:
         elif table.class_name == RECORDS_CLASS:
             lengths.append(table.records)
     if not lengths or not isinstance(lengths[-1], int) or lengths[-1] < 0:
-        raise FormatError(
-            f"dimension {group.name!r} has no length; the file is damaged, fetch it again"
-        )
+        raise make_damage_error(f"dimension {group.name!r} has no length")
     return lengths[-1]
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from virtualds.bounds import check_chunk
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.errors import FormatError, ReadError, UnsupportedError, make_damage_error
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import open_blocks, prefetch_ranges
@@ -164,9 +164,9 @@ class Elements:
         if descriptor is None or descriptor.offset == ABSENT:
             return None
         if max(descriptor.offset, descriptor.length) > MAX_OFFSET:
-            raise FormatError(
-                f"element {key} has {descriptor.length} bytes at byte {descriptor.offset}, "
-                f"and files of HDF4 end before 2 GiB; the file is damaged, fetch it again"
+            raise make_damage_error(
+                f"element {key} has {descriptor.length} bytes at byte {descriptor.offset}, and "
+                "files of HDF4 end before 2 GiB"
             )
         return descriptor
 
@@ -206,9 +206,8 @@ class Elements:
         tables = set[int]()
         while remaining > 0:
             if ref in tables or (LINKED, ref) not in self.descriptors:
-                raise FormatError(
-                    f"element {key} lacks {remaining} bytes of its linked blocks; the file is "
-                    f"damaged, fetch it again"
+                raise make_damage_error(
+                    f"element {key} lacks {remaining} bytes of its linked blocks"
                 )
             tables.add(ref)
             table = self.read_raw((LINKED, ref))
@@ -237,10 +236,7 @@ def unpack(form: str, data: bytes) -> tuple[Any, ...]:
     """
     layout = _compile(form)
     if len(data) < layout.size:
-        raise FormatError(
-            f"a structure of {layout.size} bytes has {len(data)}; the file is damaged, fetch it "
-            f"again"
-        )
+        raise make_damage_error(f"a structure of {layout.size} bytes has {len(data)}")
     return layout.unpack_from(data)
 
 
@@ -297,9 +293,7 @@ def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
                 is_extended = bool(tag & EXTENDED and not tag & USER_DEFINED)
                 key = (tag - EXTENDED * is_extended, ref)
                 if key in keys:
-                    raise FormatError(
-                        f"element {key} is described twice; the file is damaged, fetch it again"
-                    )
+                    raise make_damage_error(f"element {key} is described twice")
                 keys.add(key)
                 yield key, Descriptor(offset, length, is_extended)
 
@@ -391,9 +385,8 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     _, _, version = unpack(">HHH", tail)
     # the library uses the last version, and returns unrelated memory if it is unsupported
     if (last := _read_last_version(data)) != version:
-        raise FormatError(
-            f"Vdata {name!r} is of version {version}, and of version {last} at its end; the file "
-            f"is damaged, fetch it again"
+        raise make_damage_error(
+            f"Vdata {name!r} is of version {version}, and of version {last} at its end"
         )
     _check_version(f"Vdata {name!r}", version, VDATA_VERSIONS)
     return Vdata(name, class_name, interlace, count, size, columns[:fields], columns[3 * fields :])
@@ -411,10 +404,7 @@ def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
     data = elements.read((VDATA_VALUES, ref))
     size = vdata.records * order * dtype.itemsize
     if len(data) < size:
-        raise FormatError(
-            f"Vdata {vdata.name!r} has {len(data)} of {size} bytes; the file is damaged, fetch it "
-            f"again"
-        )
+        raise make_damage_error(f"Vdata {vdata.name!r} has {len(data)} of {size} bytes")
     return np.frombuffer(data[:size], dtype)
 
 
@@ -423,9 +413,9 @@ def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDAr
     data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
     nbytes = table.records * dtype.itemsize
     if table.interlace or table.size != dtype.itemsize or len(data) < nbytes:
-        raise FormatError(
+        raise make_damage_error(
             f"Vdata {ref}: {len(data)} bytes are not {table.records} records of {dtype.itemsize} "
-            f"bytes; the file is damaged, fetch it again"
+            "bytes"
         )
     return np.frombuffer(data[:nbytes], dtype)
 
@@ -439,7 +429,7 @@ def _read_last_version(data: bytes) -> int:
 def _check_version(name: str, version: int, versions: tuple[int, ...]) -> None:
     """Raise `FormatError` for an unsupported version."""
     if version not in versions:
-        raise FormatError(f"{name} is of version {version}; the file is damaged, fetch it again")
+        raise make_damage_error(f"{name} is of version {version}")
 
 
 def _parse_text(data: bytes) -> tuple[str, bytes]:

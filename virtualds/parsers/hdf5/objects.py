@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import (
+    AccessError,
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    make_damage_error,
+)
 from virtualds.parsers.hdf5.data_types import (
     StoredType,
     encode_type,
@@ -724,10 +730,7 @@ def _list_links_by_library(location: HDF5Location) -> list[Link]:
             continue
         return links
     path = location.path.decode("utf-8", "replace")
-    raise FormatError(
-        f"{location.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch "
-        f"it again"
-    )
+    raise make_damage_error(f"{location.source.url}: HDF5 cannot list the group {path!r}")
 
 
 def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:

@@ -57,7 +57,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
     INTEGER_CODES,
-    make_damage_error,
+    make_metadata_error,
     make_unknown_error,
 )
 from virtualds.parsers.hdf5.structure.messages import (
@@ -361,7 +361,7 @@ class IndexedChunks(ReferenceTable):
         except UnknownRowsError as error:
             raise make_unknown_error(self.rows.source.url, error.reason) from None
         except RowsError as error:
-            raise make_damage_error(self.rows.source.url, error.reason) from None
+            raise make_metadata_error(self.rows.source.url, error.reason) from None
 
     def _scatter(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
         """Return the manifest of the chunks at ascending flat indexes, ignoring other chunks."""

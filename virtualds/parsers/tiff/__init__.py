@@ -38,7 +38,7 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.images import CONTIGUOUS, Image, Jpeg, Jpeg2000, JpegXl, Lerc, Png, Webp
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.tiff import Fax, PackedIntegers, ReversedBits
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.importing import import_package
 from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_crs
 from virtualds.source_file import SourceFile
@@ -231,9 +231,9 @@ def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
         height, width = min(page.rowsperstrip, rows), columns
         last = rows - (ceil(rows / height) - 1) * height if height else None
     if not (rows and columns and samples and height and width):
-        raise FormatError(
+        raise make_damage_error(
             f"TIFF of {rows} x {columns} pixels in chunks of {height} x {width}: there are no "
-            f"values; the file is damaged, fetch it again"
+            "values"
         )
     plane = (ChunkAxis.regular(rows, height, last=last), ChunkAxis.regular(columns, width))
     if samples == 1:
@@ -282,9 +282,9 @@ def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
         starts = offsets[0] + step * np.arange(count, dtype=np.int64)
         return starts, np.full(count, step, np.int64)
     if offsets.size != count or lengths.size != count:
-        raise FormatError(
-            f"TIFF page {page.index}: {offsets.size} offsets and {lengths.size} lengths of "
-            f"{count} chunks; the file is damaged, fetch it again"
+        raise make_damage_error(
+            f"TIFF page {page.index}: {offsets.size} offsets and {lengths.size} lengths of {count} "
+            "chunks"
         )
     return offsets, np.where(offsets == 0, 0, lengths)
 
@@ -427,9 +427,7 @@ def read(
     ):
         # count the pages first, which terminates even if they form a cycle
         if not len(tiff.pages) or not tiff.series:
-            raise FormatError(
-                f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
-            )
+            raise make_damage_error(f"{source.url}: the TIFF file has no image")
         # the path of each image, the levels of its pyramid, and its own level
         images: list[tuple[str, Any, int]] = []
         for index, series in enumerate(tiff.series):

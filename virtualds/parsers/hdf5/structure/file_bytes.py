@@ -619,7 +619,7 @@ class FileBytes:
 
     def raise_damaged(self, reason: str) -> NoReturn:
         """Raise `FormatError` for damaged metadata."""
-        raise make_damage_error(self.source.url, reason)
+        raise make_metadata_error(self.source.url, reason)
 
     def raise_unsupported(self, reason: str) -> NoReturn:
         """Raise `DeclinedError` for metadata of an unknown form."""
@@ -655,7 +655,7 @@ class FileBytes:
         self.raise_damaged("it has no superblock")
 
 
-def make_damage_error(url: str, reason: str) -> FormatError:
+def make_metadata_error(url: str, reason: str) -> FormatError:
     """Return the error for damaged metadata."""
     return FormatError(f"{url}: its metadata are damaged ({reason}); fetch the file again")
 
