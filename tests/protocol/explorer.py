@@ -282,11 +282,13 @@ class World:
 class Place:
     """A state of the world, with what is known of it; a search has one object for equal states."""
 
-    __slots__ = ("answers", "found", "state")
+    __slots__ = ("answers", "answers_to", "found", "state")
 
     def __init__(self, state: Any) -> None:
         self.state = state
         self.answers: dict[tuple[str, Request], tuple[Any, Place] | None] = {}
+        self.answers_to: dict[Node, tuple[Any, Place] | None] = {}
+        """The same, by what asks: to hash a request takes longer than the rest of a step."""
         self.found: dict[str, Any] = {}
         """What a check has found out about it."""
 
@@ -306,8 +308,15 @@ class State(NamedTuple):
     """What the property to check remembers."""
 
 
-Move = tuple[str, int | None, State]
+Words = tuple[Any, ...]
+"""What happens, as parts of a text: of a million of them few are told."""
+Move = tuple[Words, int | None, State]
 """What happens, to which actor, and the state after it, not judged yet."""
+
+
+def tell(words: Words) -> str:
+    """Return what happens as one text."""
+    return "".join(map(str, words))
 
 
 class Check(Protocol):
@@ -382,6 +391,7 @@ class Search:
     def __post_init__(self) -> None:
         self._places: dict[Any, Place] = {}
         self._counts: dict[State, tuple[int, int]] = {}
+        self._names = [actor.name for actor in self.actors]
 
     def run(self) -> Found:
         """Search all schedules; stop at the first that breaks the protocol."""
@@ -411,7 +421,7 @@ class Search:
                 if left >= below:
                     left -= below
                     continue
-                trace.append(words)
+                trace.append(tell(words))
                 if isinstance(after, Violation):
                     return [*trace, str(after)]
                 state = after
@@ -438,6 +448,14 @@ class Search:
             found = self.world.answer(place.state, actor, request)
             place.answers[key] = None if found is None else (found[0], self.place(found[1]))
         return place.answers[key]
+
+    def answer_to(self, place: Place, number: int, node: Node) -> tuple[Any, Place] | None:
+        """Return the answer to what an actor asks, and the place after it; None if it waits."""
+        if node not in place.answers_to:
+            assert node.request is not None
+            name = self.actors[number].name
+            place.answers_to[node] = self.answer(place, name, node.request)
+        return place.answers_to[node]
 
     def settle(self, place: Place, actor: Actor, node: Node) -> tuple[Place, Node]:
         """Answer what is no request of a store."""
@@ -466,15 +484,12 @@ class Search:
         """Return the number of schedules from a state on, up to the first that breaks a rule."""
         self._before = [0]
         try:
-            return self._count(state)[0]
+            return (self._counts.get(state) or self._count(state))[0]
         except Violation:
             return sum(self._before) + 1
 
     def _count(self, state: State) -> tuple[int, int]:
-        """Return the number of schedules from a state on, and the steps of the longest."""
-        known = self._counts.get(state)
-        if known is not None:
-            return known
+        """Count the schedules from a state on, and the steps of the longest, for the first time."""
         if len(self._counts) > self.most_states:
             raise AssertionError(f"more than {self.most_states} states")
         total = deepest = 0
@@ -483,7 +498,7 @@ class Search:
             try:
                 count, steps = self._counts.get(after) or self._count(after)
             except Violation as found:
-                found.trace.append(words)
+                found.trace.append(tell(words))
                 raise
             total += count
             self._before[-1] = total
@@ -498,85 +513,89 @@ class Search:
 
     # ------------------------------------------------------------------ steps
 
-    def _list_steps(self, state: State, *, goes_on: bool = False) -> Iterator[tuple[str, Any]]:
+    def _list_steps(self, state: State, *, goes_on: bool = False) -> Iterator[tuple[Words, Any]]:
         """Yield what may happen next, in words, and the state after it, or what it breaks."""
         for words, number, after in self._list_moves(state):
             try:
                 judged = self.check.judge_step(self, state, after, number)
             except Violation as found:
                 if not goes_on:
-                    found.trace.append(words)
+                    found.trace.append(tell(words))
                     raise
                 yield words, found
             else:
                 yield words, judged
 
     def _list_moves(self, state: State) -> Iterator[Move]:
+        names, place = self._names, state.place
         waiting = [
-            (number, node)
+            (number, node, self.answer_to(place, number, node))
             for number, node in enumerate(state.nodes)
             if node is not None and node.request is not None
         ]
-        for number, node in waiting:
-            name, request = self.actors[number].name, node.request
-            assert request is not None
-            if (found := self.answer(state.place, name, request)) is not None:
-                yield self._move(state, number, f"{name}: {request}", found[1], found[0])
-        for place, (number, request) in enumerate(state.late):
-            name = self.actors[number].name
-            found = self.answer(state.place, name, request)
-            then = state.place if found is None else found[1]
-            rest = state.late[:place] + state.late[place + 1 :]
-            words = f"now comes what {name} sent: {request}"
+        for number, node, found in waiting:
+            if found is not None:
+                yield self._move(state, number, (names[number], ": ", node.request), *found)
+        for late, (number, request) in enumerate(state.late):
+            found = self.answer(place, names[number], request)
+            then = place if found is None else found[1]
+            rest = state.late[:late] + state.late[late + 1 :]
+            words = ("now comes what ", names[number], " sent: ", request)
             yield words, number, state._replace(place=then, late=rest)
         if state.ticks and waiting:
-            then = self.place(self.world.tick(state.place.state))
-            yield "time passes", None, state._replace(place=then, ticks=state.ticks - 1)
-        for number, node in waiting if state.faults else ():
-            if self.faulty is None or number in self.faulty:
-                assert node.request is not None
-                yield from self._list_faults(state, number, node.request)
+            then = self.place(self.world.tick(place.state))
+            yield ("time passes",), None, state._replace(place=then, ticks=state.ticks - 1)
+        if state.faults:
+            for number, node, found in waiting:
+                if self.faulty is None or number in self.faulty:
+                    assert node.request is not None
+                    yield from self._list_faults(state, number, node.request, found)
 
-    def _list_faults(self, state: State, number: int, request: Request) -> Iterator[Move]:
-        name, world, kinds = self.actors[number].name, self.world, self.kinds
-        state = state._replace(faults=state.faults - 1)
-        nodes = (*state.nodes[:number], None, *state.nodes[number + 1 :])
-        dead = state._replace(place=self.place(world.after_crash(state.place.state, name)))
-        dead = dead._replace(nodes=nodes)
+    def _list_faults(
+        self, state: State, number: int, request: Request, found: tuple[Any, Place] | None
+    ) -> Iterator[Move]:
+        name, world, kinds = self._names[number], self.world, self.kinds
+        place, nodes, late, faults, ticks, seen = state
+        state = State(place, nodes, late, faults - 1, ticks, seen)
+        others = (*nodes[:number], None, *nodes[number + 1 :])
+        crashed = self.place(world.after_crash(place.state, name))
         if "crash" in kinds:
-            yield f"{name} is killed before: {request}", number, dead
-        found = self.answer(state.place, name, request)
+            dead = State(crashed, others, late, faults - 1, ticks, seen)
+            yield (name, " is killed before: ", request), number, dead
         if found is None or not world.is_sent(request):
             return
-        then = found[1]
+        answer, then = world.lost, found[1]
         if "failed" in kinds:
-            yield self._move(state, number, f"{name} fails at: {request}", state.place, world.lost)
+            yield self._move(state, number, (name, " fails at: ", request), answer, place)
         if not world.changes(request):
             return
-        late = tuple(sorted((*state.late, (number, request)), key=repr))
+        late = tuple(sorted((*late, (number, request)), key=repr)) if late else ((number, request),)
         if "lost" in kinds:
-            words = f"{name} gets no answer, but done is: {request}"
-            yield self._move(state, number, words, then, world.lost)
+            words: Words = (name, " gets no answer, but done is: ", request)
+            yield self._move(state, number, words, answer, then)
         if "late" in kinds:
-            words = f"{name} gets no answer, and on its way is: {request}"
-            yield self._move(state._replace(late=late), number, words, state.place, world.lost)
+            words = (name, " gets no answer, and on its way is: ", request)
+            yield self._move(state._replace(late=late), number, words, answer, place)
         if "crash late" in kinds:
-            words = f"{name} is killed, and on its way is: {request}"
-            yield words, number, dead._replace(late=late)
-        if "repeated" in kinds and then is not state.place:
-            words = f"{name} gets no answer, and will repeat, though done is: {request}"
+            words = (name, " is killed, and on its way is: ", request)
+            yield words, number, State(crashed, others, late, faults - 1, ticks, seen)
+        if "repeated" in kinds and then is not place:
+            words = (name, " gets no answer, and will repeat, though done is: ", request)
             yield words, number, state._replace(place=then)
         if "repeated late" in kinds:
-            words = f"{name} gets no answer, and will repeat, while on its way is: {request}"
+            words = (name, " gets no answer, and will repeat, while on its way is: ", request)
             yield words, number, state._replace(late=late)
 
-    def _move(self, state: State, number: int, words: str, place: Place, answer: Any) -> Move:
+    def _move(self, state: State, number: int, words: Words, answer: Any, place: Place) -> Move:
         """Return the move of one actor that gets an answer."""
-        actor, node = self.actors[number], state.nodes[number]
-        assert node is not None
-        place, node = self.settle(place, actor, actor.advance(node, answer))
+        actor, before = self.actors[number], state.nodes[number]
+        assert before is not None
+        node = before.children.get(answer) or actor.advance(before, answer)
+        if node.request is not None and node.request.verb in self.world.free:
+            place, node = self.settle(place, actor, node)
         nodes = (*state.nodes[:number], node, *state.nodes[number + 1 :])
-        told = f" -> {answer.kind.__name__}" if isinstance(answer, Failed) else ""
+        if isinstance(answer, Failed):
+            words = (*words, " -> ", answer.kind.__name__)
         # `_replace` takes as long as all the rest of a step
         after = State(place, nodes, state.late, state.faults, state.ticks, state.seen)
-        return words + told, number, after
+        return words, number, after

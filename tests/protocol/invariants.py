@@ -115,7 +115,7 @@ class Check:
     def judge_step(self, search: Search, before: State, after: State, number: int | None) -> State:
         """Return the state after a step, with what is to be remembered."""
         seen: Seen = before.seen
-        if number is not None and after.faults < before.faults:
+        if after.faults < before.faults and number is not None and number not in seen.hit:
             seen = seen._replace(hit=seen.hit | {number})
         if number is not None and after.place is not before.place:
             seen = self._judge_change(search, seen, after.place, number)
@@ -129,7 +129,8 @@ class Check:
 
     def _judge_change(self, search: Search, seen: Seen, place: Place, number: int) -> Seen:
         now = self.observe(search, place)
-        seen = seen._replace(wrote=seen.wrote | {number})
+        if number not in seen.wrote:
+            seen = seen._replace(wrote=seen.wrote | {number})
         if now == seen.now:
             return seen
         change = None if number in seen.done - self.repeatable else self.changes.get(number)
