@@ -158,6 +158,8 @@ TIMES = ("m", "M")
 """Dtype kinds of durations and dates."""
 ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
 """Errors that xarray raises when values do not fit their encoding."""
+COMPARED_AT_ONCE = 2**18
+"""Number of dates that are decoded at a time to compare them."""
 
 
 def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -198,9 +200,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                     as_in_source.attrs.pop("calendar", None)
                 variants.insert(0, as_in_source)
             for variant in variants:
-                # as a whole, since xarray chooses the unit of dates from all values
-                decodings = _iterate_decodings(name, variant, variable)
-                if any(_survived_encoding(decoded, variable) for decoded in decodings):
+                if _decodes_to(name, variant, variable):
                     return variant
         except ENCODE_ERRORS:
             continue
@@ -235,6 +235,24 @@ def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
     yield {}
+
+
+def _decodes_to(name: str, stored: xr.Variable, variable: xr.Variable) -> bool:
+    """Return whether a stored variable decodes to the values of a variable."""
+    packing = find_default_packing(stored.attrs)
+    dates, numbers = variable.values, stored.values
+    if packing is not None and dates.dtype == DEFAULT_DATES and dates.shape == numbers.shape != ():
+        blocks = [slice(n, n + COMPARED_AT_ONCE) for n in range(0, len(dates), COMPARED_AT_ONCE)]
+        decoded = (packing.decode_linearly(numbers[block]) for block in blocks)
+        # all decoded dates together take as much memory as the variable
+        if all(
+            found is not None and np.array_equal(found, dates[block])
+            for found, block in zip(decoded, blocks, strict=True)
+        ):
+            return True
+    # as a whole, since xarray chooses the unit of dates from all values
+    decodings = _iterate_decodings(name, stored, variable)
+    return any(_survived_encoding(decoded, variable) for decoded in decodings)
 
 
 def _iterate_decodings(
