@@ -350,7 +350,16 @@ class BatchJob:
         """Prepare files one by one, after opening those that are not in ``opened`` yet."""
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
-            yield _make_portable(outcome) if self._is_in_other_process else outcome
+            if self._is_in_other_process:
+                error = outcome.error
+                try:
+                    pickle.loads(pickle.dumps(error))
+                except (*PICKLE_ERRORS, pickle.PickleError):
+                    # an error that cannot be pickled would break the pool of processes
+                    portable = RuntimeError(f"{type(error).__name__}: {error}")
+                    portable.__notes__ = getattr(error, "__notes__", [])
+                    outcome = replace(outcome, error=portable)
+            yield outcome
             if self.stops and outcome.error is not None:
                 break
 
@@ -614,18 +623,6 @@ class BatchJob:
         arrays = {n: v for n, v in variables.items() if isinstance(v[1], ManifestArray)}
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
-
-
-def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
-    """Replace an error that cannot be pickled, since it would break the pool of processes."""
-    error = outcome.error
-    try:
-        pickle.loads(pickle.dumps(error))
-    except (*PICKLE_ERRORS, pickle.PickleError):
-        portable = RuntimeError(f"{type(error).__name__}: {error}")
-        portable.__notes__ = getattr(error, "__notes__", [])
-        return replace(outcome, error=portable)
-    return outcome
 
 
 def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:

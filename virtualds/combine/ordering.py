@@ -746,35 +746,14 @@ class _Grid:
     def _crop_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileRange]:
-        """Return the ranges of nodes to use along the first dimension."""
+        """Return the ranges of nodes to use along the first dimension.
+
+        Raises `CombineError` for overlaps that are not allowed, or that would lose data.
+        """
         # order nodes by precedence
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
-        if self.overlap != "keep":
-            self._check_overlaps(nodes, dims, line, line.find_overlapping_pairs(order))
-        if self.overlap in CROPPING_OVERLAPS:
-            return line.cut(order)
-        return (FileRange(n, 0, index.size) for n, index in enumerate(line.indexes))
-
-    def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
-        """Return the coordinate of each node, or None if a node has no common coordinate."""
-        indexes = [self._find_common(node, dim) for node in nodes]
-        present = [index for index in indexes if index is not None]
-        return present if len(present) == len(nodes) else None
-
-    def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
-        """Return the coordinate that all files of a node share, or None."""
-        indexes = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
-        return indexes[0] if _are_equal(indexes) else None
-
-    def _check_overlaps(
-        self,
-        nodes: Nested,
-        dims: tuple[Any, ...],
-        line: DimensionIndexes,
-        pairs: list[tuple[int, int]],
-    ) -> None:
-        """Raise `CombineError` for overlaps that are not allowed, or that would lose data."""
+        pairs = line.find_overlapping_pairs(order) if self.overlap != "keep" else []
         for first, second in pairs:
             contents = [self._list_content(nodes[n], dims) for n in (first, second)]
             files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (first, second)]
@@ -791,6 +770,20 @@ class _Grid:
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
                     f"data would be lost; drop variables, or select before (preprocess=...)"
                 )
+        if self.overlap in CROPPING_OVERLAPS:
+            return line.cut(order)
+        return (FileRange(n, 0, index.size) for n, index in enumerate(line.indexes))
+
+    def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
+        """Return the coordinate of each node, or None if a node has no common coordinate."""
+        indexes = [self._find_common(node, dim) for node in nodes]
+        present = [index for index in indexes if index is not None]
+        return present if len(present) == len(nodes) else None
+
+    def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
+        """Return the coordinate that all files of a node share, or None."""
+        indexes = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
+        return indexes[0] if _are_equal(indexes) else None
 
     def _list_content(self, node: Any, dims: tuple[Any, ...]) -> Any:
         """Return the variables of a node along its dimension, and its other coordinates."""
