@@ -91,7 +91,7 @@ class Concatenator:
         Raises `NeedsFullCombineError` if the result might differ.
         """
         if sum(map(len, batches)) < MIN_FILES:
-            raise NeedsFullCombineError("there is nothing to be saved")
+            raise NeedsFullCombineError("there are too few of them")
         groups = _list_groups(batches)
         try:
             for group_batches in groups.values():
@@ -182,7 +182,7 @@ class Concatenator:
             if dim is None:
                 raise NeedsFullCombineError("they do not follow each other along a dimension")
             if self.rises and all(dim not in group.lengths for group in files.walk()):
-                raise NeedsFullCombineError("they have no element to be put in order by")
+                raise NeedsFullCombineError("they have no elements to sort them by")
             for group in files.walk():
                 self._check_sizes(group, dim)
                 for plan in group.find_plans_of_other_lengths(dim):
@@ -322,7 +322,7 @@ class Concatenator:
         ):
             raise NeedsFullCombineError("their sizes differ")
         if self.rises and dim in lengths and (lengths[dim] <= 0).any():
-            raise NeedsFullCombineError("one has no element to be put in order by")
+            raise NeedsFullCombineError("one has no elements to sort it by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
         """Raise `NeedsFullCombineError` if variables without the dimension ``dim`` differ."""
@@ -333,9 +333,9 @@ class Concatenator:
                 if not all_decode_alike(
                     [decoding for b in batches for decoding in b.list_parts(name)]
                 ):
-                    raise NeedsFullCombineError(f"{name!r} means something else")
+                    raise NeedsFullCombineError(f"{name!r} decodes differently")
                 if not part.is_loaded and files.is_too_large(name):
-                    raise NeedsFullCombineError(f"{name!r} takes more to compare")
+                    raise NeedsFullCombineError(f"{name!r} is too large to compare")
                 if not (all(b.has_same(name) for b in batches) and files.are_same(name)):
                     raise NeedsFullCombineError(f"{name!r} differs")
 
@@ -391,7 +391,7 @@ class Concatenator:
         pandas_index = index.to_pandas_index()
         is_ordered = pandas_index.is_monotonic_increasing or pandas_index.is_monotonic_decreasing
         if self.rises and not (is_ordered and pandas_index.is_unique):
-            raise NeedsFullCombineError("they are to be put in order")
+            raise NeedsFullCombineError("they have to be sorted")
 
 
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
