@@ -201,11 +201,16 @@ def test_dropping_a_file_reads_only_what_may_be_of_it(
 def test_a_set_caches_files_by_their_number(tmp_path: Path) -> None:
     """However many arrays and records refer to them, as when appends merge tables."""
     files = SetFiles(f"file://{tmp_path}", None)
-    tables = [tuple(SourceFile(f"s3://bucket/{n}-{i}") for i in range(2000)) for n in range(100)]
-    for _ in range(2):
-        found = [files.get_cached_files(n, lambda n=n: tuple(tables[n])) for n in range(100)]
-        assert all(table is cached for table, cached in zip(tables, found, strict=True))
-    many = tuple(SourceFile(f"s3://bucket/{n}") for n in range(MAX_CACHED_FILES + 1))
-    for _ in range(2):
-        assert files.get_cached_files("many", lambda: tuple(many)) is many
+    tables = [(SourceFile(f"s3://bucket/{n}"),) * 2000 for n in range(100)]
+    many = (SourceFile("s3://bucket/many"),) * (MAX_CACHED_FILES + 1)
+
+    def read_again() -> tuple[SourceFile, ...]:
+        raise AssertionError("these are in the cache")
+
+    for number, table in enumerate(tables):
+        assert files.get_cached_files(number, lambda table=table: table) is table
+    for number, table in enumerate(tables):
+        assert files.get_cached_files(number, read_again) is table
+    assert files.get_cached_files("many", lambda: many) is many
+    assert files.get_cached_files("many", read_again) is many
     assert files.get_cached_files(0, lambda: ()) == ()

@@ -8,6 +8,7 @@ result that is lost. Texts, types and what is imported are left as they are.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,10 +84,15 @@ def list_breaks(package: Path, module: Path) -> list[Break]:
     >>> [str(b) for b in list_breaks(folder, folder / "m.py")][:2]
     ['m.py:2 is_small: n < 3 -> n <= 3', 'm.py:2 is_small: 3 -> 4']
     """
-    text = module.read_text()
-    finder = _Finder(text, str(module.relative_to(package)))
+    return list(_find_breaks(module.read_text(), str(module.relative_to(package))))
+
+
+@cache
+def _find_breaks(text: str, module: str) -> tuple[Break, ...]:
+    # breaks of a package are chosen several times, and to find them takes longest
+    finder = _Finder(text, module)
     finder.visit(ast.parse(text))
-    return sorted(finder.found, key=lambda found: (found.start, found.stop, found.after))
+    return tuple(sorted(finder.found, key=lambda found: (found.start, found.stop, found.after)))
 
 
 def _shorten(text: str) -> str:
