@@ -163,12 +163,14 @@ class Import:
         return self.name.removeprefix("virtualds").lstrip(".") or "__init__"
 
 
-def nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Every node, and whether it lies in a function."""
-    yield tree, inside
-    inside = inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for child in ast.iter_child_nodes(tree):
-        yield from nodes(child, inside)
+    following: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while following:
+        node, inside = following.pop()
+        yield node, inside
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        following += [(child, inside) for child in ast.iter_child_nodes(node)][::-1]
 
 
 @functools.cache
@@ -176,9 +178,9 @@ def nodes_of(module: str) -> list[tuple[ast.AST, bool]]:
     return list(nodes(tree_of(module)))
 
 
-def typed_nodes(tree: ast.AST) -> set[int]:
+def typed_nodes(module: str) -> set[int]:
     """The nodes that are there for type checkers alone."""
-    checks = (node for node in ast.walk(tree) if isinstance(node, ast.If))
+    checks = (node for node, _ in nodes_of(module) if isinstance(node, ast.If))
     named = (c for c in checks if isinstance(c.test, ast.Name) and c.test.id == "TYPE_CHECKING")
     return {id(node) for check in named for part in check.body for node in ast.walk(part)}
 
@@ -193,7 +195,7 @@ def imports(module: str) -> list[Import]:
 
 
 def find_imports(module: str) -> Iterator[Import]:
-    typed = typed_nodes(tree_of(module))
+    typed = typed_nodes(module)
     for node, inside in nodes_of(module):
         is_run = id(node) not in typed
         if isinstance(node, ast.Import):
@@ -374,7 +376,7 @@ def test_the_house_grows_only_with_what_is_new() -> None:
 
 
 def test_tables_name_what_is_there() -> None:
-    found = (node for tree in map(tree_of, MODULES) for node in ast.walk(tree))
+    found = (node for module in MODULES for node, _ in nodes_of(module))
     places = {n.value for n in found if isinstance(n, ast.Constant)}
     places = {place for place in places if PLACE.fullmatch(str(place))}
     assert len(places) > 50
