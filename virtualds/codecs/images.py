@@ -1,8 +1,9 @@
-"""Codecs of images, each of a chunk, tile or strip: JPEG, JPEG-LS, JPEG XL, and others.
+"""Image codecs: JPEG, JPEG-LS, JPEG XL, and others; each chunk, tile or strip is one image.
 
-- JPEG (ITU-T T.81; in TIFF, with tables in its header: TIFF Technical Note 2): in Zarr v2
-  imagecodecs' ``imagecodecs_jpeg``. Zarr v3 ``jpeg``, registered in zarr-extensions, is one image
-  per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg`` may have any shape.
+- JPEG (ITU-T T.81). In TIFF, the tables may be in the TIFF header (TIFF Technical Note 2). In Zarr
+  v2 it is ``imagecodecs_jpeg`` of imagecodecs. Zarr v3 ``jpeg``, registered in zarr-extensions,
+  requires one image per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg``
+  does not restrict the shape of a chunk.
 - JPEG-LS (ITU-T T.87): HDF5 filter 32018, and ``imagecodecs_jpegls`` in Zarr v2.
 - JPEG XL: Zarr v3 ``jpegxl``, registered in zarr-extensions: a chunk is one image, whose frames,
   lines, samples of a line, and channels are its axes, without axes for a single frame or channel.

@@ -198,7 +198,7 @@ class ConditionFailedError(ChangedError):
     """Raised if the server rejected a write whose condition was false."""
 
 
-class UnknownConditionError(OSError):
+class UnsupportedConditionError(OSError):
     """Raised if the server does not support conditional writes."""
 
 
@@ -215,7 +215,7 @@ class ObjectVersioning(ContentVersioning):
     - ``put_conditionally(path, data, expected, writer)`` writes if the object has the
       version ``expected``, or if that is None, does not exist. ``writer`` is stored under
       `WRITER_KEY`. Raises `ConditionFailedError` if the condition is false, and
-      `UnknownConditionError` if the server does not support conditions.
+      `UnsupportedConditionError` if the server does not support conditions.
     - ``list_times(prefix)`` returns the modification times by path, in seconds since 1970.
     - ``remove(paths)`` deletes objects, ignoring those that no longer exist.
 
@@ -258,7 +258,7 @@ class ObjectVersioning(ContentVersioning):
         paths = [f"{folder}{TEST_PREFIX}{secrets.token_hex(16)}" for _ in range(2)]
         try:
             return self._test_two_objects(filesystem, *paths)
-        except UnknownConditionError as error:
+        except UnsupportedConditionError as error:
             return f"it does not know them ({error})"
         finally:
             # the user may not be allowed to delete objects

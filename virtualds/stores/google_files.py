@@ -30,7 +30,7 @@ from virtualds.stores.conditional import (
     WRITER_KEY,
     ConditionFailedError,
     FileVersion,
-    UnknownConditionError,
+    UnsupportedConditionError,
 )
 from virtualds.stores.object_access import convert_anon_option
 from virtualds.stores.requests import (
@@ -158,7 +158,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
                 url = self.unstrip_protocol(path)
                 raise ConditionFailedError(f"{url}: was changed by another writer") from error
             if status == 501:
-                raise UnknownConditionError(str(error)) from error
+                raise UnsupportedConditionError(str(error)) from error
             raise
 
     def put_object(self, path: str, data: bytes) -> str:

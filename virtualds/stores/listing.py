@@ -597,7 +597,7 @@ def _walk_parts(
 ) -> Iterator[tuple[str, Any]]:
     head, other_parts = parts[0], parts[1:]
     if head == "**":
-        # ** also matches no folder
+        # ** also matches zero folders
         yield from _walk_parts(folder, other_parts or ["*"], list_folder, match, is_nested)
     matches = match("*" if head == "**" else head)
     try:

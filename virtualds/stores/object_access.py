@@ -392,7 +392,7 @@ class _AwsSession:
         try:
             botocore = import_module("botocore.session")
         except ImportError as error:
-            raise ImportError(f"{error}, which looks for the credentials of AWS") from error
+            raise ImportError(f"{error}; botocore is needed to find AWS credentials") from error
         self._session = botocore.Session(profile=profile)
 
     def find_region(self) -> str | None:

@@ -29,7 +29,7 @@ from virtualds.stores.conditional import (
     WRITER_KEY,
     ConditionFailedError,
     FileVersion,
-    UnknownConditionError,
+    UnsupportedConditionError,
 )
 from virtualds.stores.object_access import (
     UNREACHABLE_PROXY,
@@ -482,7 +482,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             url = self.unstrip_protocol(path)
             raise ConditionFailedError(f"{url}: was changed by another writer") from error
         if error.error_code in _NO_CONDITIONS_CODES:
-            raise UnknownConditionError(str(error)) from error
+            raise UnsupportedConditionError(str(error)) from error
         raise error
 
     def rm_file(self, path: str) -> None:

@@ -205,7 +205,9 @@ def make_served_data(
     if isinstance(paths, str) and not (is_pattern(paths) or combine_options or tree):
         return ServedData.of(paths, select_options(options, SERVE_OPTIONS))
     if options["snapshot"] is not None:
-        raise click.UsageError("--snapshot is of a set; give one set, and nothing to combine")
+        raise click.UsageError(
+            "--snapshot applies to a reference set; give a single set and no combine options"
+        )
     storage_options = options["storage_options"]
     open_options = {name: value for name, value in options.items() if name != "snapshot"}
 

@@ -1,7 +1,8 @@
 """The results of a diagnosis, and their report.
 
-The results are eras, their stretches, and differences. The report draws the eras on a line, and has
-a card for each group of differences that cost something or block.
+The results are eras (files with the same structure), their stretches (consecutive files of one
+era), and differences. The report draws the eras on a timeline, and has a card for each group of
+differences with the verdict "costs" or "blocks".
 """
 
 from __future__ import annotations

@@ -113,12 +113,14 @@ def build_aggregations(
         if key not in problems:
             with _collect_error(problems, key):
                 assembled[key] = assembler.build(plan, targets[key], runs[key])
-    descriptive = set[Name]()
+    fragment_arrays = set[Name]()
     for below, name in find_aggregations(group, left_out=True):
-        descriptive |= file.find_descriptive_variables(_join_paths(base, below), name)
+        fragment_arrays |= file.find_fragment_array_variables(_join_paths(base, below), name)
     if not base:
-        group = replace(group, attributes=file.restore_conventions(group.attributes, descriptive))
-    return _replace_variables(group, base, "", assembled, problems, descriptive)
+        group = replace(
+            group, attributes=file.restore_conventions(group.attributes, fragment_arrays)
+        )
+    return _replace_variables(group, base, "", assembled, problems, fragment_arrays)
 
 
 def _join_paths(*paths: str) -> str:
@@ -143,7 +145,7 @@ def _replace_variables(
     path: str,
     assembled: Mapping[Name, ManifestVariable],
     errors: Mapping[Name, VirtualdsError],
-    descriptive: set[Name],
+    fragment_arrays: set[Name],
 ) -> ManifestGroup:
     """Return a group with arrays in place of scalars, without the variables that describe them."""
     group_path = _join_paths(base, path)
@@ -154,12 +156,14 @@ def _replace_variables(
             problems[name] = error
             unread = ManifestArray.unreadable((), variable.data.dtype, f"{error}")
             variables[name] = replace(variable, dims=(), data=unread)
-        elif (group_path, name) not in descriptive:
+        elif (group_path, name) not in fragment_arrays:
             variables[name] = assembled.get((path, name), variable)
     groups = {}
     for name, child in group.groups.items():
         child_path = _join_paths(path, name)
-        groups[name] = _replace_variables(child, base, child_path, assembled, errors, descriptive)
+        groups[name] = _replace_variables(
+            child, base, child_path, assembled, errors, fragment_arrays
+        )
     return replace(group, variables=variables, problems=problems, groups=groups)
 
 

@@ -214,8 +214,8 @@ class AggregationFile:
         names = self._iterate_versions(plan, values_of_feature)
         return self._locate_fragments(plan, names, places)
 
-    def find_descriptive_variables(self, path: str, name: str) -> set[Name]:
-        """Return the variables that describe an aggregation variable, as far as they exist."""
+    def find_fragment_array_variables(self, path: str, name: str) -> set[Name]:
+        """Return the fragment array variables of an aggregation variable that exist."""
         found = set[Name]()
         with suppress(VirtualdsError):
             features = self._parse_features((path, name), self.groups[path].variables[name])
@@ -224,10 +224,10 @@ class AggregationFile:
         return found
 
     def restore_conventions(
-        self, attributes: Mapping[str, Any], descriptive: Iterable[Name]
+        self, attributes: Mapping[str, Any], fragment_arrays: Iterable[Name]
     ) -> Mapping[str, Any]:
         """Return root attributes with the original ``Conventions``, if virtualds wrote the file."""
-        for path, name in descriptive:
+        for path, name in fragment_arrays:
             original = self.groups[path].variables[name].attributes.get(OWN_CONVENTIONS)
             if isinstance(original, str) and attributes.get("Conventions") == add_conventions(
                 original

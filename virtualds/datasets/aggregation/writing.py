@@ -239,7 +239,7 @@ UNESCAPED = "/!$&'()*+,;=:@~"
 
 
 def encode(group: ManifestGroup, url: str, *, relative: bool = False) -> bytes:
-    """Return the bytes of the aggregation file of a group, after they were verified.
+    """Return the bytes of the aggregation file of a group, after verifying them.
 
     Raises
     ------

@@ -450,7 +450,7 @@ class ChunkCopies:
         self._copies: dict[str, dict[str, str]] = {}
 
     def add(self, path: str, digest: str, data: bytes) -> None:
-        """Add a chunk of an array."""
+        """Add a copy of a chunk, unless it is larger than `MAX_COPIED_COORDINATE`."""
         if len(data) <= MAX_COPIED_COORDINATE:
             self._copies.setdefault(path, {})[digest] = base64.b64encode(data).decode()
 

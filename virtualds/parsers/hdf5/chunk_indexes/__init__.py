@@ -69,7 +69,7 @@ def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
     is_inside = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
     require(is_inside, file, "chunks lie past the end of the file")
     for lengths, limit in zip(indexes.shape.T, layout.limits, strict=True):
-        require(lengths <= (limit or 0), file, "a shape is greater than the greatest")
+        require(lengths <= (limit or 0), file, "a shape exceeds the maximum shape")
     grids, inverse = np.unique(
         -(-indexes.shape // np.array(layout.chunks)), axis=0, return_inverse=True
     )
@@ -101,8 +101,8 @@ def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> Chun
 # HDF5 1.10.
 
 
-class ElementRun(NamedTuple):
-    """Runs of elements: their array, the index of the first element, and their bytes.
+class ElementRuns(NamedTuple):
+    """Runs of elements: their arrays, the indexes of their first elements, and their bytes.
 
     ``size`` is the size of an element in bytes; ``used`` is the number of elements of each array
     that may be used.
@@ -139,24 +139,24 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
 
 
 def join_runs(
-    indexes: Indexes, runs: Iterable[ElementRun], find: Callable[[Ints], Ints]
+    indexes: Indexes, runs: Iterable[ElementRuns], find: Callable[[Ints], Ints]
 ) -> ChunkRows:
     """Return the chunks of all elements; ``find`` converts indexes of elements to positions."""
-    chunks = [_parse_run(indexes, run, find) for run in runs]
+    chunks = [_parse_runs(indexes, part, find) for part in runs]
     joined = join_chunks(chunks, len(indexes.layout.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
-def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of the used elements of a run."""
+def _parse_runs(indexes: Indexes, runs: ElementRuns, find: Callable[[Ints], Ints]) -> ChunkRows:
+    """Return the chunks of the used elements of runs."""
     size = indexes.rows.offset_size
-    count = run.raw.shape[1] // run.size
-    raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
-    number = (run.first[:, None] + np.arange(count)).ravel()
-    owner = np.repeat(run.owner, count)
+    count = runs.raw.shape[1] // runs.size
+    raw = np.ascontiguousarray(runs.raw).reshape(-1, runs.size)
+    number = (runs.first[:, None] + np.arange(count)).ravel()
+    owner = np.repeat(runs.owner, count)
     exists = is_defined(read_uints(raw[:, :size]), size)
-    if run.used is not None:
-        exists &= number < np.repeat(run.used, count)
+    if runs.used is not None:
+        exists &= number < np.repeat(runs.used, count)
     if not exists.all():
         owner, number, raw = owner[exists], number[exists], raw[exists]
     position = find(number)
@@ -223,19 +223,19 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 def _read_fixed_blocks(
     indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
-) -> Iterator[ElementRun]:
+) -> Iterator[ElementRuns]:
     """Yield the elements of arrays that are not divided into pages."""
     start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size
     size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
     for part, data in read_row_batches(indexes.rows, indexes.file[owner], block, size):
         check_blocks(indexes, owner[part], data, b"FADB")
-        yield ElementRun(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
+        yield ElementRuns(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
 
 
 def _read_fixed_pages(
     indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
-) -> Iterator[ElementRun]:
+) -> Iterator[ElementRuns]:
     """Yield the elements of written pages; other pages have undefined contents."""
     rows, file = indexes.rows, indexes.file
     start = BLOCK_PREFIX_BYTES + rows.offset_size
@@ -261,7 +261,7 @@ def _read_fixed_pages(
             wrong = "a page of a fixed array has a wrong checksum"
             require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
-            yield ElementRun(owners[part], first[part], raw, array.element)
+            yield ElementRuns(owners[part], first[part], raw, array.element)
 
 
 # ---------------------------------------------------------------------- extensible arrays
@@ -396,7 +396,7 @@ def _parse_layout(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
     return layout
 
 
-def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRun]:
+def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRuns]:
     """Yield runs of all used elements."""
     indexes, layout = arrays.indexes, arrays.layout
     size = indexes.rows.offset_size
@@ -409,7 +409,7 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
     for part, data in read_row_batches(indexes.rows, file, block, stop + CHECKSUM_BYTES):
         owners = owner[part]
         check_blocks(indexes, owners, data, b"EAIB")
-        yield _make_run(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
+        yield _make_runs(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
         blocks = _read_addresses(data[:, begin:super_start], size)
         named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, super_start:stop], size)))
     if named:
@@ -418,8 +418,8 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
             yield from _read_blocks(arrays, length, data_blocks)
 
 
-def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRun:
-    return ElementRun(owner, first, raw, arrays.layout.element, arrays.used[owner])
+def _make_runs(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRuns:
+    return ElementRuns(owner, first, raw, arrays.layout.element, arrays.used[owner])
 
 
 def _read_addresses(fields: Bytes, size: int) -> Ints:
@@ -492,7 +492,7 @@ def _read_super_blocks(
 
 def _read_blocks(
     arrays: _Arrays, length: int, data_blocks: list[_DataBlocks]
-) -> Iterator[ElementRun]:
+) -> Iterator[ElementRuns]:
     """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, layout = arrays.indexes, arrays.layout
     has_pages = length > layout.page
@@ -507,7 +507,7 @@ def _read_blocks(
     for part, data in read_row_batches(indexes.rows, file, address, size):
         check_blocks(indexes, owner[part], data, b"EADB")
         if not has_pages:
-            yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
+            yield _make_runs(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
     if has_pages:
         # only super blocks, which state the written pages, have blocks of this length
         written = [
@@ -518,7 +518,7 @@ def _read_blocks(
 
 def _read_pages(
     arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
-) -> Iterator[ElementRun]:
+) -> Iterator[ElementRuns]:
     """Yield the elements of written pages; other pages have undefined contents."""
     indexes, layout = arrays.indexes, arrays.layout
     size = layout.page * layout.element + CHECKSUM_BYTES
@@ -529,7 +529,7 @@ def _read_pages(
     for part, data in read_row_batches(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"
         require(have_checksums(data), file[part], wrong)
-        yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])
+        yield _make_runs(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])
 
 
 # ---------------------------------------------------------------------- all kinds of index
