@@ -351,7 +351,7 @@ def make_damage_error(problem: str, kind: str = "file") -> FormatError:
     return FormatError(f"{problem}; the {kind} is damaged, fetch it again")
 
 
-def make_exists_error(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
+def make_exists_error(url: str, remedy: str = "remove it, if it is not a set") -> FileExistsError:
     """Return the error for a new set at a url that already exists."""
     message = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "

@@ -51,8 +51,8 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Re
             encoded[name] = _encode_attribute(value, types)
         except _NotJsonError as error:
             raise UnsupportedError(
-                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change "
-                f"it with ds.attrs, or drop it"
+                f"attribute {name!r}: {_format_value(value)} cannot be represented in "
+                f"JSON{error}; change it with ds.attrs, or drop it"
             ) from None
         if types:
             recorded[name] = types.get("", types)
@@ -294,12 +294,12 @@ def parse_json(text: str | bytes, where: str) -> Any:
         with pause_garbage_collection():
             return json.loads(text, object_pairs_hook=_check_distinct)
     except RecursionError as error:
-        raise FormatError(f"{where}: the JSON is nested too deeply; write it anew") from error
+        raise FormatError(f"{where}: the JSON is nested too deeply; write it again") from error
     except FormatError as error:
         raise FormatError(f"{where}: {error}") from error
     except ValueError as error:
         raise FormatError(
-            f"{where}: not JSON ({error}); a reference set is JSON, write it anew"
+            f"{where}: not JSON ({error}); a reference set is JSON, write it again"
         ) from error
 
 
@@ -307,7 +307,7 @@ def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise FormatError(f"the key {key!r} stands {count} times in one object; write it anew")
+        raise FormatError(f"the key {key!r} occurs {count} times in one object; write it again")
     return members
 
 

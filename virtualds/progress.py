@@ -184,7 +184,7 @@ def is_progress_shown(option: ProgressOption) -> bool:
 
 
 def _is_interactive() -> bool:
-    # the kernel of a notebook is interactive, although its standard error is no terminal
+    # the kernel of a notebook is interactive, although its standard error is not a terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())

@@ -129,7 +129,7 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
     ),
     "pad": _make_repeatable(
         "Dimension along which files may differ in length, such as scanline: shorter files are "
-        "missing behind their end.",
+        "missing after their end.",
         NameType("dimension"),
     ),
     "newest": _make_option(

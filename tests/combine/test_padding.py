@@ -197,7 +197,7 @@ def test_integers_need_a_fill_value(tmp_path: Path) -> None:
     np.testing.assert_array_equal(as_float["k"], [[0, 1, np.nan], [0, 1, 2]])
     assert get_virtual_array(as_float["k"].variable) is not None
     assert "k" not in open_tables(*files, drop_variables="k")
-    with pytest.raises(virtualds.CombineError, match=r"-1\.5 is no value of int16"):
+    with pytest.raises(virtualds.CombineError, match=r"-1\.5 is not a value of int16"):
         open_tables(*files, fill_value={"k": -1.5})
 
 

@@ -219,7 +219,7 @@ def test_attributes_without_a_form_in_json_are_refused_by_name(which: str, tmp_p
     make, reason = REFUSED[which]
     ds = dataset(tmp_path, {"odd": make()})
     for path in ("refs.json", "refs.zarr", "refs.parquet"):
-        with pytest.raises(UnsupportedError, match="no form in JSON") as caught:
+        with pytest.raises(UnsupportedError, match="cannot be represented in JSON") as caught:
             ds.virtual.to_manifest(tmp_path / path)
         assert reason in str(caught.value)
         assert "'odd'" in str(caught.value)

@@ -357,7 +357,7 @@ def test_a_small_file_of_a_server_without_ranges_is_cut(served: Served) -> None:
 def test_no_large_file_is_got_as_a_whole(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_WHOLE_FILE", 100)
     served.always = Fault("deaf")
-    assert f"knows no ranges and sends the whole file, of {len(DATA)} bytes" in str(
+    assert f"does not support range requests and sends the whole file, of {len(DATA)} bytes" in str(
         refusal(source(served))
     )
 

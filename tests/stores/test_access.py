@@ -668,7 +668,7 @@ REPEATED = {
 @pytest.mark.parametrize("name", documents(""))
 @pytest.mark.parametrize("kind", REPEATED)
 def test_repeated_keys_are_a_format_error(kind: str, name: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"'\.zgroup' stands 2 times"):
+    with pytest.raises(FormatError, match=r"'\.zgroup' occurs 2 times"):
         open_document(name, documents(REPEATED[kind])[name], tmp_path)
 
 
@@ -770,7 +770,7 @@ def test_no_spelling_of_loopback_makes_a_public_set_ask_there(
         port = "" if ":" in host else ":{port}"
         name = as_json(tmp_path / "refs", stage.named(f"http://{host}{port}/secret/a.bin"))
         s3.put(str(tmp_path / name), f"{s3_bucket}/{name}")
-        with pytest.raises(AccessError, match=r"network|host is no name|neither a url"):
+        with pytest.raises(AccessError, match=r"network|host is not a name|neither a url"):
             values(f"{s3_bucket}/{name}", storage_options=s3_server)
     assert not stage.asked
 

@@ -532,7 +532,7 @@ def test_credentials_of_aws_are_asked_for_again_later_and_not_at_once() -> None:
 
 def test_an_answer_that_ends_early_says_how_long_the_file_is_if_that_is_known() -> None:
     file = SourceFile("https://host/a", size=9)
-    for size, end in ((9, "of 5 bytes, for the file has 9 bytes"), (None, "of 5 bytes")):
+    for size, end in ((9, "of 5 bytes, because the file has 9 bytes"), (None, "of 5 bytes")):
         with pytest.raises(StoreError, match=f"{end}$"):
             check_whole_response(Response(b"abc", size=size), file, 5)
 

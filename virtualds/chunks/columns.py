@@ -496,8 +496,7 @@ def _raise_reference_error(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -
     raise FormatError(
         f"chunk {chunk_id}: bytes {offset} to {offset + length} of {source.url} "
         f"(size {source.size}) cannot be a chunk; fetch the source again if it is truncated, or "
-        f"scan it "
-        f"anew"
+        f"scan it again"
     )
 
 

@@ -183,7 +183,7 @@ def read_parquet(
         )
         return file.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{url}: not a Parquet file ({error}); write it anew") from error
+        raise FormatError(f"{url}: not a Parquet file ({error}); write it again") from error
 
 
 # ---------------------------------------------------------------------- tables

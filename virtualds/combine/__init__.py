@@ -162,7 +162,7 @@ def open_virtual_mfdataset(
     pad : str, or iterable of str, optional
         Dimensions that are not joined, whose lengths may differ between files, such as
         ``"scanline"``: the result is as long as the longest file, and the others are missing (NaN,
-        NaT, an empty string) behind their end. Nothing is copied. A variable without such a value
+        NaT, an empty string) after their end. Nothing is copied. A variable without such a value
         needs a ``fill_value``, a dict by variable. Elements are matched by position: of a
         coordinate of such a dimension, and of other variables that are not concatenated, the
         longest is taken, and those of all files must be its beginning.

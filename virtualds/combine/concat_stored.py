@@ -537,7 +537,7 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
     batch_indexes = np.searchsorted(starts, order[:2], side="right") - 1
     file_indexes = (order[:2] - starts[batch_indexes]).tolist()
     if file_indexes[0] and not batches[batch_indexes[0]].is_whole:
-        raise NeedsFullCombineError("the first file was joined behind others")
+        raise NeedsFullCombineError("the first file was joined after others")
     pairs = zip(batch_indexes.tolist(), file_indexes, strict=True)
     return [batches[owner].cut(place).to_dataset() for owner, place in pairs]
 

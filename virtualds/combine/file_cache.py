@@ -521,7 +521,7 @@ class _JsonSerializer:
         for name, (type_, split, _) in TYPES.items():
             if isinstance(value, type_):
                 return {TYPE_MARK + name: [self.dump(part) for part in split(value)]}
-        raise UnsupportedError(f"{value_type.__name__} has no form in the cache")
+        raise UnsupportedError(f"{value_type.__name__} cannot be represented in the cache")
 
     def load(self, json_value: Any) -> Any:
         """Convert JSON to a value."""

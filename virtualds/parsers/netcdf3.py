@@ -387,8 +387,8 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
     size, url = source.size, source.url
     if size is None:
         raise UnsupportedError(
-            f"{url}: the server sends no parts of it (it knows no byte ranges, or does not say how "
-            f"long the file is); copy it to local disk"
+            f"{url}: the server sends no parts of it (it does not support byte ranges, or does not "
+            f"say how long the file is); copy it to local disk"
         )
     store, data, stop = find_store(url), b"", FIRST_PAGES * PAGE_SIZE
     while True:

@@ -580,7 +580,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return np.empty(shape, source.dtype)
     except ValueError as error:
         raise UnsupportedError(
-            f"{source.name}: numpy holds no array of shape {shape} ({error}); select a part"
+            f"{source.name}: numpy cannot hold an array of shape {shape} ({error}); select a part"
         ) from error
 
 

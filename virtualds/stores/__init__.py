@@ -77,7 +77,7 @@ def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveM
 
 
 def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
-    """Return the first bytes of one file, or of several members of one archive by one request."""
+    """Return the first bytes of one file, or of several members of one archive in one request."""
     if not files:
         return []
     if (store := _find_archive_store(files[0].url)) is not None:

@@ -182,7 +182,7 @@ class AccessPolicy:
             ),
             (
                 is_guarded and scheme_of(last) not in remote_schemes,
-                f"{url}, which a remote set may not, for it may be local; {REMEDY}",
+                f"{url}, which a remote set may not, because it may be local; {REMEDY}",
             ),
         )
         if message := next((text for is_violated, text in violations if is_violated), None):
@@ -231,8 +231,8 @@ def resolve_url(url: str, base: str) -> str:
         raise _make_invalid_url_error(url, base)
     if parsed.scheme in SCHEMES_WITH_HOST and not _is_host(parsed.authority.rpartition("@")[2]):
         raise AccessError(
-            f"{base}: it refers to {url!r}, whose host is no name or address that can be looked "
-            f"up; write the host in ASCII (as IDNA encodes it), and a port of 0 to 65535"
+            f"{base}: it refers to {url!r}, whose host is not a name or address that can be "
+            f"looked up; write the host in ASCII (as IDNA encodes it), and a port of 0 to 65535"
         )
     return "::".join([*outer, str(parsed)])
 
@@ -322,13 +322,13 @@ def check_valid_url(url: str) -> None:
     if not is_valid_url(url):
         raise UnsupportedError(
             f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "
-            f"that is not UTF-8 cannot stand in a reference set; rename the file"
+            f"that is not UTF-8 cannot be stored in a reference set; rename the file"
         )
 
 
 def _make_invalid_url_error(url: str, base: str) -> AccessError:
     return AccessError(
-        f"{base}: it refers to {url!r}, which is neither a url nor a path; write the set anew"
+        f"{base}: it refers to {url!r}, which is neither a url nor a path; write the set again"
     )
 
 

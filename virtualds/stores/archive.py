@@ -68,7 +68,7 @@ def make_compressed_error(
     url: str, program: str, fsspec_url: str | None, arguments: str = ""
 ) -> UnsupportedError:
     """Return the error for a compressed file, with the call of fsspec that opens it, if any."""
-    reason = f"{url}: it is compressed as a whole by {program}, so its chunks are no byte ranges"
+    reason = f"{url}: it is compressed as a whole by {program}, so its chunks are not byte ranges"
     if fsspec_url is None:
         return UnsupportedError(f"{reason}; decompress it")
     return UnsupportedError(

@@ -629,7 +629,7 @@ class FsspecStore(Store):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file, with size and etag, and its first bytes, by one request if possible."""
+        """Return the file, with size and etag, and its first bytes, in one request if possible."""
         if (head := _fetch_head(url, options, length)) is not None:
             return SourceFile(url, head.size, None, head.etag, options), head.data
         file = self.describe(url, options)
@@ -748,7 +748,7 @@ def _request_once(
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
-    """Return fsspec's info dict of a file by one request; raise an error for a folder."""
+    """Return fsspec's info dict of a file in one request; raise an error for a folder."""
 
     def get_info(filesystem: Any, path: str) -> dict[str, Any]:
         # otherwise fsspec may return the cached state of an earlier listing

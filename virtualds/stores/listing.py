@@ -430,7 +430,7 @@ def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
 
 
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
-    """Return the current state of a file, for a remote file by one request."""
+    """Return the current state of a file, for a remote file in one request."""
     if scheme_of(url) == "file":
         if (state := _fetch_local_state(url, partial(os.stat, local_path(url)))) is None:
             raise make_folder_error(url)

@@ -184,8 +184,8 @@ def _lock(path: str) -> int | None:
         if error.errno not in NO_LOCKS:
             raise
         raise UnsupportedError(
-            f"{path}: this filesystem knows no file locks, which keep writers apart; use one that "
-            f"does, or let one process write at a time"
+            f"{path}: this filesystem does not support file locks, which keep writers apart; "
+            f"use one that does, or let one process write at a time"
         ) from error
     finally:
         if not is_locked:

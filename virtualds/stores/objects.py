@@ -223,7 +223,7 @@ _INVALID_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
 
 MAX_DELETES_PER_REQUEST = 1000
-"""Number of S3 objects that are deleted by one request."""
+"""Number of S3 objects that are deleted in one request."""
 
 
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -249,8 +249,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         self.bucket = access.bucket if access else root.partition("://")[2].partition("@")[0]
         if not _BUCKET.fullmatch(self.bucket):
             raise UnsupportedError(
-                f"{root}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
-                f"filesystem of fsspec, in storage_options"
+                f"{root}: obstore does not support a bucket of that name; pass "
+                f"{{'filesystem': ...}}, a filesystem of fsspec, in storage_options"
             )
         self.access, self._store, self._stores = access, store, dict[float, Any]()
         self.config: dict[str, Any] = {}
@@ -296,8 +296,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         key = key[: version.start()] if version else key
         if _INVALID_KEY.search(key) or bucket != self.bucket:
             raise UnsupportedError(
-                f"{self.unstrip_protocol(path)}: obstore reaches no object of such a name; pass "
-                f"{{'filesystem': ...}}, a filesystem of fsspec, in storage_options"
+                f"{self.unstrip_protocol(path)}: obstore does not support an object of that name; "
+                f"pass {{'filesystem': ...}}, a filesystem of fsspec, in storage_options"
             )
         return key.rstrip("/"), {"version": version["version"]} if version else {}
 
@@ -389,7 +389,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return self._send(head)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the info dict of an object or folder; for an existing object, by one request."""
+        """Return the info dict of an object or folder; for an existing object, in one request."""
         path = self._strip_protocol(path)
         key, _ = self._find_key(path)
         folder = {"name": path.rstrip("/"), "size": 0, "type": "directory"}
@@ -438,7 +438,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return entries if detail else [entry["name"] for entry in entries]
 
     def list_names(self, path: str) -> set[str]:
-        """Return the names in a folder, by one request; none if there is no such folder."""
+        """Return the names in a folder, in one request; none if there is no such folder."""
         entries = self._iterate_entries(self._find_key(path)[0], delimited=True)
         return {entry["name"].rpartition("/")[2] for entry in entries}
 
@@ -566,7 +566,7 @@ class AzureFiles(ObjectFiles):
             list(pool.map(remove_single, keys))
 
     def _remove_signed(self, access: BucketAccess, key: str) -> None:
-        """Delete a blob by a request whose url contains the SAS token."""
+        """Delete a blob with a request whose url contains the SAS token."""
         url = f"{access.config['endpoint']}/{self.bucket}/{quote(key)}"
         request = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")
 

@@ -408,12 +408,12 @@ NO_BUCKET = FailureDescription(
 )
 EXPIRED = FailureDescription(
     PermissionError,
-    "the server refuses access, for the credentials have expired",
+    "the server refuses access, because the credentials have expired",
     f"give new ones in {OPTIONS}, or a function that gets them: {{'credentials': function}}",
 )
 WRONG_KEY = FailureDescription(
     PermissionError,
-    "the server refuses access, for it does not know these credentials",
+    "the server refuses access, because it does not know these credentials",
     f"check key, secret and token in {OPTIONS} (keys that expire need a token), and endpoint_url",
 )
 OTHER_REGION = FailureDescription(
@@ -428,7 +428,7 @@ OTHER_HOST_REDIRECT = FailureDescription(
 )
 CLOCK_SKEW = FailureDescription(
     PermissionError,
-    "the server refuses access, for the clock of this machine differs from its own",
+    "the server refuses access, because the clock of this machine differs from its own",
     "set the clock of this machine",
 )
 UNSPECIFIED = FailureDescription(
@@ -438,7 +438,7 @@ UNSPECIFIED = FailureDescription(
 )
 NOT_PUBLIC = FailureDescription(
     PermissionError,
-    "the server refuses access, for the account is not open to the public",
+    "the server refuses access, because the account is not open to the public",
     f"give credentials in {OPTIONS}",
 )
 PROXY_REFUSED = FailureDescription(
@@ -586,8 +586,8 @@ def check_small(size: int | None) -> None:
     """Raise an error if a server without range requests would send a large file whole."""
     if size is None or size > MAX_WHOLE_FILE:
         raise StoreError(
-            f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
-            f"copy the file to a server with ranges"
+            f"the server does not support range requests and sends the whole file, of "
+            f"{size or 'unknown'} bytes; copy the file to a server that supports them"
         )
 
 
@@ -604,7 +604,7 @@ def check_whole_response(response: Response, file: SourceFile, length: int) -> b
                 f"virtualds.set_options(check_sources=False) reads it)"
             )
     if len(response.data) != length:
-        end = "" if response.size is None else f", for the file has {response.size} bytes"
+        end = "" if response.size is None else f", because the file has {response.size} bytes"
         raise StoreError(f"the store sent {len(response.data)} of {length} bytes{end}")
     return response.data
 

@@ -328,8 +328,8 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
     """Create the block cache of a file."""
     if file.size is None:
         raise UnsupportedError(
-            f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
-            f"say how long the file is); copy it to local disk"
+            f"{file.url}: the server sends no parts of it (it does not support byte ranges, or "
+            f"does not say how long the file is); copy it to local disk"
         )
     if not is_in_archive(file):
         return Blocks(store, file)
