@@ -240,7 +240,7 @@ def test_bits_are_unpacked_as_they_were_packed(data: st.DataObject, bits: int, c
     stream = packed(numbers, bits)
     assert unpack_bits(stream, count, bits, itemsize).tolist() == numbers
     assert unpack_bits(stream + b"more", count, bits, itemsize).tolist() == numbers
-    with pytest.raises(ValueError, match=f"hold no {count} numbers of {bits} bits"):
+    with pytest.raises(ValueError, match=f"are too few for {count} numbers of {bits} bits"):
         unpack_bits(stream[:-1], count, bits, itemsize)
 
 

@@ -495,7 +495,7 @@ DAMAGED = {
     "dimension": (one(CONTIGUOUS, dims='<Dim name="/gone"/>'), "'/gone' is not declared"),
     "length": (one(CONTIGUOUS, dims='<Dim size="many"/>'), "a dimension is 'many'"),
     "held": (one("<dmrpp:compact>AAAA</dmrpp:compact>"), "holds 3 bytes of it"),
-    "base 64": (one("<dmrpp:compact>A*A</dmrpp:compact>"), "no text of base 64"),
+    "base 64": (one("<dmrpp:compact>A*A</dmrpp:compact>"), "not base64 text"),
     "deflated": (one("<dmrpp:missingdata>AAAA</dmrpp:missingdata>"), "cannot be decompressed"),
 }
 
@@ -540,12 +540,12 @@ def nested(name: str, *more: str) -> str:
 ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
 DOCUMENTS = {
     "entities": (document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1), "type of documents"),
-    "truncated": (document("")[:-12], "no sound XML"),
+    "truncated": (document("")[:-12], "not well-formed XML"),
     "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
     "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "within each other"),
     **{f"group {name!r}": (nested(name), "no name of a group") for name in ("", ".", "..", "a/b")},
     "two groups of a name": (nested("a", "a"), "is taken"),
-    "an encoding": (document("").replace("UTF-8", "UTF-99"), "no sound XML"),
+    "an encoding": (document("").replace("UTF-8", "UTF-99"), "not well-formed XML"),
 }
 
 
@@ -595,7 +595,7 @@ def test_containers_of_attributes_are_flattened_and_those_of_the_maker_left_out(
 
 def test_an_attribute_that_is_no_number_is_refused_by_name(tmp_path: Path) -> None:
     wrong = '<Attribute name="n" type="Int8"><Value>1000</Value></Attribute>'
-    with pytest.raises(FormatError, match=r"'v:n' of .*the attribute is no Int8"):
+    with pytest.raises(FormatError, match=r"'v:n' of .*the attribute is not of type Int8"):
         opened(tmp_path / "a.dmrpp", one(CONTIGUOUS, more=wrong))
 
 

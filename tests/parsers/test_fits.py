@@ -356,7 +356,7 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
     assert place < 2880
     data[place + 3] = 0x5A
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=r"XTENSION stands in card 37.*END is missing") as caught:
+    with pytest.raises(FormatError, match=r"XTENSION occurs in card 37.*END is missing") as caught:
         virtualds.open_virtual_dataset(path)
     assert "two.fits" in str(caught.value)
 
@@ -398,7 +398,7 @@ def test_a_repeated_structural_keyword_is_an_error(keyword: str, tmp_path: Path)
     made.writeto(tmp_path / "twice.fits")
     data = (tmp_path / "twice.fits").read_bytes()
     (tmp_path / "twice.fits").write_bytes(data.replace(b"OTHER   ", keyword.ljust(8).encode()))
-    with pytest.raises(FormatError, match=f"{keyword} stands twice"):
+    with pytest.raises(FormatError, match=f"{keyword} occurs twice"):
         virtualds.open_virtual_dataset(tmp_path / "twice.fits")
 
 
@@ -438,5 +438,5 @@ def test_a_card_about_values_or_names_without_a_value_is_an_error(
     card = keyword.ljust(8).encode()
     for sign in (b"  ", b"= "[::-1], b"=1"):
         (tmp_path / "a.fits").write_bytes(data.replace(card + b"= ", card + sign))
-        with pytest.raises(FormatError, match=rf"part 1: {keyword} stands on a card without"):
+        with pytest.raises(FormatError, match=rf"part 1: {keyword} occurs on a card without"):
             virtualds.open_virtual_dataset(tmp_path / "a.fits")

@@ -422,11 +422,11 @@ def test_a_card_about_values_that_stands_twice_or_has_none_is_an_error(
     path = with_cards(tmp_path / "a.fits", {"TZERO1": 4.0, "TNULL2": 5, "TCOMM1": "x"}, made)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"TCOMM1  ", keyword.ljust(8).encode()))
-    with pytest.raises(FormatError, match=f"{keyword} stands twice"):
+    with pytest.raises(FormatError, match=f"{keyword} occurs twice"):
         virtualds.open_virtual_dataset(path, group="T")
     card = keyword.ljust(8).encode()
     path.write_bytes(data.replace(card + b"= ", card + b"=="))
-    with pytest.raises(FormatError, match=f"{keyword} stands on a card without a value"):
+    with pytest.raises(FormatError, match=f"{keyword} occurs on a card without a value"):
         virtualds.open_virtual_dataset(path, group="T")
     np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).PRIMARY, np.arange(6.0))
 

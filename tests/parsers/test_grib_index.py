@@ -342,7 +342,7 @@ def test_a_template_whose_index_is_not_its_own_is_refused(template: Path, tmp_pa
     text = own.read_text()
     for changed, error, why in (
         (text.replace("6 hour", "7 hour"), UnsupportedError, "the index says time, step"),
-        ("\n".join(text.splitlines()[:-1]), FormatError, "it is no template"),
+        ("\n".join(text.splitlines()[:-1]), FormatError, "it is not a template"),
     ):
         own.write_text(changed)
         # another file, so that what was read of the first one says nothing

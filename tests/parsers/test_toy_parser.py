@@ -86,7 +86,7 @@ def test_a_file_is_converted_to_every_format(form: Format, file: Path, tmp_path:
 
 
 def test_an_aggregation_file_does_not_refer_to_it(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(virtualds.UnsupportedError, match="no chunk of a netCDF variable"):
+    with pytest.raises(virtualds.UnsupportedError, match="not a chunk of a netCDF variable"):
         virtualds.convert(file, tmp_path / "refs.nca")
     assert not (tmp_path / "refs.nca").exists()
 

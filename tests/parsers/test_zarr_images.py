@@ -156,8 +156,8 @@ OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
     "jpegxl cut off": (jpegxl(b"", DRAWN[0]), drawn(DRAWN[0])[:-9], "jpegxl"),
     "jpegxl without its headers": (jpegxl(b"", GREY), drawn(GREY)[:3], "have no end"),
     "jpegxl without an image": (
-        jpegxl(b"", GREY), drawn(GREY, usecontainer=True)[:40], "hold no image"),
-    "no jpegxl": (jpegxl(b"", GREY), JPEGS["grey"], "hold no image"),
+        jpegxl(b"", GREY), drawn(GREY, usecontainer=True)[:40], "contain no image"),
+    "no jpegxl": (jpegxl(b"", GREY), JPEGS["grey"], "contain no image"),
     "zfp cut off": (IMAGES["zfp, float64"], IMAGES["zfp, float64"].chunk[:-9], "before the last"),
     "zfp of another rate": (
         IMAGES["zfp, fixed rate"], IMAGES["zfp, fixed rate"].chunk[:-1], "54 blocks of 101 bits"),
@@ -324,7 +324,7 @@ def test_axes_are_not_permuted_once_they_are_others(tmp_path: Path) -> None:
     chain = [named("reshape", shape=[4, 3]), named("transpose", order=[1, 0]), LITTLE]
     store = v3("uint8", 0, *chain, shape=(3, 4), chunks=(3, 4))
     path = Case(store, b"", np.zeros((3, 4), "u1")).write(tmp_path / "s")
-    with pytest.raises(UnsupportedError, match="'transpose' behind 'reshape'"):
+    with pytest.raises(UnsupportedError, match="'transpose' after 'reshape'"):
         opened(path)
 
 

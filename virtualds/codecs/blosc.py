@@ -173,7 +173,7 @@ class BitshuffleBlocks(Codec):
 def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
     """Return the decoded length of a chunk and of its blocks, in bytes."""
     if len(data) < HEADER_BYTES:
-        raise ValueError(f"{len(data)} bytes hold no header of {HEADER_BYTES}")
+        raise ValueError(f"{len(data)} bytes are too few for a header of {HEADER_BYTES}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER_BYTES], "big")
     check_decoded_size(size, nbytes, len(data))
     if not block or size // block * LENGTH_BYTES > len(data):

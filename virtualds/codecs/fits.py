@@ -107,7 +107,7 @@ class FitsImage(SingleTypeCodec):
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
-            raise ValueError(f"fits_image: {self.dtype} is no number")
+            raise ValueError(f"fits_image: {self.dtype} is not a numeric type")
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
@@ -268,7 +268,7 @@ class PlioTile(SingleTypeCodec):
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu":
-            raise ValueError(f"fits_plio: {self.dtype} is no integer")
+            raise ValueError(f"fits_plio: {self.dtype} is not an integer type")
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
@@ -280,7 +280,7 @@ class PlioTile(SingleTypeCodec):
 
 def _count_pixels(nbytes: int | None, dtype: np.dtype[Any]) -> int:
     if nbytes is None or nbytes % dtype.itemsize:
-        raise ValueError(f"{nbytes} bytes are no number of {dtype}")
+        raise ValueError(f"{nbytes} bytes are not a whole number of {dtype}")
     return nbytes // dtype.itemsize
 
 
@@ -313,7 +313,7 @@ def _decode_line_list(words: list[int], count: int) -> npt.NDArray[np.int32]:
             x += number
             out[start:x] = value
         else:
-            raise ValueError(f"{code} is no instruction")
+            raise ValueError(f"{code} is not an instruction")
         if x > count:
             raise ValueError(f"a list goes beyond its {count} pixels")
     return out

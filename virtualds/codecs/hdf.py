@@ -427,7 +427,8 @@ class ScaleOffset(Codec):
             # HDF5 stores numbers without unused bits in little-endian order
             if len(packed) < size:
                 raise ValueError(
-                    f"{len(packed)} bytes hold no {self.elements} numbers of {dtype.itemsize} bytes"
+                    f"{len(packed)} bytes are too few for {self.elements} numbers of "
+                    f"{dtype.itemsize} bytes"
                 )
             numbers: Unsigned = np.frombuffer(packed, f"<u{dtype.itemsize}", self.elements)
         else:
@@ -440,7 +441,7 @@ class ScaleOffset(Codec):
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
         """Return the number of bits per element, and the bits of the minimum as an array of one."""
         if len(data) < SCALEOFFSET_HEADER:
-            raise ValueError(f"{len(data)} bytes hold no header of {SCALEOFFSET_HEADER}")
+            raise ValueError(f"{len(data)} bytes are too few for a header of {SCALEOFFSET_HEADER}")
         bits = int.from_bytes(data[:4], "little")
         if bits > 8 * itemsize:
             raise ValueError(f"{bits} bits for elements of {itemsize} bytes")
@@ -493,7 +494,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     """
     size = -(-count * bits // 8)
     if len(data) < size:
-        raise ValueError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
+        raise ValueError(f"{len(data)} bytes are too few for {count} numbers of {bits} bits")
     rows = -(-count // 8)
     stream = np.zeros(rows * bits + MAX_WORD_BYTES, np.uint8)
     stream[:size] = np.frombuffer(data, np.uint8, size)
@@ -593,7 +594,7 @@ class SkippingHuffman(Codec):
         if nbytes is None:
             raise ValueError("the decoded length is not known")
         if nbytes > 8 * len(data):
-            raise ValueError(f"{len(data)} bytes are no codes of {nbytes} bytes")
+            raise ValueError(f"{len(data)} bytes are too few for the codes of {nbytes} bytes")
         bits = iter(np.unpackbits(np.frombuffer(data, np.uint8)).tolist())
         trees = [_SplayTree() for _ in range(self.skip)]
         try:
@@ -674,7 +675,7 @@ class BitField(Codec):
         numbers = (8 * len(data) // self.count) if nbytes is None else nbytes // self.size
         bits = np.unpackbits(np.frombuffer(data, np.uint8))
         if bits.size < numbers * self.count:
-            raise ValueError(f"{len(data)} bytes are no {numbers} times {self.count} bits")
+            raise ValueError(f"{len(data)} bytes are too few for {numbers} times {self.count} bits")
         stored = bits[: numbers * self.count].reshape(numbers, self.count)
         bit_rows = np.full((numbers, 8 * self.size), self.fills_ones, np.uint8)
         bits_above = 8 * self.size - 1 - self.first

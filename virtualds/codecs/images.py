@@ -270,7 +270,7 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
         # segments contain their length; any number of 0xFF may precede a marker
         length = int.from_bytes(data[offset + 2 : offset + 4], "big")
         offset += 1 if marker == 0xFF else 2 if marker in MARKERS_WITHOUT_SEGMENT else 2 + length
-    raise ValueError(f"{len(data)} bytes hold no frame header")
+    raise ValueError(f"{len(data)} bytes contain no frame header")
 
 
 # ---------------------------------------------------------------------- JPEG-LS
@@ -319,7 +319,7 @@ def _count_image_bytes(data: memoryview) -> int:
             return size
         # other segments contain their length, which includes its own two bytes
         offset += 2 + int.from_bytes(data[offset + 2 : offset + 4], "big")
-    raise ValueError(f"{len(data)} bytes hold no frame header")
+    raise ValueError(f"{len(data)} bytes contain no frame header")
 
 
 # ---------------------------------------------------------------------- jpegxl
@@ -501,7 +501,7 @@ def _find_codestream(data: bytes) -> bytes:
         if length and length < 8:
             break
     if data[:2] != CODESTREAM_START:
-        raise ValueError(f"{len(data)} bytes hold no image")
+        raise ValueError(f"{len(data)} bytes contain no image")
     return data[:JPEGXL_HEADER_BYTES]
 
 
@@ -565,7 +565,7 @@ class Image(SelfDescribingCodec):
         try:
             pixels = type(self).count_pixels(stream)
         except (struct.error, IndexError) as error:
-            raise ValueError(f"{len(stream)} bytes hold no header") from error
+            raise ValueError(f"{len(stream)} bytes contain no header") from error
         if nbytes is not None and (not 0 < pixels <= nbytes or nbytes % pixels):
             raise ValueError(f"an image of {pixels} pixels, not of {nbytes} bytes")
         config = self.to_zarr_v2()

@@ -203,7 +203,7 @@ class AggregatedVariable:
         shown = without_secrets(place.url)
         if found is None:
             self.problem = (
-                f"its bytes {place.offset} to {place.offset + place.length} of {shown} are no "
+                f"its bytes {place.offset} to {place.offset + place.length} of {shown} are not a "
                 f"chunk of a netCDF variable there, as an aggregation needs; {OTHER_FORMAT}"
             )
             return
@@ -243,7 +243,7 @@ class AggregatedVariable:
         return axes_by_name if axes_by_name in fitting else fitting[-1] if fitting else None
 
     def _describe_part(self, identifier: str, shown: str, start: Ints, stop: Ints) -> str:
-        """Return why a part that lies partly outside the array is no fragment."""
+        """Return why a part that lies partly outside the array is not a fragment."""
         outside = zip(self.dims, start.tolist(), stop.tolist(), self.array.shape, strict=True)
         dim, begin, end, size = next(row for row in outside if row[1] < 0 or row[2] > row[3])
         first, last = max(0, -begin), min(size, end) - begin

@@ -228,7 +228,7 @@ def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
     """Return the error for a chain whose codecs are not in a valid order."""
     return FormatError(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
-        f"arrays come before it and codecs of bytes behind; the metadata is damaged"
+        f"arrays come before it and codecs of bytes after it; the metadata is damaged"
     )
 
 
@@ -298,7 +298,7 @@ def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     """Return the axes after the codec ``transpose``."""
     if axes.reshaped:
         raise UnsupportedError(
-            "codec 'transpose' behind 'reshape': axes that are not the array's are not "
+            "codec 'transpose' after 'reshape': axes that are not the array's are not "
             "permuted; open the data with a library that knows both"
         )
     order = parse_order(config, len(axes.layout))

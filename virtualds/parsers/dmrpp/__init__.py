@@ -290,7 +290,7 @@ class _SidecarReader:
             }
         except (OverflowError, ValueError) as error:
             raise make_damage_error(
-                f"its enumeration has a value that is no number of its type ({error})",
+                f"its enumeration has a value that is not a number of its type ({error})",
                 "sidecar",
             ) from error
         metadata = {"enum": members, "enum_name": get_name(enumeration)}
@@ -394,7 +394,9 @@ def _read_attribute(element: Element) -> Any:
         convert = float if DTYPES[type_name].kind == "f" else int
         values = np.array([convert(text) for text in texts], DTYPES[type_name])
     except (OverflowError, ValueError) as error:
-        raise make_damage_error(f"the attribute is no {type_name} ({error})", "sidecar") from error
+        raise make_damage_error(
+            f"the attribute is not of type {type_name} ({error})", "sidecar"
+        ) from error
     return values[0] if values.size == 1 else values
 
 

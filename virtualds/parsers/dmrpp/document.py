@@ -385,8 +385,8 @@ def parse_sidecar(source: SourceFile) -> Element:
         raise
     except (ET.ParseError, LookupError, ValueError) as error:
         raise FormatError(
-            f"{source.url}: it is no sound XML ({error}); the sidecar is damaged or truncated, "
-            f"fetch it again"
+            f"{source.url}: it is not well-formed XML ({error}); the sidecar is damaged or "
+            f"truncated, fetch it again"
         ) from error
     if root.tag != f"{DAP}Dataset":
         raise FormatError(
@@ -480,7 +480,7 @@ class DescribedFiles:
         if url == base:
             raise FormatError(
                 f"the sidecar does not say which file it describes; give it the name of the file "
-                f"and {SUFFIX!r} behind it"
+                f"followed by {SUFFIX!r}"
             )
         return SourceFile(url, options=options)
 
@@ -685,7 +685,7 @@ def _from_base64(text: str) -> bytes:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:
         raise make_damage_error(
-            f"its values are no text of base 64 ({error})",
+            f"its values are not base64 text ({error})",
             "sidecar",
         ) from error
 

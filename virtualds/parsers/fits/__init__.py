@@ -435,7 +435,7 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
                 if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
                     return _read_column(unit, request)
                 return np.asarray(unit.section[request.region] if request.region else unit.data)
-        raise NativeReadError("it knows no image or table there")
+        raise NativeReadError("it has no image or table there")
 
     return read_part
 
@@ -445,7 +445,7 @@ def _read_column(unit: Any, request: NativeRegion) -> Any:
     columns = {column.name: column for column in unit.columns}
     column = columns.get(request.variable)
     if column is None:
-        raise NativeReadError("it knows no column of that name")
+        raise NativeReadError("it has no column of that name")
     values = np.asarray(unit.data[column.name])
     is_variable_length = values.dtype.kind == "O"
     if is_variable_length:

@@ -41,8 +41,8 @@ FPACK_NAME = "COMPRESSED_IMAGE"
 """EXTNAME that fpack writes before the cards of the image, which may have another EXTNAME."""
 MAX_AXES = 999
 """Largest value of NAXIS."""
-DUPLICATE = "stands twice, and readers disagree which one counts"
-NO_VALUE = "stands on a card without a value"
+DUPLICATE = "occurs twice, and readers disagree which one counts"
+NO_VALUE = "occurs on a card without a value"
 """Reasons why the value of a keyword is ambiguous."""
 
 
@@ -207,7 +207,7 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
         if start and name in FIRST_KEYWORDS:
             # sections 4.4.1.1 and 4.4.1.2: they occur only at the start of a header
             raise make_damage_error(
-                f"FITS header: {name} stands in card {start // CARD_BYTES + 1}, so END is missing "
+                f"FITS header: {name} occurs in card {start // CARD_BYTES + 1}, so END is missing "
                 "before it"
             )
         if name == "CONTINUE" and text is not None and text[-1:] == "&":

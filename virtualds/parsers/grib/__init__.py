@@ -579,7 +579,7 @@ def scan(source: SourceFile) -> FieldTable:
     if not messages:
         raise next(
             iter(damaged.values()),
-            make_damage_error(f"{source.url}: it holds no GRIB message"),
+            make_damage_error(f"{source.url}: it contains no GRIB message"),
         )
     return FieldTable(source, messages, eccodes, damaged)
 

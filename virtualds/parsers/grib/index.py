@@ -210,8 +210,8 @@ def _scan(
     suffix = next((suffix for suffix in SUFFIXES if source.url.endswith(suffix)), None)
     if suffix is None:
         raise UnsupportedError(
-            f"{source.url}: an index has the name of its GRIB file and {' or '.join(SUFFIXES)} "
-            f"behind it, so that the file is found; rename the index"
+            f"{source.url}: an index has the name of its GRIB file followed by "
+            f"{' or '.join(SUFFIXES)}, so that the file is found; rename the index"
         )
     if unknown := sorted((filter_by_keys or {}).keys() - LISTED_KEYS - COMPUTED_KEYS.keys()):
         raise UnsupportedError(
@@ -347,7 +347,8 @@ def _read_template(source: SourceFile, index: str) -> Template:
     if sorted(locations) != sorted(by_location):
         raise FormatError(
             f"{index}: it names {len(locations)} messages, and not the {len(by_location)} of its "
-            f"file, or other bytes; it is no template: write it anew (wgrib2 a.grib2 > a.grib2.idx)"
+            f"file, or other bytes; it is not a template: write it again "
+            f"(wgrib2 a.grib2 > a.grib2.idx)"
         )
     fields = dict(zip(_number_lines(lines), (by_location[at] for at in locations), strict=True))
     for line in lines:
@@ -380,8 +381,8 @@ def _replace_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]
         unit = UNIT_SECONDS[int(keys.get("stepUnits", 1))]
         if line.end % unit or (line.start or 0) % unit:
             raise UnsupportedError(
-                f"{url}: the step of the message at byte {line.offset} is no multiple of the unit "
-                f"of the template's, {unit} s; name a template with finer steps"
+                f"{url}: the step of the message at byte {line.offset} is not a multiple of the "
+                f"unit of the template's, {unit} s; name a template with finer steps"
             )
         keys["endStep"] = line.end // unit
         # as in ecCodes, with the unit of the steps if the template has it

@@ -129,7 +129,7 @@ def _find_encoded_element(elements: Elements, key: Key) -> StoredElement | None:
     element = find_stored_element(elements, (COMPRESSED, ref))
     if element is None:
         if length:
-            raise make_damage_error(f"none of its {length} bytes are there")
+            raise make_damage_error(f"none of its {length} bytes exist")
         return None
     return replace(element, nbytes=length, codecs=_find_codecs(coder, header[14:]))
 
@@ -515,7 +515,7 @@ def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         if request.decoded:
             return None
         if names.count(request.variable) != 1:
-            raise NativeReadError("it knows no data set of that name alone")
+            raise NativeReadError("it does not have exactly one data set of that name")
         try:
             values = file.select(names.index(request.variable)).get()
         except HDF4Error as error:

@@ -562,9 +562,9 @@ def _build_group(
                 listed = numbers if isinstance(numbers, list) else []
                 if invalid := [number for number in listed if isinstance(number, str)]:
                     raise UnsupportedError(
-                        f"{name} of the bands in GDAL_METADATA, {invalid}, are no numbers, so "
-                        "nobody can say what the values are; set them anew with gdal_edit, or read "
-                        "the stored numbers with tifffile's asarray()"
+                        f"{name} of the bands in GDAL_METADATA, {invalid}, are not numbers, so "
+                        "nobody can say what the values are; set them again with gdal_edit, or "
+                        "read the stored numbers with tifffile's asarray()"
                     )
             array = _build_array(source, series)
         except VirtualdsError as error:

@@ -93,9 +93,7 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
     stop = NODE_PREFIX_BYTES + count * layout.record
     children = stop + (count + 1) * layout.pointer[level]
     if count > layout.max_records[level] or address in tree.seen:
-        file.raise_damaged(
-            f"a node of a B-tree at {address} has {count} records, or is there twice"
-        )
+        file.raise_damaged(f"a node of a B-tree at {address} has {count} records, or occurs twice")
     tree.seen.add(address)
     if len(tree.seen) * layout.size > file.end:
         file.raise_damaged("a B-tree has more bytes than the file")
