@@ -87,7 +87,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """  # noqa: D301 - click looks for the character
     completion_class = get_completion_class(shell)
     if completion_class is None:
-        raise click.UsageError(f"this version of click knows no {shell}; update click")
+        raise click.UsageError(f"this version of click does not support {shell}; update click")
     script = completion_class(ctx.find_root().command, {}, "virtualds", VARIABLE).source()
     if is_json():
         print_json({"shell": shell, "script": script})

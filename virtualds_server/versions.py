@@ -46,7 +46,7 @@ class NotRepresentableError(virtualds.UnsupportedError):
         self.names = tuple(problems)
         listed = ", ".join(map(repr, problems))
         self.reason = (
-            f"Zarr v{zarr_format} has no form for {listed}; leave them out with drop_variables"
+            f"Zarr v{zarr_format} cannot represent {listed}; leave them out with drop_variables"
         )
         super().__init__(f"{self.reason} ({'; '.join(map(str, problems.values()))})")
 

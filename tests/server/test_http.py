@@ -787,7 +787,7 @@ def test_the_command_says_what_zarr_v2_has_no_form_for(
     told = CliRunner().invoke(main, ["serve", target, "--check", "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["without_zarr2"] == ["t"]
     text = " ".join(CliRunner().invoke(main, ["serve", target, "--check"]).stdout.split())
-    assert "Zarr v2 none: it has no form for 't'; leave them out with --drop-variables" in text
+    assert "Zarr v2 none: it cannot represent 't'; leave them out with --drop-variables" in text
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])

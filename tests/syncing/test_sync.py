@@ -250,7 +250,7 @@ def test_held_chunks_without_a_coordinate_are_not_added_twice(target: str, folde
     copied(0)
     how: dict[str, Any] = {"drop_variables": ["time"]}
     run(target, inline_threshold=10**6, **how)
-    with pytest.raises(CombineError, match="it is unclear whether new files are there"):
+    with pytest.raises(CombineError, match="it is unclear whether the set has the new files"):
         run(target, **how)
     assert opened(target).sizes["time"] == 5
 
@@ -334,7 +334,7 @@ def test_an_empty_listing_never_changes_a_set(on_removed: str, make: Make) -> No
         with pytest.raises(FileNotFoundError, match="no file matches"):
             run(on_removed=on_removed)
         Path("data").mkdir(exist_ok=listing != "no folder")
-    with pytest.raises(FileNotFoundError, match="none of the 1 files is there"):
+    with pytest.raises(FileNotFoundError, match="none of the 1 files exists"):
         virtualds.sync(["data/00.nc"], "refs.zarr", concat_dim="time", on_removed=on_removed)
     with pytest.raises(FileNotFoundError, match="the list of files is empty"):
         virtualds.sync([], "refs.zarr", concat_dim="time", on_removed=on_removed)

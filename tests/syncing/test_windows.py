@@ -468,7 +468,7 @@ def test_a_duration_needs_times(folder: Path) -> None:
     for number in range(2):
         dataset = xr.Dataset({"t": ("x", np.arange(3.0))}, {"x": 3 * number + np.arange(3)})
         dataset.to_netcdf(f"data/{number}.nc", engine="h5netcdf")
-    with pytest.raises(CombineError, match="the values of 'x' are no times"):
+    with pytest.raises(CombineError, match="the values of 'x' are not times"):
         run(concat_dim="x", keep={"x": "P1D"}, settle=0)
 
 

@@ -68,7 +68,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
 def as_read(group: ManifestGroup) -> ManifestGroup:
     """Return the group of a dataset as a format would read it, ready to be decoded again.
 
-    Decoding moves attributes such as units to the encoding, and fails if they are there already.
+    Decoding moves attributes such as units to the encoding, and fails if they are in it already.
     """
     variables = {
         name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})

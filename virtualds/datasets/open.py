@@ -535,7 +535,7 @@ def _infer_shape(
     left = (source.size or 0) - offset
     if source.size is None or not unit_nbytes or left < 0 or left % unit_nbytes:
         raise FormatError(
-            f"the file has {source.size} bytes, {left} behind byte {offset}, which is not a whole "
+            f"the file has {source.size} bytes, {left} after byte {offset}, which is not a whole "
             f"number of {unit_nbytes} for the -1 of {shape}; check dtype, shape and offset"
         )
     return tuple(left // unit_nbytes if n == -1 else n for n in shape)

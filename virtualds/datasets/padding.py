@@ -191,10 +191,12 @@ class Padding:
         try:
             fill = np.ravel(fill_value).astype(dtype)[0]
         except (TypeError, ValueError, OverflowError) as error:
-            raise CombineError(f"{name}: {fill_value!r} is no value of {dtype}; {error}") from error
+            raise CombineError(
+                f"{name}: {fill_value!r} is not a value of {dtype}; {error}"
+            ) from error
         if not is_same_scalar(fill, np.ravel(fill_value)[0]):
             raise CombineError(
-                f"{name}: the fill value {fill_value!r} is no value of {dtype}; give one that is"
+                f"{name}: the fill value {fill_value!r} is not a value of {dtype}; give one that is"
             )
         return fill
 

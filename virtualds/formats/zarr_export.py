@@ -423,7 +423,7 @@ def _is_text(data: Data) -> bool:
 def _unsupported_type_error(data: Data) -> UnsupportedError:
     """Return the error for values whose type Zarr v3 lacks."""
     return UnsupportedError(
-        f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
+        f"its type {data.dtype} cannot be represented in Zarr v3; leave it out with drop_variables"
     )
 
 
@@ -588,7 +588,7 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
     """Return the reasons why readers of plain Zarr cannot decode the chunks of an array."""
     if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
         reasons = list_unsupported_reasons(data) if isinstance(data, ManifestArray) else []
-        return reasons or ["plain Zarr v3 has no form for how its chunks are stored"]
+        return reasons or ["plain Zarr v3 cannot represent how its chunks are stored"]
     ours = [
         f"only virtualds decodes its codec {codec['name']!r}"
         for codec in metadata["codecs"]

@@ -403,7 +403,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
         raise FileNotFoundError(f"{without_secrets(unknown[0])}: there is no such file")
     existing = FileColumns.from_states(state for state in states if state is not None)
     if not len(existing):
-        raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
+        raise FileNotFoundError(f"none of the {len(urls)} files exists; check the path")
     return _fetch_missing_details(
         existing.take(np.argsort(existing.urls, kind="stable")), known, options
     )

@@ -312,7 +312,7 @@ def _check_dates(dim: str, indexes: Iterable[pd.Index[Any]]) -> None:
     dates = (pd.DatetimeIndex, pd.TimedeltaIndex, xr.CFTimeIndex)
     if any(index.size and not isinstance(index, dates) for index in indexes):
         raise CombineError(
-            f"keep: the values of {dim!r} are no times, from which a duration could be counted; "
+            f"keep: the values of {dim!r} are not times, from which a duration could be counted; "
             f"give a number of positions"
         )
 

@@ -670,8 +670,8 @@ class Update:
                     f"{self.reader.root}: {np.count_nonzero(is_copy)} positions along "
                     f"{self.dim!r} have chunks that were rewritten or are held in the set, which "
                     f"does not note their sources, and no coordinate, so that it is unclear "
-                    f"whether new files are there already; write the set again as zarr-v3, or give "
-                    f"the files a coordinate (coordinates=)"
+                    f"whether the set has the new files already; write the set again as zarr-v3, "
+                    f"or give the files a coordinate (coordinates=)"
                 )
         new = self._expand_dims(group, new)
         position = (

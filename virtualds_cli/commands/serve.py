@@ -78,7 +78,7 @@ def serve(
     opens /zarr/ (Zarr v3) or /zarr2/ (Zarr v2), without virtualds. Chunks are passed on as they are
     stored where readers know their encoding, otherwise they are decoded. A set is opened again when
     it changes. Only this machine can connect unless --host says otherwise; there are no logins and
-    no TLS, for which a proxy stands in front.
+    no TLS; put a proxy in front for these.
     """
     from virtualds_server.app import (
         bind_socket,
@@ -105,7 +105,7 @@ def serve(
         # all requests to /zarr2/ fail with this error
         document["without_zarr2"] = list(error.names)
         names = ", ".join(map(repr, error.names))
-        reason = f"none: it has no form for {names}; leave them out with --drop-variables"
+        reason = f"none: it cannot represent {names}; leave them out with --drop-variables"
     if check:
         print_report(document, rows | ({"Zarr v2": reason} if reason else {}))
         return

@@ -271,7 +271,7 @@ def _rename_variable_back(row: Difference, expected: ExpectedProperties) -> Fix:
 
 
 def _select_first_grid(row: Difference, expected: ExpectedProperties) -> Fix:
-    """Select the files on the grid of the first file; drop a variable that is no coordinate."""
+    """Select the files on the grid of the first file; drop a variable that is not a coordinate."""
     if expected.size is None:
         return Fix(drops=(row.variable,))
     if expected.is_resized:

@@ -127,7 +127,7 @@ class EraStretch:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high <= 1:
-            raise ValueError(f"EraStretch: {self.low} to {self.high} is no part of 0 to 1")
+            raise ValueError(f"EraStretch: {self.low} to {self.high} is not a part of 0 to 1")
 
 
 @public

@@ -137,7 +137,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
         leading=True,
     ),
     NAME: ChangeMeaning(
-        "both variables are there",
+        "both variables exist",
         "rename it in preprocess, if it is the same variable",
         price="each is filled where files have the other",
         leading=True,
@@ -301,7 +301,7 @@ def _make_failure_difference(
 ) -> Difference:
     """Return a difference with an error that no difference of structure explains."""
     name, remedy = "", "" if isinstance(error, UnsupportedError) else EXPLANATIONS[TOGETHER].remedy
-    # values of variables without the joined dimension are no facts
+    # values of variables without the joined dimension are not facts
     if isinstance(error, xr.MergeError):
         remedy = _find_lossless_remedy(examples, trial)
         name = "" if remedy in SIDE_BY_SIDE else _find_conflicting_variable(examples, trial)

@@ -604,7 +604,8 @@ def _read_base(location: Location, allow: AccessPolicy) -> tuple[ManifestGroup, 
     stored = read_aggregation_file(*reader)
     if stored is None:
         raise FormatError(
-            f"{location.url}: it has no aggregation variable, so it is no set that can be changed; "
+            f"{location.url}: it has no aggregation variable, so it is not a set that can be "
+            f"changed; "
             f"choose another name, or replace it with mode='w'"
         )
     group = _read(location, ReadOptions(allow=allow), reader)
@@ -696,7 +697,7 @@ def _check_replaceable(url: str, options: StorageOptions | None) -> None:
     )
     if not is_set:
         raise FileExistsError(
-            f"{url}: it is a file with data of its own ({kind}), and no aggregation file, so it is "
+            f"{url}: it is a file with data of its own ({kind}), not an aggregation file, so it is "
             f"not replaced; choose another name, or remove it"
         )
 

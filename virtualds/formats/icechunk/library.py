@@ -306,7 +306,7 @@ ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
     (
         icechunk.ConflictError,
         ConflictError,
-        "another writer has committed meanwhile; write again to what is there now",
+        "another writer has committed meanwhile; write again to the current version",
     ),
     (icechunk.AlreadyExistsError, FileExistsError, "{message}"),
     (icechunk.ReadOnlyError, AccessError, "{message}; pass a writable session"),

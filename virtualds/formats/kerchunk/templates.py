@@ -203,8 +203,8 @@ def _parse_template(source: str) -> list[str | ast.expr]:
             placeholder = None
         if placeholder is None or closing is None:
             raise FormatError(
-                f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is no place for a "
-                f"value; {_KNOWN}"
+                f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is not a place for "
+                f"a value; {_KNOWN}"
             )
         parts += [source[end:begin], placeholder]
         end = closing.end()

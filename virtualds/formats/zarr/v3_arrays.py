@@ -486,7 +486,7 @@ def check_zarr_v3(metadata: Any) -> None:
 def check_keys(metadata: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise an error for unknown keys, unless readers may ignore them (``must_understand``)."""
     if not isinstance(metadata, Mapping):
-        raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
+        raise FormatError(f"zarr.json: {metadata!r:.80} is not an object; the metadata is damaged")
     for key in sorted(metadata.keys() - set(known)):
         value = metadata[key]
         if not isinstance(value, Mapping) or value.get("must_understand") is not False:

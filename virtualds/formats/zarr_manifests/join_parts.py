@@ -144,7 +144,7 @@ class _AdjacentParts:
         """Add the parts of a run that follows these parts."""
         axis = self.find_axis(right)
         if axis is None:
-            raise ValueError(f"{right.parts[0].origin} is no neighbour of {self.parts[0].origin}")
+            raise ValueError(f"{right.parts[0].origin} is not adjacent to {self.parts[0].origin}")
         if {self._axis, right._axis} <= {None, axis}:
             self.parts += right.parts
         else:

@@ -292,7 +292,7 @@ class _FragmentEntries:
         if length <= 0:
             raise FormatError(
                 f"{entry['path']}: it has {size} bytes, and a chunk is said to begin at "
-                f"{size - length}; scan it anew"
+                f"{size - length}; scan it again"
             )
         return length
 
@@ -412,7 +412,7 @@ def _read_part(
     if fragment >= len(grids):
         raise FormatError(
             f"{folder}: chunks of fragment {fragment} of {len(grids)}; the set is damaged, "
-            f"write it anew"
+            f"write it again"
         )
     grid = grids[fragment]
     if len(origin) != len(grid) or any(

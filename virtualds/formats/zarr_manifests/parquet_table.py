@@ -287,7 +287,7 @@ class ParquetTable(ReferenceTable):
         inline_rows = np.flatnonzero(source == INLINE)
         inline = [columns["data"][int(rows[k])].as_py() for k in inline_rows.tolist()]
         if None in inline:
-            raise ValueError("a chunk that stands in it has no data")
+            raise ValueError("an inline chunk has no data")
         pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)
         if pipeline.size and not 0 <= pipeline.min() <= pipeline.max() < self.pipelines:
             raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")

@@ -168,7 +168,7 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
     try:
         return [(str(name), str(time)) for name, time in rows]
     except (TypeError, ValueError) as error:
-        raise FormatError(f"{url}: it is no list of snapshots; the set is damaged") from error
+        raise FormatError(f"{url}: it is not a list of snapshots; the set is damaged") from error
 
 
 def extend_history(
@@ -265,7 +265,7 @@ def _detect_concurrent_expiry(
             raise make_conflict_error(root) from error
         raise FormatError(
             f"{root}: a file that a snapshot of the set needs is gone ({error}); restore it, or "
-            f"write the set anew (mode='w')"
+            f"write the set again (mode='w')"
         ) from error
 
 
