@@ -233,8 +233,12 @@ def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
         encoding.pop("dtype", None)
     yield encoding
     names = ("_FillValue", "units", "calendar")
-    yield {k: v for k, v in variable.encoding.items() if k in names}
-    yield {}
+    named = {k: v for k, v in variable.encoding.items() if k in names}
+    # what was tried once is not tried again, since decoding many dates takes long
+    if named.keys() != encoding.keys():
+        yield named
+    if named:
+        yield {}
 
 
 def _decodes_to(name: str, stored: xr.Variable, variable: xr.Variable) -> bool:
