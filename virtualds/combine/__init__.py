@@ -41,8 +41,8 @@ from virtualds.combine.ordering import (
 from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, list_schemas
 from virtualds.combine.workers import (
     MAX_FILES_TOGETHER,
+    EnumeratedFiles,
     LeftOut,
-    NumberedFiles,
     OpenOutcome,
     Workers,
     choose_workers,
@@ -564,7 +564,7 @@ class Build:
 
     def open_files(self) -> tuple[list[OpenOutcome[Any]], BuildReport]:
         """Open all files, and return their outcomes in the order of the files, and the report."""
-        items = NumberedFiles(self.files.flat)
+        items = EnumeratedFiles(self.files.flat)
         outcomes = list[OpenOutcome[Any]]()
         failed: dict[int, Exception] = {}
         settled = 0

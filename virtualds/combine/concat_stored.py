@@ -14,7 +14,6 @@ import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from virtualds.datasets.decoding import (
     all_decode_alike,
     build_index,
     decode_together,
+    decode_whole,
     has_same_attributes,
 )
 from virtualds.datasets.lazy import get_virtual_array
@@ -231,7 +231,7 @@ class Concatenator:
             values = decode_together(group_with_index.list_parts(name), list(parts), dim)
         except MisfitError:
             return files
-        order = self._order_values(values, parts, given_order)
+        order = self._order_values(values, np.array(list(map(len, parts))), given_order)
         return files if order is None or (order == given_order).all() else files.take(order)
 
     @property
@@ -241,11 +241,8 @@ class Concatenator:
             self.rises and self.combination.arrangement.sort
         )
 
-    def _order_values(
-        self, values: Array, parts: Sequence[Array], given_order: Ints
-    ) -> Ints | None:
+    def _order_values(self, values: Array, lengths: Ints, given_order: Ints) -> Ints | None:
         """Return the order of files by their coordinate values, see `find_order`."""
-        lengths = np.array([len(part) for part in parts])
         return find_order(values, lengths, given_order, self.combination.combine == "nested")
 
     def _find_order(self, batches: Sequence[FileBatch], dim: str, given_order: Ints) -> Ints:
@@ -256,11 +253,8 @@ class Concatenator:
         name = batches[0].plan.find_index(dim)
         if name is None or not self._sorts_files:
             return given_order
-        values_by_batch = [batch.list_values(name) for batch in batches]
-        parts = [part for batch in batches for part in batch.list_parts(name)]
-        stored = list(chain.from_iterable(values_by_batch))
-        values = decode_together(parts, stored, dim)
-        order = self._order_values(values, stored, given_order)
+        lengths = np.array([n for batch in batches for n in batch.get_lengths(dim)])
+        order = self._order_values(_decode_files(name, batches, dim), lengths, given_order)
         if order is None:
             raise NeedsFullCombineError("their coordinate does not put them in order")
         return order
@@ -441,12 +435,7 @@ def _join_variable(
         return combined
     data: Any
     if parts[0].is_loaded:
-        values = [file_values for batch in batches for file_values in batch.list_values(name)]
-        parts_by_file = [part for batch in batches for part in batch.list_parts(name)]
-        ordered = order.tolist()
-        data = decode_together(
-            [parts_by_file[n] for n in ordered], [values[n] for n in ordered], dim
-        )
+        data = _decode_files(name, batches, dim, order)
     elif get_virtual_array(combined) is None:
         raise NeedsFullCombineError(f"{name!r} is read when it is needed")
     else:
@@ -454,6 +443,28 @@ def _join_variable(
         axis = combined.dims.index(dim)
         data = reorder(concatenate(arrays, axis), axis, lengths, order)
     return xr.Variable(combined.dims, data, combined.attrs, combined.encoding)
+
+
+def _decode_files(
+    name: str, batches: Sequence[FileBatch], dim: str, order: Ints | None = None
+) -> Array:
+    """Return the decoded values of a loaded variable of all files, in their order by default."""
+    parts = [part for batch in batches for part in batch.list_parts(name)]
+    is_in_order = order is None or bool((order[1:] > order[:-1]).all())
+    is_whole = all(
+        len(batch) == 1 or (batch.dim == dim and dim in batch.group.variables[name].dims)
+        for batch in batches
+    )
+    if is_in_order and is_whole and all_decode_alike(parts):
+        # views of the values of a million files would take more memory than the values
+        arrays: list[Any] = [batch.group.variables[name].data for batch in batches]
+        if (decoded := decode_whole(parts[0], arrays, dim)) is not None:
+            return decoded
+    values = [file_values for batch in batches for file_values in batch.list_values(name)]
+    if order is not None:
+        ordered = order.tolist()
+        parts, values = [parts[n] for n in ordered], [values[n] for n in ordered]
+    return decode_together(parts, values, dim)
 
 
 def _pickle_key(value: Any) -> bytes | None:

@@ -49,7 +49,7 @@ NumberedFile = tuple[int, Any]
 """The index of a file among all files, and the file."""
 
 
-class NumberedFiles(Sequence[NumberedFile]):
+class EnumeratedFiles(Sequence[NumberedFile]):
     """Files with their numbers, as pairs that are made when they are needed, to save memory."""
 
     def __init__(self, files: Sequence[Any]) -> None:

@@ -325,14 +325,20 @@ def decode_together(
 ) -> npt.NDArray[Any]:
     """Decode the stored values of one variable of several groups, and concatenate them."""
     first = parts[0]
-    if all_decode_alike(parts):
-        stored = np.concatenate(values, axis=first.stored[0].index(str(dim)))
-        if first.is_elementwise(stored):
-            return first.decode_values(stored, in_place=True)
+    if all_decode_alike(parts) and (whole := decode_whole(first, values, dim)) is not None:
+        return whole
     decoded = [
         part.decode_values(part_values) for part, part_values in zip(parts, values, strict=True)
     ]
     return np.concatenate(decoded, axis=first.decoded[0].index(dim))
+
+
+def decode_whole(
+    part: VariableDecoding, values: Sequence[npt.NDArray[Any]], dim: Hashable
+) -> npt.NDArray[Any] | None:
+    """Concatenate stored values and decode them, or return None if they decode one by one."""
+    stored = np.concatenate(values, axis=part.stored[0].index(str(dim)))
+    return part.decode_values(stored, in_place=True) if part.is_elementwise(stored) else None
 
 
 def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, Any]) -> xr.Variable:

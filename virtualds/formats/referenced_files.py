@@ -176,20 +176,24 @@ class NumberedFiles:
 
     def __init__(self, name: Callable[[str], str] = str) -> None:
         self.name = name
-        self.files: dict[str, SourceFile] = {}
+        self.files: list[SourceFile] = []
         self._numbers: dict[str, int] = {}
         self._numbers_by_files: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
 
     def number(self, file: SourceFile) -> int:
         """Return the index of a file; raise an error if its fingerprint has changed."""
-        existing = self.files.setdefault(file.url, file)
+        number = self._numbers.setdefault(file.url, len(self.files))
+        if number == len(self.files):
+            self.files.append(file)
+            return number
+        existing = self.files[number]
         if (merged := existing.merge(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
                 f"{list(existing.fingerprint)} and {list(file.fingerprint)}); scan it again"
             )
-        self.files[file.url] = merged
-        return self._numbers.setdefault(file.url, len(self._numbers))
+        self.files[number] = merged
+        return number
 
     def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
         """Return the indexes of files; results are cached, since arrays share tuples of files."""
@@ -205,7 +209,7 @@ class NumberedFiles:
 
     def iterate_rows(self) -> Iterator[tuple[str, Fingerprint]]:
         """Yield the path to write and the fingerprint of every file, in order of their indexes."""
-        return ((self.name(file.url), file.fingerprint) for file in self.files.values())
+        return ((self.name(file.url), file.fingerprint) for file in self.files)
 
 
 def collect_fingerprints(
