@@ -354,7 +354,7 @@ class DecodedArray(DescribedArray):
 
             # numcodecs writes the length of the content to frames, which some readers need
             encoded = bytes(numcodecs.Zstd(level=ZSTD_LEVEL).encode(encoded))
-        return encoded[byte_slice]
+        return bytes(encoded[byte_slice])
 
     def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk is in the grid; no chunk is missing, since gaps are filled."""

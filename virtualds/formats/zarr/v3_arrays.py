@@ -52,6 +52,7 @@ from virtualds.formats.zarr.data_types import (
 )
 from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.json_values import from_json, is_shape, to_json
+from virtualds.streams import Buffer
 
 AXES, FRAGMENTS = "virtualds.axes", "virtualds.fragments"
 """Names of chunk grids of virtualds."""
@@ -722,14 +723,16 @@ def _find_serialiser(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
-    """Return values as an uncompressed chunk, padded to a shape."""
+def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> Buffer:
+    """Return values as an uncompressed chunk, padded to a shape; it may be a view of the values."""
     is_text = values.dtype.kind == "O"
     if values.shape != shape:
         padded = np.full(shape, "", object) if is_text else np.zeros(shape, values.dtype)
         padded[tuple(slice(0, n) for n in values.shape)] = values
         values = padded
-    return encode_strings(values) if is_text else values.tobytes()
+    if is_text:
+        return encode_strings(values)
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _encode_chunks(
@@ -745,4 +748,4 @@ def _encode_chunks(
         shape = tuple(int(slab.encoded[i]) for slab, i in pairs)
         # with the ellipsis, numpy returns an array also for a 0-D string
         data = encode_chunk(values[(*box, ...)], shape)
-        yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data
+        yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data) if compress else data)
