@@ -146,7 +146,9 @@ def test_files_of_other_formats_are_not_counted(tmp_path: Path) -> None:
 def test_the_reasons_of_most_files_come_first_and_ten_are_given() -> None:
     # whichever worker was faster
     methods = [ReadMethod(LIBRARY, f"form {min(n, 20)}") for n in range(30)] + [ALONE]
-    ways = add_counts({methods[n]: FileCount(1, n)} for n in reversed(range(31)))
+    ways: dict[ReadMethod, FileCount] = {}
+    for n in reversed(range(31)):
+        add_counts({methods[n]: FileCount(1, n)}, ways)
     found = FilesRead.of(ways, [f"https://example.org/{n}.nc?token=abc" for n in range(31)])
     assert (found.alone, found.library) == (1, 30)
     assert found.reasons[0] == ("form 20", 10, "https://example.org/20.nc?token=...")

@@ -105,7 +105,10 @@ class FilesRead(Report):
         counts = Counter[str]()
         for method, count in methods.items():
             counts[method.name] += count.number
-        explained = add_counts({m.reason: count} for m, count in methods.items() if m.reason)
+        explained: dict[str, FileCount] = {}
+        for method, count in methods.items():
+            if method.reason:
+                add_counts({method.reason: count}, explained)
         # workers finish in any order
         ordered = sorted(explained.items(), key=lambda item: (-item[1].number, item[1].first))
         reasons = tuple(
@@ -316,7 +319,7 @@ class OutcomeCounter:
         self.cached += outcome.cached
         self.references += outcome.references
         self._damaged.update(outcome.damaged)
-        self._read_methods = add_counts((self._read_methods, outcome.ways))
+        add_counts(outcome.ways, self._read_methods)
         self._schemas.add(outcome.numbers, outcome.opened)
         self._send(self._measure_progress())
 

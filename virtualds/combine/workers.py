@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import tokenize
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -29,7 +29,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
@@ -107,12 +106,10 @@ class FileCount(NamedTuple):
         return FileCount(self.number + other.number, min(self.first, other.first))
 
 
-def add_counts(counts: Iterable[Mapping[Key, FileCount]]) -> dict[Key, FileCount]:
-    """Return the sum of counts by key."""
-    total: dict[Key, FileCount] = {}
-    for key, count in chain.from_iterable(part.items() for part in counts):
+def add_counts(counts: Mapping[Key, FileCount], total: dict[Key, FileCount]) -> None:
+    """Add counts by key to a total, in place: there may be a reason for each file."""
+    for key, count in counts.items():
         total[key] = total[key] + count if key in total else count
-    return total
 
 
 @dataclass(frozen=True)
@@ -147,12 +144,15 @@ class OpenOutcome(Generic[Opened]):
 
 def join_outcomes(outcomes: Sequence[OpenOutcome[Any]], opened: Any) -> OpenOutcome[Any]:
     """Return the common outcome of files that have been joined into the object ``opened``."""
+    ways: dict[ReadMethod, FileCount] = {}
+    for outcome in outcomes:
+        add_counts(outcome.ways, ways)
     return OpenOutcome(
         tuple(number for outcome in outcomes for number in outcome.numbers),
         opened,
         cached=sum(outcome.cached for outcome in outcomes),
         references=sum(outcome.references for outcome in outcomes),
-        ways=add_counts(outcome.ways for outcome in outcomes),
+        ways=ways,
         damaged={n: parts for outcome in outcomes for n, parts in outcome.damaged.items()},
     )
 

@@ -244,8 +244,9 @@ def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
 def _decodes_to(name: str, stored: xr.Variable, variable: xr.Variable) -> bool:
     """Return whether a stored variable decodes to the values of a variable."""
     packing = find_default_packing(stored.attrs)
-    dates, numbers = variable.values, stored.values
-    if packing is not None and dates.dtype == DEFAULT_DATES and dates.shape == numbers.shape != ():
+    is_dates = variable.dtype == DEFAULT_DATES and variable.shape == stored.shape != ()
+    if packing is not None and is_dates:
+        dates, numbers = variable.values, stored.values
         blocks = [slice(n, n + COMPARED_AT_ONCE) for n in range(0, len(dates), COMPARED_AT_ONCE)]
         decoded = (packing.decode_linearly(numbers[block]) for block in blocks)
         # all decoded dates together take as much memory as the variable

@@ -496,11 +496,12 @@ def _serve_array(
     reason: str | None = None
     iterate = _iterate_v3_forms if form.zarr_format == 3 else _iterate_v2_forms
     try:
-        dtype = to_packed(variable.data.dtype).newbyteorder("<")
-        # most readers support only variable-length strings in Zarr v3
-        needs_objects = dtype.kind == "U" and form.is_common and form.zarr_format == 3
-        if _is_text(variable.data) or needs_objects:
-            dtype = np.dtype(object)
+        dtype = np.dtype(object)
+        if not _is_text(variable.data):
+            dtype = to_packed(variable.data.dtype).newbyteorder("<")
+            # most readers support only variable-length strings in Zarr v3
+            if dtype.kind == "U" and form.is_common and form.zarr_format == 3:
+                dtype = np.dtype(object)
         times = _describe_times(dtype) if form.is_common else {}
         if times and not times.keys() & variable.attributes.keys():
             variable = replace(variable, attributes={**variable.attributes, **times})

@@ -177,10 +177,8 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
         order = np.lexsort(keys)
         # if offsets decrease only where a file begins, the tasks are already in order
         in_order = (np.diff(order) > 0).all()
-        for name, values in columns.items() if not in_order else ():
-            if not isinstance(values, repeat):
-                listed = list(values)
-                columns[name] = [listed[i] for i in order.tolist()]
+        if not in_order:
+            columns = {name: _reorder(column, order) for name, column in columns.items()}
     file = columns.pop("file")
     tasks = zip(
         columns["offset"],
@@ -195,6 +193,13 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[T
         strict=False,
     )
     return zip(file, map(make_task, tasks), strict=False)
+
+
+def _reorder(column: Iterable[Any], order: Ints) -> Iterable[Any]:
+    if isinstance(column, repeat):
+        return column
+    values = list(column)
+    return [values[i] for i in order.tolist()]
 
 
 def plan_point_tasks(

@@ -1,7 +1,8 @@
 """Convert virtual arrays to Zarr v3 array metadata with parts of manifests, and back.
 
 Plain Zarr is preferred: one pipeline as codecs, chunks on a regular or ``rectilinear`` grid (Zarr
-core specification version 3.0, "Array metadata", and zarr-extensions). Other arrays (several
+core specification version 3.0, "Array metadata", and zarr-extensions). Sets have the grid `AXES` in
+place of a ``rectilinear`` one that would list very many lengths. Other arrays (several
 pipelines, CF packing that differs between files, hidden elements of chunks, several fragments) use
 the chunk grid `FRAGMENTS` and the codec `PIPELINES`. Readers must understand these extensions;
 ``docs/reference/formats/zarr-v3.md`` specifies them.
@@ -129,7 +130,7 @@ def array_to_v3(
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
-    """Return whether an array uses the extensions of virtualds."""
+    """Return whether an array consists of fragments (grid `FRAGMENTS`)."""
     grid = metadata.get("chunk_grid")
     return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
 
@@ -397,7 +398,7 @@ def _unpack_slabs(config: Mapping[str, Any], size: int) -> npt.NDArray[Any]:
         # as floats, since sums of huge numbers overflow
         if columns.max(initial=0) >= MAX_AXIS_LENGTH or columns[0].sum(dtype=float) > size:
             raise ValueError("the slabs are too long")
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise FormatError(
             f"a packed axis does not cut {size} elements ({error}); the metadata is damaged"
         ) from None
@@ -569,6 +570,9 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
 def _read_axes(shape: Sequence[int], config: Mapping[str, Any]) -> tuple[ChunkAxis, ...]:
     """Return the chunk axes of the grid `AXES`."""
     check_keys(config, {"axes"})
+    for axis in config["axes"]:
+        # the cache of axes has those of the grid ``rectilinear``, too
+        check_keys(axis, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS, *PACKED_AXIS_KEYS})
     axes = tuple(
         _share_axis(axis, size, partial(_axis_from_json, axis, size))
         for axis, size in zip(config["axes"], shape, strict=True)
