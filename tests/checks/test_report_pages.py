@@ -204,7 +204,7 @@ def test_a_bad_file_among_thousands_is_seen_and_later_eras_share_a_shade() -> No
 
 
 def test_a_line_holds_its_stretches() -> None:
-    with pytest.raises(ValueError, match="no part of 0 to 1"):
+    with pytest.raises(ValueError, match="not a part of 0 to 1"):
         EraStretch(0, 1, "a", "b", 0.5, 1.2)
 
 
