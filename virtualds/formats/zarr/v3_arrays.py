@@ -331,9 +331,7 @@ def _extended_from_v3(
     for fragment in grid["fragments"]:
         check_keys(fragment, {"start", "axes"})
         axes = zip(fragment["axes"], shape, strict=True)
-        fragment_axes = tuple(
-            _share_axis(axis, size, partial(_axis_from_json, axis, size)) for axis, size in axes
-        )
+        fragment_axes = tuple(_read_axis(axis, size) for axis, size in axes)
         starts_and_axes.append((tuple(fragment["start"]), fragment_axes))
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
@@ -363,9 +361,15 @@ def _extended_from_v3(
     return replace(array, fill_value=fill)
 
 
-def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
+def _read_axis(config: Mapping[str, Any], size: int) -> ChunkAxis:
     """Return the chunk axis of JSON; the array has ``size`` elements along it."""
+    # not behind the cache, which also has axes of the grid ``rectilinear``, by their lists
     check_keys(config, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS, *PACKED_AXIS_KEYS})
+    return _share_axis(config, size, partial(_axis_from_json, config, size))
+
+
+def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
+    """Return the chunk axis of JSON whose keys have been checked."""
     if "size" in config:
         numbers = [config[name] for name in EVEN_AXIS_KEYS]
         if any(type(n) is not int for n in numbers):
@@ -570,13 +574,8 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
 def _read_axes(shape: Sequence[int], config: Mapping[str, Any]) -> tuple[ChunkAxis, ...]:
     """Return the chunk axes of the grid `AXES`."""
     check_keys(config, {"axes"})
-    for axis in config["axes"]:
-        # the cache of axes has those of the grid ``rectilinear``, too
-        check_keys(axis, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS, *PACKED_AXIS_KEYS})
-    axes = tuple(
-        _share_axis(axis, size, partial(_axis_from_json, axis, size))
-        for axis, size in zip(config["axes"], shape, strict=True)
-    )
+    pairs = zip(config["axes"], shape, strict=True)
+    axes = tuple(_read_axis(axis, size) for axis, size in pairs)
     if tuple(axis.size for axis in axes) != tuple(shape):
         raise FormatError(
             f"chunk_grid {AXES!r}: axes of {[axis.size for axis in axes]} elements of shape "
