@@ -12,7 +12,7 @@ Times in nonlinear units are decoded by xarray, which implements calendars. No o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Number
@@ -265,8 +265,7 @@ class TimePacking:
             return units.compute_dates(stored)
         numbers = stored.reshape(-1)
         dates = numbers.view(units.dtype)
-        for begin in range(0, numbers.size, CONVERTED_AT_ONCE):
-            block = slice(begin, begin + CONVERTED_AT_ONCE)
+        for block in _iterate_blocks(numbers.size):
             units.compute_dates(numbers[block], dates[block])
         return dates.reshape(stored.shape)
 
@@ -363,6 +362,11 @@ MAX_EXACT = 2**53
 """Integers up to this limit are exact as 8-byte floats."""
 
 
+def _iterate_blocks(size: int) -> Iterator[slice]:
+    """Yield the blocks of numbers that are converted, or checked, at a time."""
+    return (slice(n, n + CONVERTED_AT_ONCE) for n in range(0, size, CONVERTED_AT_ONCE))
+
+
 class _LinearUnits(NamedTuple):
     """The linear conversion of numbers in one unit, such as days, to dates.
 
@@ -396,8 +400,8 @@ class _LinearUnits(NamedTuple):
             return True
         if stored.dtype.itemsize != 8 or max(-low, high) > self.max_exact:
             return False
-        flat, size = stored.reshape(-1), CONVERTED_AT_ONCE
-        blocks = (flat[begin : begin + size] for begin in range(0, flat.size, size))
+        flat = stored.reshape(-1)
+        blocks = (flat[block] for block in _iterate_blocks(flat.size))
         return all(bool((block == np.rint(block)).all()) for block in blocks)
 
     def compute_dates(
@@ -416,8 +420,7 @@ class _LinearUnits(NamedTuple):
     ) -> npt.NDArray[Any] | None:
         """Convert dates along one axis to whole numbers, or return None if some are not whole."""
         numbers = np.empty(dates.shape, dtype)
-        for begin in range(0, len(dates), CONVERTED_AT_ONCE):
-            block = slice(begin, begin + CONVERTED_AT_ONCE)
+        for block in _iterate_blocks(len(dates)):
             quotients, rest = np.divmod(dates[block].view(np.int64) - self.begin, self.step)
             if rest.any():
                 return None
