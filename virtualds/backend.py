@@ -142,7 +142,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
             from virtualds.datasets.to_dataset import to_lazy_dataset
-            from virtualds.formats.undecodable import decode_group
+            from virtualds.formats import decode_group
 
         decode_arguments = {name: arguments[name] for name in DECODE_ARGUMENTS}
         if _is_for_many_files(

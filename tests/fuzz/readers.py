@@ -23,7 +23,7 @@ import virtualds
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
 from virtualds.errors import VirtualdsError
-from virtualds.formats.undecodable import MALFORMED_ERRORS
+from virtualds.formats import MALFORMED_ERRORS
 
 Found = Iterable[tuple[str, Any]]
 

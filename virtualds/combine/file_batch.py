@@ -47,7 +47,7 @@ from virtualds.datasets.open import make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, locating, without_secrets
-from virtualds.formats.undecodable import DECODING_ERRORS
+from virtualds.formats import DECODING_ERRORS
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
 

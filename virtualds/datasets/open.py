@@ -47,9 +47,8 @@ from virtualds.datasets.open_options import (
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.formats import READ_ALL, Format, ReadOptions
+from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, decode_group
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.progress import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions

@@ -21,7 +21,7 @@ from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, to_names
 from virtualds.errors import VirtualdsError
-from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_variable_in_errors
+from virtualds.formats import ON_ERROR, UndecodableError, name_variable_in_errors
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow

@@ -46,7 +46,7 @@ from virtualds.datasets.open_options import (
     read_ahead,
 )
 from virtualds.errors import CombineError, FormatError, UnsupportedError, locating
-from virtualds.formats.undecodable import (
+from virtualds.formats import (
     DECODING_ERRORS,
     decode_group,
     decode_or_find_undecodable,

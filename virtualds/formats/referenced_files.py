@@ -25,7 +25,7 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
-from virtualds.formats.undecodable import unreachable_error
+from virtualds.formats import unreachable_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import (

@@ -56,7 +56,7 @@ from virtualds.datasets.source_positions import (
 from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, format_details
-from virtualds.formats.undecodable import decode_group
+from virtualds.formats import decode_group
 from virtualds.options import get_options
 
 

@@ -45,7 +45,7 @@ from virtualds.errors import (
     make_exists_error,
     make_unsupported_error,
 )
-from virtualds.formats import Format, Parts, change_set
+from virtualds.formats import ON_ERROR, Format, Parts, change_set
 from virtualds.formats.referenced_files import (
     KEEP_QUERY,
     IsKnown,
@@ -56,7 +56,6 @@ from virtualds.formats.referenced_files import (
     make_known_check,
     warn_of_unreadable,
 )
-from virtualds.formats.undecodable import ON_ERROR
 from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading.fetch import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted

@@ -34,7 +34,7 @@ from virtualds.datasets.structure import (
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, format_details, locating
-from virtualds.formats.undecodable import decode_group
+from virtualds.formats import decode_group
 from virtualds.writing.append import (
     AppendOptions,
     append_along,

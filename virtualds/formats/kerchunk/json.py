@@ -26,7 +26,7 @@ from virtualds.chunks.columns import INLINE, MISSING, find_distinct
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import build_sparse, is_sparse
 from virtualds.errors import AccessError, FormatError, UnsupportedError
-from virtualds.formats import READ_ALL, ReadOptions
+from virtualds.formats import READ_ALL, ReadOptions, explain_malformed
 from virtualds.formats.kerchunk.encode_json import (
     DocumentOptions,
     ReferenceDocument,
@@ -35,7 +35,6 @@ from virtualds.formats.kerchunk.encode_json import (
 )
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.undecodable import explain_malformed
 from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
 from virtualds.formats.zarr.groups import (
     V2,

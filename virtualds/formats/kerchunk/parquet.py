@@ -25,7 +25,7 @@ from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, make_exists_error
-from virtualds.formats import READ_ALL, ReadOptions
+from virtualds.formats import READ_ALL, ReadOptions, explain_malformed
 from virtualds.formats.kerchunk.records import (
     EARLIER,
     WRITTEN,
@@ -42,7 +42,6 @@ from virtualds.formats.kerchunk.records import (
     join_record_path,
     split_like,
 )
-from virtualds.formats.undecodable import explain_malformed
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.groups import (
     V2,

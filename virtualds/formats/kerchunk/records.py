@@ -44,13 +44,13 @@ from virtualds.chunks.tables import (
     unpickle_shared,
 )
 from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.undecodable import (
+from virtualds.formats import (
     MALFORMED_ERRORS,
     explain_malformed,
     malformed_error,
     unreachable_error,
 )
+from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr.data_types import decode_strings, dtype_from_zarr_v2, encode_strings
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid

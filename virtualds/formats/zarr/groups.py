@@ -22,7 +22,7 @@ from virtualds.arrays.group import (
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.undecodable import explain_malformed, read_variable_or_problem
+from virtualds.formats import explain_malformed, read_variable_or_problem
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     dtype_from_zarr_v2,

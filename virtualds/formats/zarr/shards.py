@@ -21,7 +21,7 @@ from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.undecodable import unreachable_error
+from virtualds.formats import unreachable_error
 from virtualds.formats.zarr.codecs import parse_order, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests, axes_from_v3

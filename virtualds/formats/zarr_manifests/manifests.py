@@ -21,8 +21,8 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTa
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import SparseReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
+from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.referenced_files import NO_FINGERPRINT
-from virtualds.formats.undecodable import MALFORMED_ERRORS
 from virtualds.formats.zarr.document import DOTTED_KEYS, ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_keys
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts

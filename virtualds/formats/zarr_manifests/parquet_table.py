@@ -33,9 +33,9 @@ from virtualds.chunks.columns import (
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.chunks.tables import read_rows, scatter_references
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
-from virtualds.formats.undecodable import MALFORMED_ERRORS
 from virtualds.formats.zarr.document import DOTTED_KEYS
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.set_files import SetFiles

@@ -20,7 +20,7 @@ from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.undecodable import explain_malformed
+from virtualds.formats import explain_malformed
 from virtualds.formats.zarr.document import (
     MARKER,
     STORE_MARKERS,
