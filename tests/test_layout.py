@@ -104,8 +104,8 @@ PUBLIC = {
 }
 
 # fsspec's filesystems answer in coroutines; these modules ask them, within the time of a request.
-# `accessors.loading` stands in for a coroutine of xarray.
-COROUTINES = {"accessors.loading", "stores.requests", "stores.fsspec"}
+# `accessors` stands in for a coroutine of xarray.
+COROUTINES = {"accessors", "stores.requests", "stores.fsspec"}
 COROUTINES |= {"stores.object_access", "stores.google_files"}
 
 # Modules for zarr-python and for Icechunk, whose stores are those of zarr-python. They are imported

@@ -14,9 +14,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from virtualds.accessors import loading as _loading
-from virtualds.accessors import virtual as _dataset
-from virtualds.accessors import virtual as _tree
+from virtualds.accessors import virtual as _virtual
 from virtualds.importing import importing as _importing
 
 if TYPE_CHECKING:
@@ -146,8 +144,8 @@ _MODULES = {
 
 __all__ = list(_MODULES)
 
-# these modules are imported to register the accessors, and to let ``ds.load()`` load virtual arrays
-del _dataset, _loading, _tree
+# imported to register the accessors, and to let ``ds.load()`` load virtual arrays
+del _virtual
 
 if not TYPE_CHECKING:  # otherwise a type checker would assume that every name exists
 

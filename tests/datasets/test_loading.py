@@ -18,8 +18,7 @@ from cases import Archive
 from range_server import faulty_server
 
 import virtualds
-from virtualds import ManifestArray, ReadError, UnsupportedError
-from virtualds.accessors import loading
+from virtualds import ManifestArray, ReadError, UnsupportedError, accessors
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +153,9 @@ def test_an_error_leaves_everything_as_it_was_and_names_the_variable(
 
 
 def test_a_reload_of_the_module_changes_no_method_again() -> None:
-    before = [getattr(kind, name, None) for kind, name in loading.METHODS]
-    importlib.reload(loading)
-    assert [getattr(kind, name, None) for kind, name in loading.METHODS] == before
+    before = [getattr(kind, name, None) for kind, name in accessors.METHODS]
+    importlib.reload(accessors)
+    assert [getattr(kind, name, None) for kind, name in accessors.METHODS] == before
 
 
 STAYS: dict[str, Callable[[xr.Dataset], Any]] = {
