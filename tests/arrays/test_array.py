@@ -31,9 +31,9 @@ from virtual_arrays import (
 
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
+from virtualds.arrays import MAX_EXTRA_SLABS, select_virtually
 from virtualds.arrays.array import default_fill, is_same_scalar
 from virtualds.arrays.group import ManifestVariable
-from virtualds.arrays.numpy_functions import MAX_EXTRA_SLABS, select_virtually
 from virtualds.arrays.parser import NativeRegion, make_stored_reader
 from virtualds.codecs.cf import Packing
 from virtualds.reading.plan import plan

@@ -1,8 +1,7 @@
 """`ManifestArray`, the virtual array: constructors, reading, and display.
 
-`FragmentedArray` has the methods that keep an array virtual, and
-`virtualds.arrays.numpy_functions` the numpy functions that use them. All other operations read the
-values that they need.
+`FragmentedArray` has the methods that keep an array virtual, and `virtualds.arrays` the numpy
+functions that use them. All other operations read the values that they need.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`DuckArray`: the protocols, operators and methods of numpy arrays.
 
-`virtualds.arrays.numpy_functions` registers lazy implementations of numpy functions and ufuncs. All
-other functions load the values.
+`virtualds.arrays` registers lazy implementations of numpy functions and ufuncs. All other functions
+load the values.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Implementations of numpy's functions for virtual arrays, registered by
-`virtualds.arrays.numpy_functions`."""
+"""Implementations of numpy's functions for virtual arrays, registered by `virtualds.arrays`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""Lazy implementations of ufuncs, registered by `virtualds.arrays.numpy_functions`."""
+"""Lazy implementations of ufuncs, registered by `virtualds.arrays`."""
 
 
 def _make_loading_method(name: str) -> Callable[..., Any]:

@@ -29,10 +29,10 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from virtualds.arrays import select_virtually
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import Data
-from virtualds.arrays.numpy_functions import select_virtually
 from virtualds.arrays.sources import load_deferred
 from virtualds.chunks.fragment import LARGE_BLOCK, snap_blocks, to_preferred_chunks
 from virtualds.chunks.tables import load_compactly
