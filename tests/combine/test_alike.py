@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import ListedFiles
-from virtualds.combine import concat_stored, file_batch
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine import batch_job, concat_stored, file_batch
+from virtualds.combine.batch_job import BatchJob, open_stored
 from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, open_stored
+from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_dataset_or_tree, open_group
+from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OPEN_DEFAULTS
+from virtualds.datasets.to_dataset import make_dataset_or_tree
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -227,7 +228,7 @@ def test_no_file_is_opened_again_to_be_put_in_order(
         opened.append(location.given)
         return open_group(location, *rest)
 
-    monkeypatch.setattr(file_batch, "open_group", counted)
+    monkeypatch.setattr(batch_job, "open_group", counted)
     with virtualds.set_options(hdf5="library"):
         found = virtualds.open_virtual_mfdataset(paths, **WAYS[way])
     assert_same(found, expected)

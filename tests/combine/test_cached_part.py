@@ -21,7 +21,8 @@ from trees import TREES, Forest
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, streams
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import is_same_value
-from virtualds.combine.file_batch import FileBatch, open_stored
+from virtualds.combine.batch_job import open_stored
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_cache import (
     CACHED_FIELDS,
     MAGIC,
@@ -34,8 +35,8 @@ from virtualds.combine.file_cache import (
 )
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.to_dataset import make_dataset_or_tree
 from virtualds.source_file import StorageOptions
 
 

@@ -18,7 +18,7 @@ from products import looped, named_case
 
 import virtualds
 from virtualds.chunks.tables import RecordCache
-from virtualds.combine import Build, file_batch
+from virtualds.combine import Build, batch_job
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
@@ -161,7 +161,7 @@ def test_alike_files_are_read_and_joined_without_opening_each(
     def opened(*args: Any) -> Any:
         raise AssertionError("a file was opened by itself")
 
-    monkeypatch.setattr(file_batch, "open_group", opened)
+    monkeypatch.setattr(batch_job, "open_group", opened)
     # a plan of other files may not fit the dates of these, which are then opened again
     monkeypatch.setattr(to_dataset, "DECODING_PLANS", RecordCache(64))
     found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
@@ -223,8 +223,6 @@ def test_lengths_need_not_fill_chunks(
 def test_many_files_are_read_in_batches(
     each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.combine import batch_job
-
     monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 4)
     paths = [tmp_path / f"{number:02}.nc" for number in range(11)]
     for number, path in enumerate(paths):
@@ -260,8 +258,6 @@ def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: FilesOf, each
 def test_a_set_is_written_of_files_that_are_read_together(
     way: str, files_of: FilesOf, each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.combine import batch_job
-
     monkeypatch.setattr(batch_job, "MIN_TABLE_REFERENCES", 2)
     for case in ("days", "months of different lengths", "units that differ"):
         options = {**WAYS[way], "mode": "w"}
@@ -455,7 +451,7 @@ def test_trees_are_joined_as_xarray_joins_them(
         def opened(*args: Any) -> Any:
             raise AssertionError("a file was opened by itself")
 
-        monkeypatch.setattr(file_batch, "open_group", opened)
+        monkeypatch.setattr(batch_job, "open_group", opened)
         monkeypatch.setattr(Build, "combine", opened)
         for order in (1, -1):
             with named_case({"order": order}):

@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import TOGETHER
+from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.arrays.parser import Parser, ReadTogether, SameStructureFiles, find_package_version
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import (
+    NO_PLAN,
     FileBatch,
     JoinableFiles,
     NeedsFullCombineError,
     as_batch,
     collect_files,
     find_plan,
-    open_stored,
 )
 from virtualds.combine.file_cache import FileCache
 from virtualds.combine.file_coordinates import FileCoordinates, Opened, Source
@@ -52,14 +52,16 @@ from virtualds.combine.workers import (
     list_unopened,
 )
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.decoding import MisfitError, are_date_units
+from virtualds.datasets.decoding import DecodingPlan, MisfitError, are_date_units
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.structure import CRS_ATTRIBUTES
+from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
@@ -190,6 +192,49 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
             with suppress(OSError, VirtualdsError):
                 target.destination.parts.abandon(target.destination.place)
         raise
+
+
+# ---------------------------------------------------------------------- opening one file
+
+
+def open_stored(
+    url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
+) -> FileBatch:
+    """Open a file as a batch; errors are those of `virtualds.open_virtual_dataset`."""
+    location = Location.of(url, storage_options)
+    with location.cache_scan():
+        return make_batch(url, location, open_group(location, opening), opening)
+
+
+def make_batch(
+    url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
+) -> FileBatch:
+    """Load the values of loaded variables of a group, and return the batch of the file."""
+    groups = dict(group.walk()) if opening.below else {"": group}
+    if (plans := _find_plans(groups, opening)) is None:
+        decoded = make_dataset_or_tree(location, group, opening)
+        if (plans := _find_plans(groups, opening)) is None:
+            return FileBatch((url,), group, NO_PLAN, opening, decoded=decoded)
+    batches = dict[str, FileBatch]()
+    try:
+        fetch_coordinates(location.url, [*groups.values()], opening)
+        for path, file_group in groups.items():
+            stored = replace(file_group, groups={}) if opening.below else file_group
+            batches[path] = FileBatch((url,), plans[path].load(stored), plans[path], opening)
+    except VirtualdsError as error:
+        error.add_note(without_secrets(f"file {location.url}"))
+        raise
+    first = batches.pop("")
+    return replace(first, below=batches) if opening.below else first
+
+
+def _find_plans(
+    groups: Mapping[str, ManifestGroup], opening: OpenOptions
+) -> dict[str, DecodingPlan] | None:
+    """Return the decoding plans of groups, or None if there is no plan for one of them yet."""
+    all_plans = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
+    plans = {path: plan for path, plan in all_plans.items() if plan is not None}
+    return plans if len(plans) == len(all_plans) else None
 
 
 # ---------------------------------------------------------------------- files

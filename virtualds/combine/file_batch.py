@@ -43,10 +43,9 @@ from virtualds.datasets.decoding import (
 )
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_dataset_or_tree, open_group
-from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
-from virtualds.datasets.to_dataset import find_decoding_plan
-from virtualds.errors import VirtualdsError, locating, without_secrets
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
+from virtualds.errors import VirtualdsError, locating
 from virtualds.formats import DECODING_ERRORS
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
@@ -376,49 +375,6 @@ def _is_repeated(array: ManifestArray) -> bool:
     manifest = fragment.manifest.loaded()
     columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
     return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
-
-
-# ---------------------------------------------------------------------- opening one file
-
-
-def open_stored(
-    url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
-) -> FileBatch:
-    """Open a file as a batch; errors are those of `virtualds.open_virtual_dataset`."""
-    location = Location.of(url, storage_options)
-    with location.cache_scan():
-        return make_batch(url, location, open_group(location, opening), opening)
-
-
-def make_batch(
-    url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
-) -> FileBatch:
-    """Load the values of loaded variables of a group, and return the batch of the file."""
-    groups = dict(group.walk()) if opening.below else {"": group}
-    if (plans := _find_plans(groups, opening)) is None:
-        decoded = make_dataset_or_tree(location, group, opening)
-        if (plans := _find_plans(groups, opening)) is None:
-            return FileBatch((url,), group, NO_PLAN, opening, decoded=decoded)
-    batches = dict[str, FileBatch]()
-    try:
-        fetch_coordinates(location.url, [*groups.values()], opening)
-        for path, file_group in groups.items():
-            stored = replace(file_group, groups={}) if opening.below else file_group
-            batches[path] = FileBatch((url,), plans[path].load(stored), plans[path], opening)
-    except VirtualdsError as error:
-        error.add_note(without_secrets(f"file {location.url}"))
-        raise
-    first = batches.pop("")
-    return replace(first, below=batches) if opening.below else first
-
-
-def _find_plans(
-    groups: Mapping[str, ManifestGroup], opening: OpenOptions
-) -> dict[str, DecodingPlan] | None:
-    """Return the decoding plans of groups, or None if there is no plan for one of them yet."""
-    all_plans = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
-    plans = {path: plan for path, plan in all_plans.items() if plan is not None}
-    return plans if len(plans) == len(all_plans) else None
 
 
 # ---------------------------------------------------------------------- datasets as batches

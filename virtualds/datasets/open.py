@@ -29,7 +29,6 @@ from virtualds.datasets.aggregation import (
     find_aggregations,
 )
 from virtualds.datasets.aggregation.plan import AggregationFile
-from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.location import (
     DetectedReader,
@@ -43,10 +42,9 @@ from virtualds.datasets.open_options import (
     Loadable,
     OpenOptions,
     check_variables,
-    fetch_coordinates,
 )
-from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
+from virtualds.datasets.to_dataset import make_dataset_or_tree, to_virtual_dataset
+from virtualds.errors import FormatError, UnsupportedError, without_secrets
 from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, decode_group
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.progress import INFO, is_logged, log
@@ -224,38 +222,6 @@ def check_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None
     problems = {name for part in groups for name in part.problems}
     dropped = problems.union(opening.skip)
     check_variables(opening.loadable_variables, known, dropped, without_secrets(url))
-
-
-def make_dataset_or_tree(
-    location: Location,
-    group: ManifestGroup,
-    opening: OpenOptions,
-    plan: DecodingPlan | None = None,
-) -> Any:
-    """Return a group of a file as a tree with ``opening.below``, else as a dataset.
-
-    Its encoding names its source. ``plan`` is how the group decodes, if that is already known.
-    """
-    if plan is None:
-        groups = [part for _, part in group.walk()] if opening.below else [group]
-        fetch_coordinates(location.url, groups, opening)
-    result: Any
-    try:
-        if opening.below:
-            result = to_virtual_tree(group, opening)
-        else:
-            decode = partial(to_virtual_dataset, opening=opening, plan=plan)
-            result = decode_group(group, opening.on_error, decode, location.url)
-    except VirtualdsError as error:
-        error.locate_file(location.url)
-        raise
-    except ValueError as error:
-        url = without_secrets(location.url)
-        if url not in str(error):
-            error.add_note(f"file {url}")
-        raise
-    result.encoding["source"] = location.given
-    return result
 
 
 def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenOptions]:

@@ -37,15 +37,24 @@ from virtualds.datasets.decoding import (
     make_plan_key,
 )
 from virtualds.datasets.lazy import enlarge_remote_blocks, get_virtual_array, to_lazy
+from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     OpenOptions,
     count_bytes_in_files,
+    fetch_coordinates,
     make_load_predicate,
     needs_all_values,
     read_ahead,
 )
-from virtualds.errors import CombineError, FormatError, UnsupportedError, locating
+from virtualds.errors import (
+    CombineError,
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    locating,
+    without_secrets,
+)
 from virtualds.formats import (
     DECODING_ERRORS,
     decode_group,
@@ -422,3 +431,38 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
         )
         combine_error.add_note(details)
         raise combine_error from error
+
+
+# ---------------------------------------------------------------------- group -> dataset or tree
+
+
+def make_dataset_or_tree(
+    location: Location,
+    group: ManifestGroup,
+    opening: OpenOptions,
+    plan: DecodingPlan | None = None,
+) -> Any:
+    """Return a group of a file as a tree with ``opening.below``, else as a dataset.
+
+    Its encoding names its source. ``plan`` is how the group decodes, if that is already known.
+    """
+    if plan is None:
+        groups = [part for _, part in group.walk()] if opening.below else [group]
+        fetch_coordinates(location.url, groups, opening)
+    result: Any
+    try:
+        if opening.below:
+            result = to_virtual_tree(group, opening)
+        else:
+            decode = partial(to_virtual_dataset, opening=opening, plan=plan)
+            result = decode_group(group, opening.on_error, decode, location.url)
+    except VirtualdsError as error:
+        error.locate_file(location.url)
+        raise
+    except ValueError as error:
+        url = without_secrets(location.url)
+        if url not in str(error):
+            error.add_note(f"file {url}")
+        raise
+    result.encoding["source"] = location.given
+    return result
