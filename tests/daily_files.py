@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.writing import write
 
 SUFFIXES = {

@@ -28,7 +28,7 @@ import virtualds
 import virtualds_server
 from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.syncing import OPEN_ARGUMENTS
 from virtualds.writing.write import COMMON_CHOICES
 from virtualds_cli import options

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import virtualds
-from virtualds.datasets.registry import FORMATS, PARSERS
+from virtualds.datasets.location import FORMATS, PARSERS
 from virtualds_cli import options
 from virtualds_cli.parameter_types import list_names, list_nodes
 from virtualds_cli.program import SHELLS

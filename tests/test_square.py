@@ -20,7 +20,7 @@ from products import every_pair, looped
 from transforms import TRANSFORMS, assert_identical, bits
 
 import virtualds
-from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.location import PARSERS
 
 SQUARE = CASES | OTHERS
 """The cases of netCDF and Zarr, and those that no engine of xarray reads."""

@@ -27,7 +27,7 @@ from virtualds.checks.diagnose.trials import (
     RENAMED,
     TOGETHER,
 )
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.datasets.structure import Fact, find_dataset_facts, find_first_difference
 
 pytestmark = [

@@ -23,8 +23,7 @@ from products import few_quick, looped
 import virtualds
 from virtualds import Verification
 from virtualds.arrays.parser import NativeReader
-from virtualds.datasets.location import READERS
-from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.location import PARSERS, READERS
 from virtualds.parsers import hdf5
 
 OF_NO_FORMAT = {"external_files": "values lie in files that have no structure of their own"}

@@ -25,7 +25,7 @@ from virtualds.codecs import Registry
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.streams import Buffer
 
 NUMBER, COMPRESSION = 400, 40400

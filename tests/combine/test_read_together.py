@@ -23,7 +23,7 @@ from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.location import PARSERS
 from virtualds.parsers.hdf5.alike_files import read_together
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 

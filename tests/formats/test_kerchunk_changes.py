@@ -13,7 +13,7 @@ import xarray as xr
 import virtualds
 from virtualds import ManifestArray
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.formats import change_set
 
 

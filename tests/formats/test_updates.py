@@ -39,8 +39,8 @@ from virtualds import ChunkManifest, ConflictError, ManifestArray, ReadError, Un
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.tables import TiledReferences
 from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.location import FORMATS
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.formats import Format, change_set
 from virtualds.formats.referenced_files import ReferencedFiles

@@ -10,7 +10,7 @@ import pytest
 from envi_scenes import CODES, SHAPES, install, written
 
 import virtualds
-from virtualds.datasets.registry import load_plugins
+from virtualds.datasets.location import load_plugins
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -13,7 +13,7 @@ from envi_scenes import BANDS, CODES, LINES, SAMPLES, SHAPES, install, written
 
 import virtualds
 from virtualds import FormatError
-from virtualds.datasets.registry import load_plugins
+from virtualds.datasets.location import load_plugins
 
 
 @pytest.fixture(autouse=True)

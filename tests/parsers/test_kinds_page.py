@@ -7,7 +7,7 @@ from pathlib import Path
 
 from products import looped
 
-from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.location import PARSERS
 
 PAGES = Path(__file__).parents[2] / "docs/reference/sources"
 ROW = re.compile(r"^\| \[`([\w-]+)`\]\(([\w.-]+)\) \|(.*)\|$", re.MULTILINE)

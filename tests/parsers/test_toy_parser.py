@@ -15,7 +15,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.arrays.parser import NativeReader, ReadNative, make_stored_reader
-from virtualds.datasets.registry import FORMATS, PLUGIN_GROUP, load_plugins
+from virtualds.datasets.location import FORMATS, PLUGIN_GROUP, load_plugins
 from virtualds.formats import Format
 
 LINE = "toy = toy_parser:parser"

@@ -14,7 +14,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 from virtualds.errors import FormatError
 from virtualds.formats import Format, ReadOptions
 from virtualds.source_file import SourceFile

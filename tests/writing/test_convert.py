@@ -22,7 +22,7 @@ from transforms import assert_identical
 import virtualds
 from virtualds.arrays.array import ManifestArray
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.location import FORMATS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

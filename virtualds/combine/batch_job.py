@@ -56,10 +56,9 @@ from virtualds.datasets.decoding import DecodingPlan, MisfitError, are_date_unit
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import PARSERS, Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
-from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.structure import CRS_ATTRIBUTES
 from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
 from virtualds.errors import VirtualdsError, without_secrets

@@ -27,8 +27,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, hash_files
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.location import Location
-from virtualds.datasets.registry import ZARR_V3
+from virtualds.datasets.location import ZARR_V3, Location
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, format_details, locating
 from virtualds.formats import Format, ReadOptions

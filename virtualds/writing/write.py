@@ -31,10 +31,16 @@ from virtualds.datasets.keywords import (
     select_fields,
     to_names,
 )
-from virtualds.datasets.location import Location, find_existing_format, format_for
+from virtualds.datasets.location import (
+    CHANGES,
+    FORMATS,
+    SUBCHUNK,
+    Location,
+    find_existing_format,
+    format_for,
+)
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
 from virtualds.errors import (
     LOAD_OR_LEAVE_OUT,
     CombineError,

@@ -57,7 +57,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.registry import PARSER_ERRORS
+from virtualds.datasets.location import PARSER_ERRORS
 from virtualds.datasets.source_positions import is_icechunk_chunk
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import count_cores, get_options

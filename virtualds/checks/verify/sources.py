@@ -27,10 +27,9 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints, compact
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import PARSER_ERRORS, Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.document import STORE_MARKERS
 from virtualds.progress import ProgressOption, count_progress
