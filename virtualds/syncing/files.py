@@ -54,7 +54,7 @@ from virtualds.stores.listing import (
     list_states,
 )
 from virtualds.stores.requests import normalise_etag
-from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
+from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Mask, Notes, Urls, find_among
 from virtualds.urls import (
     ARCHIVES,
     SIDECARS,
@@ -63,9 +63,6 @@ from virtualds.urls import (
     normalise_url,
     scheme_of,
 )
-
-Urls = tuple[str, ...]
-Mask = npt.NDArray[np.bool_]
 
 
 class FileOpener:
@@ -655,11 +652,6 @@ def _find_second_names(listed: FileColumns, is_new: Mask) -> Mask:
         is_repeated[same_file] = is_new[same_file]
         is_repeated[min(same_file, key=rank)] = False
     return is_repeated
-
-
-def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
-    """Return a mask of urls that are in ``others``; faster than `numpy.isin` for objects."""
-    return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
 def _find_rows(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:

@@ -28,6 +28,9 @@ from virtualds.stores.access_rules import resolve_url
 from virtualds.stores.listing import FileColumns, FileState
 from virtualds.urls import make_relative
 
+Urls = tuple[str, ...]
+Mask = npt.NDArray[np.bool_]
+
 UNUSED = "unused"
 """The set refers to no chunk of the file: all are missing, or their values are in the set."""
 SHADOWED = "shadowed"
@@ -188,6 +191,11 @@ class Notes:
             for url, kind, extent in rows
             if kind in kinds and any(_overlap(extent, other) for other in within)
         }
+
+
+def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
+    """Return a mask of urls that are in ``others``; faster than `numpy.isin` for objects."""
+    return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
 def _overlap(left: CoordinateExtent, right: CoordinateExtent) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +40,6 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
-from virtualds.syncing.files import (
-    Changes,
-    FileOpener,
-    KnownFiles,
-    Mask,
-    SourceListReader,
-    Urls,
-    find_among,
-)
 from virtualds.syncing.notes import (
     CUT,
     DESCRIBED,
@@ -58,9 +49,12 @@ from virtualds.syncing.notes import (
     SHADOWED,
     UNUSED,
     CoordinateExtent,
+    Mask,
     Notes,
+    Urls,
     Window,
     count_values,
+    find_among,
     find_extent,
     join_extents,
     to_numbers,
@@ -76,6 +70,9 @@ from virtualds.writing.append import (
     to_stored,
 )
 from virtualds.writing.cells import CellGrid, LostCells
+
+if TYPE_CHECKING:
+    from virtualds.syncing.files import Changes, FileOpener, KnownFiles, SourceListReader
 
 Ints = npt.NDArray[np.intp]
 Values = Mapping[str, "pd.Index[Any]"]
