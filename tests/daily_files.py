@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 import virtualds
+from virtualds import writing
 from virtualds.datasets.location import FORMATS
-from virtualds.writing import write
 
 SUFFIXES = {
     form.name: form.suffixes[0]
@@ -94,7 +94,7 @@ def rival(change: Any, may_come_later: bool = False) -> Iterator[None]:
 
     A first one that has nothing to write is not met; the other may then come after it.
     """
-    changes, judge = [change], write.check_admissible
+    changes, judge = [change], writing.check_admissible
 
     def judged(*given: Any, **more: Any) -> None:
         judge(*given, **more)
@@ -102,7 +102,7 @@ def rival(change: Any, may_come_later: bool = False) -> Iterator[None]:
             changes.pop()()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "check_admissible", judged)
+        patch.setattr(writing, "check_admissible", judged)
         yield
     if may_come_later and changes:
         changes.pop()()

@@ -30,7 +30,7 @@ from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeA
 from virtualds.checks.describe import describe
 from virtualds.datasets.location import FORMATS
 from virtualds.syncing import OPEN_ARGUMENTS
-from virtualds.writing.write import COMMON_CHOICES
+from virtualds.writing import COMMON_CHOICES
 from virtualds_cli import options
 from virtualds_cli.commands.check import DIAGNOSE_OPTIONS
 from virtualds_cli.demo import run_demo

@@ -451,8 +451,8 @@ PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
     "virtualds.accessors.display",
     "virtualds.checks.describe",
+    "virtualds.writing",
     "virtualds.writing.materialize",
-    "virtualds.writing.write",
     "virtualds.writing.write_modes",
     "virtualds.errors",
     "virtualds.importing",

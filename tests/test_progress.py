@@ -18,7 +18,7 @@ import virtualds
 from virtualds import ManifestArray, Progress
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.progress import count_array_chunks, count_progress, count_written_references
-from virtualds.writing.write import prepare_write
+from virtualds.writing import prepare_write
 
 Job = Callable[[Path, Any], object]
 

@@ -42,7 +42,7 @@ from virtualds.formats.kerchunk import parquet as kerchunk_parquet
 from virtualds.formats.kerchunk import records as kerchunk_records
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
-from virtualds.writing.write import prepare_write
+from virtualds.writing import prepare_write
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 

@@ -27,7 +27,7 @@ from virtualds import ConflictError, FormatError, UnsupportedError
 from virtualds.chunks.columns import INLINE
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.writing.write import prepare_write
+from virtualds.writing import prepare_write
 
 icechunk = peer("icechunk")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import virtualds
 from virtualds import ManifestGroup, ManifestVariable
 from virtualds.syncing import _remove_group, files
-from virtualds.writing.write import EMPTY, Destination, add_group
+from virtualds.writing import EMPTY, Destination, add_group
 from virtualds_cli.program import main
 
 

@@ -30,13 +30,13 @@ from products import named_case
 from transforms import assert_identical
 
 import virtualds
+from virtualds import writing
 from virtualds.arrays import coverage
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.writing import write
+from virtualds.writing import name_group_in_errors
 from virtualds.writing.append import AppendOptions, _find_readable_dates, append_along
-from virtualds.writing.write import name_group_in_errors
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -1061,14 +1061,14 @@ def test_errors_name_their_group() -> None:
 
 def test_pauses_between_attempts_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(write.random, "uniform", lambda low, high: high)
-    monkeypatch.setattr(write.time, "sleep", pauses.append)
+    monkeypatch.setattr(writing.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(writing.time, "sleep", pauses.append)
 
     def attempt() -> None:
         raise virtualds.ConflictError("another writer")
 
     with pytest.raises(virtualds.ConflictError):
-        write.retry_on_conflict(attempt, "retry")
+        writing.retry_on_conflict(attempt, "retry")
     assert pauses[:3] == [0.1, 0.2, 0.4] and pauses[-1] == 10.0
 
 

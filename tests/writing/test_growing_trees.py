@@ -13,7 +13,7 @@ from daily_files import EPOCH, SUFFIXES, content, rival
 
 import virtualds
 from virtualds import CombineError, ConflictError, ManifestGroup
-from virtualds.writing.write import find_group
+from virtualds.writing import find_group
 
 DAY = np.timedelta64(1, "D")
 

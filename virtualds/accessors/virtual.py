@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from virtualds.combine.report import BuildReport
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
-    from virtualds.writing.write import Destination
+    from virtualds.writing import Destination
     from virtualds.writing.write_modes import Region
 
 
@@ -217,7 +217,7 @@ class VirtualAccessor(ForeignNameHints, Generic[DatasetOrTree]):
         """Write with the arguments of ``to_manifest``, or return a dict if the url is None."""
         with importing:
             from virtualds.datasets.location import Location
-            from virtualds.writing.write import Destination, WriteOptions, make_dict
+            from virtualds.writing import Destination, WriteOptions, make_dict
 
         url, storage_options = arguments["url"], arguments["storage_options"]
         method: Any = type(self).to_manifest  # type: ignore[attr-defined]
@@ -242,7 +242,7 @@ class VirtualAccessor(ForeignNameHints, Generic[DatasetOrTree]):
         [0]
         """
         with importing:
-            from virtualds.writing.write import estimate_cost
+            from virtualds.writing import estimate_cost
 
         return estimate_cost(self._to_group(), format, **choices)
 

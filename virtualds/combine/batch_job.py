@@ -72,7 +72,7 @@ from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import choose_wait, is_temporary, iterate_causes, log_failure, pause
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
-from virtualds.writing.write import Destination, WriteOptions
+from virtualds.writing import Destination, WriteOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -149,7 +149,7 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
 
 
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
-"""Options of every format whose chunks `virtualds.writing.write` splits or stores inline."""
+"""Options of every format whose chunks `virtualds.writing` splits or stores inline."""
 
 ZARR_V3 = Format(
     "zarr-v3",

@@ -55,8 +55,7 @@ from virtualds.syncing.files import (
 from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
 from virtualds.syncing.update import GroupOutcome, Update
 from virtualds.urls import scheme_of
-from virtualds.writing.edit import without_groups
-from virtualds.writing.write import (
+from virtualds.writing import (
     EMPTY,
     Destination,
     WriteOptions,
@@ -65,6 +64,7 @@ from virtualds.writing.write import (
     find_group,
     put_variables,
 )
+from virtualds.writing.edit import without_groups
 
 SECTION_TITLES = {
     "added": "Added",

@@ -33,9 +33,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.local import list_leftovers, remove_paths
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import local_path, normalise_url, scheme_of
-from virtualds.writing.append import remove_sources
-from virtualds.writing.set_change import SetChange
-from virtualds.writing.write import (
+from virtualds.writing import (
     Destination,
     WriteOptions,
     explain_missing_set,
@@ -46,6 +44,8 @@ from virtualds.writing.write import (
     put_group,
     retry_on_conflict,
 )
+from virtualds.writing.append import remove_sources
+from virtualds.writing.set_change import SetChange
 
 
 def load_own_values(group: ManifestGroup, root: str) -> ManifestGroup:

@@ -42,8 +42,8 @@ from virtualds.source_file import SourceFile, StorageOptions, compute_checksum
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import ChangedError, explain_open_errors, explain_write_errors
+from virtualds.writing import Destination, WriteOptions, estimate_cost
 from virtualds.writing.edit import load_own_values
-from virtualds.writing.write import Destination, WriteOptions, estimate_cost
 
 LAYOUTS = ("content", "chunks")
 """Layouts of copied chunks in the target store."""

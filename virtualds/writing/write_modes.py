@@ -35,16 +35,7 @@ from virtualds.datasets.structure import (
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, format_details, locating
 from virtualds.formats import decode_group
-from virtualds.writing.append import (
-    AppendOptions,
-    append_along,
-    join_coordinates,
-    list_mismatches,
-    load_like,
-    replace_sources,
-    to_stored,
-)
-from virtualds.writing.write import (
+from virtualds.writing import (
     CREATING,
     EMPTY,
     CommitResult,
@@ -59,6 +50,15 @@ from virtualds.writing.write import (
     normalise_path,
     put_group,
     put_variables,
+)
+from virtualds.writing.append import (
+    AppendOptions,
+    append_along,
+    join_coordinates,
+    list_mismatches,
+    load_like,
+    replace_sources,
+    to_stored,
 )
 
 

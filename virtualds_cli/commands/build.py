@@ -188,7 +188,7 @@ def scan(
     The suffix of the target chooses the format: .json, .parquet, .zarr, .icechunk or .nca. The
     target is checked before any file is opened, and is written completely or not at all.
     """
-    from virtualds.writing.write import prepare_write
+    from virtualds.writing import prepare_write
 
     start = time.perf_counter()
     arguments = select_options(options, WRITE_OPTIONS)
@@ -267,7 +267,7 @@ def append(
 
     The files of SET are not scanned again. If SET does not exist, it is created.
     """
-    from virtualds.writing.write import prepare_write
+    from virtualds.writing import prepare_write
     from virtualds.writing.write_modes import write_dataset
 
     start = time.perf_counter()
@@ -455,7 +455,7 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     encoded again; an interrupted command continues where it stopped when it is started again.
     """
     import virtualds
-    from virtualds.writing.write import prepare_write
+    from virtualds.writing import prepare_write
 
     start = time.perf_counter()
     arguments = select_options(options, ("on_error", *CONVERT_OPTIONS))
