@@ -13,8 +13,8 @@ from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 from virtualds import ChunkAxis, ManifestArray, reading
 from virtualds.chunks.axes import Slices
 from virtualds.codecs.cf import Packing
-from virtualds.reading import decode, fetch, tasks
-from virtualds.reading.plan import normalise_key, plan
+from virtualds.reading import decode, tasks
+from virtualds.reading.plan import normalise_key, plan_selection
 from virtualds.reading.tasks import group_equal_slabs
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
@@ -39,7 +39,7 @@ def test_batches_are_as_large_as_pays_and_give_every_core_some(
     count: int, codecs: Any, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "count_cores", lambda: 2)
-    assert len(list(plan(rows_of_64_kib(count, codecs), ALL).batches)) == batches
+    assert len(list(plan_selection(rows_of_64_kib(count, codecs), ALL).batches)) == batches
 
 
 def test_a_million_chunks_are_planned_some_at_a_time() -> None:
@@ -48,14 +48,14 @@ def test_a_million_chunks_are_planned_some_at_a_time() -> None:
         shape=(10**5, 10**5), chunks=(100, 100), dtype="f8", path="file:///a.bin",
         offsets=np.arange(10**6).reshape(1000, 1000) * 80_000, lengths=80_000, codecs=ZLIB,
     )  # fmt: skip
-    assert peak(lambda: next(plan(array, ALL).batches)) < 6 * 10**6
+    assert peak(lambda: next(plan_selection(array, ALL).batches)) < 6 * 10**6
 
 
 def test_rows_in_the_order_of_their_file_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     array = rows_of_64_kib(20, ZLIB)
     monkeypatch.delattr(np, "lexsort")
     monkeypatch.delattr(np, "unique")
-    assert len([task for batch in plan(array, ALL).batches for task in batch.tasks]) == 20
+    assert len([task for batch in plan_selection(array, ALL).batches for task in batch.tasks]) == 20
 
 
 def test_positions_in_order_are_not_put_in_order() -> None:
@@ -95,7 +95,7 @@ def test_an_array_of_one_chunk_is_not_planned(
 ) -> None:
     values = np.arange(40.0)
     array = virtual(values, tmp_path, codecs=ZLIB)
-    monkeypatch.delattr(reading, "plan")
+    monkeypatch.delattr(reading, "plan_selection")
     exactly(array.read(), values)
 
 
@@ -123,7 +123,7 @@ def test_plain_chunks_of_a_tile_are_placed_together(
     """Those, too, that are verified one by one."""
     values = np.arange(10_000).reshape(100, 100)
     array = virtual(values, tmp_path, chunks=(10, 10), checksums=True)
-    monkeypatch.delattr(fetch, "write_tile")
+    monkeypatch.delattr(reading, "write_tile")
     exactly(array.read(), values)
 
 
@@ -141,7 +141,7 @@ def test_packed_numbers_are_unpacked_into_the_result(
 
 def test_rows_of_a_tile_without_gaps_are_not_copied(tmp_path: Path) -> None:
     values = np.arange(10_000).reshape(100, 100)
-    (tile,) = plan(virtual(values, tmp_path, chunks=(10, 10)), ALL).batches
+    (tile,) = plan_selection(virtual(values, tmp_path, chunks=(10, 10)), ALL).batches
     teeth = [((int(tile.offset[0]), values.nbytes), 100)]
     data = memoryview(bytes(values.nbytes))
     assert np.shares_memory(tile.extract_rows([data], teeth), np.frombuffer(data, np.uint8))
@@ -149,7 +149,7 @@ def test_rows_of_a_tile_without_gaps_are_not_copied(tmp_path: Path) -> None:
 
 def test_few_tiny_chunks_are_no_tiles(tmp_path: Path) -> None:
     array = virtual(np.arange(81).reshape(9, 9), tmp_path, chunks=(3, 3), codecs=ZLIB)
-    (batch,) = plan(array, ALL).batches
+    (batch,) = plan_selection(array, ALL).batches
     assert isinstance(batch, tasks.Batch)
 
 
@@ -158,13 +158,13 @@ def test_large_chunks_are_got_as_they_lie_whether_taken_whole_or_not() -> None:
         shape=(40, 2**16 + 10), chunks=(1, 2**16), dtype="u1", path="file:///a.bin",
         offsets=np.arange(80).reshape(40, 2) * 100, lengths=100, codecs=ZLIB,
     )  # fmt: skip
-    (batch,) = plan(array, ALL).batches
+    (batch,) = plan_selection(array, ALL).batches
     assert len(batch.ranges) == 80
 
 
 def test_a_small_plain_chunk_is_read_whole(tmp_path: Path) -> None:
     array = virtual(np.arange(500.0).reshape(50, 10), tmp_path)
-    (batch,) = plan(array, (3, slice(None))).batches
+    (batch,) = plan_selection(array, (3, slice(None))).batches
     assert [length for _, length in batch.ranges] == [4000]
 
 
@@ -179,5 +179,5 @@ def test_one_line_of_a_grid_tells_that_its_chunks_differ() -> None:
 
 
 def test_small_chunks_are_not_looked_for_among_the_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(plan.__globals__, "check_chunk")
-    assert plan(rows_of_64_kib(20, ZLIB), ALL).is_covered
+    monkeypatch.delitem(plan_selection.__globals__, "check_chunk")
+    assert plan_selection(rows_of_64_kib(20, ZLIB), ALL).is_covered

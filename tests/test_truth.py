@@ -17,7 +17,7 @@ from virtual_arrays import no_reads, virtual
 import virtualds
 from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.reading.plan import plan
+from virtualds.reading.plan import plan_selection
 from virtualds.reading.tasks import BATCH_BYTES
 
 VALUES = np.arange(4000.0).reshape(10, 20, 20)
@@ -112,7 +112,7 @@ def test_batches_are_bounded_by_their_bytes(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(64, 2**15))
     values[0] = 0
     array = virtual(values, tmp_path, chunks=(1, 2**15), codecs=[{"id": "zlib"}])
-    batches = list(plan(array, (slice(None), slice(None))).batches)
+    batches = list(plan_selection(array, (slice(None), slice(None))).batches)
     sizes = [sum(task.length for task in batch.tasks) for batch in batches]
     assert max(sizes) <= BATCH_BYTES
     assert len(batches) > 8
@@ -134,7 +134,7 @@ def test_little_is_read_of_an_uncompressed_variable_however_it_is_looked_at(
     values = np.arange(40 * 50 * 60.0).reshape(40, 50, 60)
     array = virtual(values, tmp_path)
     seen, expected = STORED_ALIKE[view](array), STORED_ALIKE[view](values)
-    batches = plan(seen, (slice(None),) * seen.ndim).batches
+    batches = plan_selection(seen, (slice(None),) * seen.ndim).batches
     read = sum(length for work in batches for _, length in work.ranges)
     assert read <= 50 * 60 * 8  # one index of the first stored axis, or less
     np.testing.assert_array_equal(np.asarray(seen), expected)

@@ -36,7 +36,7 @@ from virtualds.arrays.array import default_fill, is_same_scalar
 from virtualds.arrays.group import ManifestVariable
 from virtualds.arrays.parser import NativeRegion, make_stored_reader
 from virtualds.codecs.cf import Packing
-from virtualds.reading.plan import plan
+from virtualds.reading.plan import plan_selection
 
 Values = np.ndarray[Any, Any]
 Pair = tuple[Values, ManifestArray]
@@ -395,7 +395,7 @@ def test_a_strided_selection_is_planned_near_the_cost_of_the_whole(folder: Path,
     with counted_reads() as store:
         found = array[STRIDES[name]]
         if isinstance(found, ManifestArray):
-            tasks = [t for b in plan(found, (slice(None),) * 3).batches for t in b.tasks]
+            tasks = [t for b in plan_selection(found, (slice(None),) * 3).batches for t in b.tasks]
             assert len(tasks) <= array.nchunks
             assert sum(len(list(t.pairs)) for t in tasks) <= MAX_EXTRA_SLABS + 2 * array.nchunks
         exactly(found, values[STRIDES[name]])

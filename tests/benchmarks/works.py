@@ -154,7 +154,7 @@ def ragging(way: str, folder: Path) -> Job:
 def planning(way: str, folder: Path) -> Job:
     """Return a job that plans to read 1,000,000 chunks."""
     import virtualds
-    from virtualds.reading.plan import plan
+    from virtualds.reading.plan import plan_selection
 
     def rows(dtype: str, count: int, chunk: int) -> Any:
         grid = (count // chunk, 1000, 1)
@@ -173,7 +173,7 @@ def planning(way: str, folder: Path) -> Job:
     else:
         parts = [rows("<f4", 1000, 1)]
     array = np.concatenate(parts, axis=0)
-    return lambda: sum(len(b.ranges) for b in plan(array, (slice(None),) * 3).batches)
+    return lambda: sum(len(b.ranges) for b in plan_selection(array, (slice(None),) * 3).batches)
 
 
 def reading_months(way: str, folder: Path) -> Job:

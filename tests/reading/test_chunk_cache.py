@@ -16,7 +16,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.chunks.tables import RecordCache
 from virtualds.options import Options, count_memory, find_memory_limits
-from virtualds.reading.fetch import ChunkCache, ChunkKey, chunk_cache
+from virtualds.reading import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)

@@ -44,16 +44,16 @@ from virtualds import (
     ManifestArray,
     ReadError,
     UnsupportedError,
+    reading,
 )
 from virtualds import set_options as set_virtualds_options
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.columns import INLINE, ReferenceTable
 from virtualds.codecs.cf import Packing
-from virtualds.reading import fetch
+from virtualds.reading import join_ranges
 from virtualds.reading import threads as pool
-from virtualds.reading.fetch import join_ranges
-from virtualds.reading.plan import plan, plan_points
+from virtualds.reading.plan import plan_points, plan_selection
 from virtualds.reading.threads import _ClosableIterator
 from virtualds.source_file import CHECKSUM_FLAG, SourceFile, compute_checksum
 from virtualds.stores.local import LocalStore
@@ -124,8 +124,8 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
 @contextmanager
 def read_in_place_whatever_the_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "MIN_DIRECT_BYTES", 0)
-        patch.setattr(fetch, "MIN_DIRECT_ROW_BYTES", 0)
+        patch.setattr(reading, "MIN_DIRECT_BYTES", 0)
+        patch.setattr(reading, "MIN_DIRECT_ROW_BYTES", 0)
         yield
 
 
@@ -171,7 +171,7 @@ def test_a_field_shown_at_many_times_is_decoded_once(folder: Path) -> None:
         offsets=np.arange(10_000).reshape(100, 100) * 4, lengths=9, codecs=ZLIB,
     )  # fmt: skip
     shown = np.broadcast_to(field, (10, 100, 100))
-    batches = list(plan(shown, (slice(None),) * 3).batches)
+    batches = list(plan_selection(shown, (slice(None),) * 3).batches)
     assert sum(len(batch.tasks) for batch in batches) == 10_000
     assert all(len(list(task.pairs)) == 10 for batch in batches for task in batch.tasks)
 
@@ -180,10 +180,10 @@ def test_chunks_that_are_alike_by_half_are_not_shared(folder: Path) -> None:
     """Repeated offsets of other files, and rows of which one chunk differs."""
     one, two = (virtual(np.full((2, 4), k), folder, chunks=(1, 2), codecs=ZLIB) for k in (1, 2))
     joined = np.concatenate([one, two, one])
-    assert sum(len(b.tasks) for b in plan(joined, (slice(None),) * 2).batches) == 8
+    assert sum(len(b.tasks) for b in plan_selection(joined, (slice(None),) * 2).batches) == 8
     mixed = np.concatenate([one, np.concatenate([one[:, :2], two[:, 2:]], axis=1)])
     exactly(mixed, [[1, 1, 1, 1]] * 2 + [[1, 1, 2, 2]] * 2)
-    assert sum(len(b.tasks) for b in plan(mixed, (slice(None),) * 2).batches) == 8
+    assert sum(len(b.tasks) for b in plan_selection(mixed, (slice(None),) * 2).batches) == 8
 
 
 @pytest.mark.parametrize("position", [5, -6, np.array([0, 5]), np.array([-6])], ids=str)
@@ -293,7 +293,7 @@ def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> 
         ((slice(None), slice(None)), 100),
     ]
     for key, count in cases:
-        ranges = [r for work in plan(array, key).batches for r in work.ranges]
+        ranges = [r for work in plan_selection(array, key).batches for r in work.ranges]
         assert len(ranges) == len(set(ranges)) == count
         with counted_reads() as store:
             exactly(array.read(key), indexed(values, key))

@@ -12,9 +12,8 @@ from range_server import range_server
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.reading import tasks, threads
-from virtualds.reading.fetch import join_ranges
-from virtualds.reading.plan import plan
+from virtualds.reading import join_ranges, tasks, threads
+from virtualds.reading.plan import plan_selection
 from virtualds.reading.tasks import Batch
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile
@@ -114,7 +113,8 @@ def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
             return getattr(near, name)
 
     monkeypatch.setitem(STORES, "file", FarStore())
-    found = [batch for batch in plan(array, (slice(None),) * 2).batches if isinstance(batch, Batch)]
+    batches = plan_selection(array, (slice(None),) * 2).batches
+    found = [batch for batch in batches if isinstance(batch, Batch)]
     assert sum(len(batch.tasks) for batch in found) == 32
     assert all(
         len(join_ranges(batch.ranges, longest.max_gap, longest.max_bytes)) == 1 for batch in found

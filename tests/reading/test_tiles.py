@@ -12,7 +12,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, slices, virt
 
 from virtualds import ManifestArray, ReadError, set_options
 from virtualds.codecs.cf import Packing
-from virtualds.reading.plan import plan
+from virtualds.reading.plan import plan_selection
 from virtualds.reading.tasks import Batch, Tile
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def work(array: ManifestArray, key: Any = None) -> list[Batch | Tile]:
-    return list(plan(array, key or (slice(None),) * array.ndim).batches)
+    return list(plan_selection(array, key or (slice(None),) * array.ndim).batches)
 
 
 CODECS = {"plain": PLAIN, "zlib": ZLIB, "shuffled": SHUFFLED}

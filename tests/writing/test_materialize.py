@@ -300,8 +300,8 @@ def test_a_copy_may_be_written_over_itself(tmp_path: Path) -> None:
 @pytest.fixture
 def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that each batch asks for; one holds at most 20,000."""
-    monkeypatch.setattr("virtualds.reading.fetch.BATCH_BYTES", 40_000)
-    monkeypatch.setattr("virtualds.reading.fetch.count_cores", lambda: 2)
+    monkeypatch.setattr("virtualds.reading.BATCH_BYTES", 40_000)
+    monkeypatch.setattr("virtualds.reading.count_cores", lambda: 2)
     sizes: list[int] = []
     get = LocalStore.get_ranges
 

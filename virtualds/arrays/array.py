@@ -35,7 +35,7 @@ from virtualds.errors import (
     warn_user,
 )
 from virtualds.options import get_options
-from virtualds.reading.fetch import read, read_points
+from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 

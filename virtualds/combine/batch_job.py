@@ -65,7 +65,7 @@ from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
-from virtualds.reading.fetch import chunk_cache
+from virtualds.reading import chunk_cache
 from virtualds.reading.threads import iterate_results
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy

@@ -48,7 +48,7 @@ from virtualds.errors import FormatError, UnsupportedError, without_secrets
 from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, decode_group
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.progress import INFO, is_logged, log
-from virtualds.reading.fetch import chunk_cache
+from virtualds.reading import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, Allow

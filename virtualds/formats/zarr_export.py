@@ -66,7 +66,7 @@ from virtualds.formats.zarr.v3_arrays import (
 )
 from virtualds.formats.zarr.write_plan import complete_for_v2, describe_for_v2
 from virtualds.json_values import to_json
-from virtualds.reading.fetch import ChunkIndex, StoredChunks
+from virtualds.reading import ChunkIndex, StoredChunks
 
 Objection = Callable[[Mapping[str, Any]], str | None]
 """A function of array metadata that returns why a reader cannot read the array, or None."""

@@ -251,7 +251,7 @@ class Selection:
         return values
 
 
-def plan(source: Readable, key: Sequence[Any]) -> Selection:
+def plan_selection(source: Readable, key: Sequence[Any]) -> Selection:
     """Plan an orthogonal selection: an int, a slice, or a 1-D array for each axis."""
     axes = [normalise_key(k, n, i) for i, (k, n) in enumerate(zip(key, source.shape, strict=True))]
     steps = [axis.step for axis in axes if axis.step]

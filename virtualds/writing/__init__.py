@@ -63,7 +63,7 @@ from virtualds.formats.referenced_files import (
     warn_of_unreadable,
 )
 from virtualds.progress import INFO, count_written_references, is_logged, log
-from virtualds.reading.fetch import StoredChunks, replace_chunks
+from virtualds.reading import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted
 from virtualds.stores.store import explain_write_errors
 from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles

@@ -37,7 +37,7 @@ from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_progress_shown
-from virtualds.reading.fetch import StoredChunks, replace_chunks
+from virtualds.reading import StoredChunks, replace_chunks
 from virtualds.source_file import SourceFile, StorageOptions, compute_checksum
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow

@@ -33,7 +33,7 @@ from virtualds.errors import AccessError, UnsupportedError, format_details, loca
 from virtualds.formats import Format, ReadOptions
 from virtualds.options import MIB
 from virtualds.progress import Advance, ProgressOption, count_progress
-from virtualds.reading.fetch import replace_chunks
+from virtualds.reading import replace_chunks
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store

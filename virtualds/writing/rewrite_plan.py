@@ -38,7 +38,7 @@ from virtualds.errors import (
 from virtualds.formats.zarr.data_types import pack_members, to_packed
 from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
 from virtualds.pictures.html import to_notebook_html
-from virtualds.reading.fetch import replace_chunks
+from virtualds.reading import replace_chunks
 from virtualds.source_file import SourceFile
 from virtualds.streams import Buffer
 
