@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from virtualds.formats.zarr.document import VERSION
+from virtualds.formats.zarr import VERSION
 from virtualds.importing import EXTRAS, find_distribution
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from virtualds import SourceFile
 from virtualds.formats import replaces_by
 from virtualds.formats.kerchunk.records import _is_filled
 from virtualds.formats.referenced_files import warn_of_unreadable
-from virtualds.formats.zarr.document import MANIFEST_KEYS, add_manifest_keys
+from virtualds.formats.zarr import MANIFEST_KEYS, add_manifest_keys
 from virtualds.formats.zarr_manifests.write_snapshot import MAX_COPIED_COORDINATE, ChunkCopies
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.local import LocalStore

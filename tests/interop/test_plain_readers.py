@@ -25,7 +25,7 @@ from programs import run_code
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
-from virtualds.formats.zarr import document as chunk_keys
+from virtualds.formats import zarr as chunk_keys
 
 LAT = np.array([-45.0, 0.0, 45.0])
 VALUES = np.arange(12.0).reshape(4, 3)

@@ -20,7 +20,7 @@ from zarr_stores import BIG, LITTLE, named, sharded, v3
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.zarr.document import parse_chunk_keys
+from virtualds.formats.zarr import parse_chunk_keys
 from virtualds.stores.local import LocalStore
 
 pytestmark = [

@@ -21,7 +21,7 @@ from virtualds.codecs import CODECS
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.numcodecs import Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.formats.zarr.document import CHUNKS
+from virtualds.formats.zarr import CHUNKS
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import RequestLimits

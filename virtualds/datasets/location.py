@@ -28,9 +28,9 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats import Format, Parts, is_never_recognised
-from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
-from virtualds.formats.zarr.document import MARKER as SET_MARKER
-from virtualds.formats.zarr.document import STORE_MARKERS, ZMETADATA
+from virtualds.formats.zarr import FOLDER as SET_FOLDER
+from virtualds.formats.zarr import MARKER as SET_MARKER
+from virtualds.formats.zarr import STORE_MARKERS, ZMETADATA
 from virtualds.importing import LazyFunction, LazyTable
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions

@@ -27,19 +27,7 @@ from virtualds.chunks.manifest import ChunkManifest, iterate_blocks, iterate_ref
 from virtualds.codecs.codec import VIRTUALDS_PREFIX
 from virtualds.codecs.hdf import Shuffle
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.formats.zarr.data_types import (
-    RECORDS,
-    data_type_from_v3,
-    dtype_from_zarr_v2,
-    dtype_to_zarr_v2,
-    fill_to_attribute,
-    fill_value_from_v3,
-    fill_value_to_v3,
-    pack_members,
-    to_packed,
-    to_string_objects,
-)
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     DOTTED_KEYS,
     MARKER,
     PLAIN_KEYS,
@@ -51,6 +39,18 @@ from virtualds.formats.zarr.document import (
     describe_group,
     join_node_path,
     unravel_in_grid,
+)
+from virtualds.formats.zarr.data_types import (
+    RECORDS,
+    data_type_from_v3,
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
+    fill_to_attribute,
+    fill_value_from_v3,
+    fill_value_to_v3,
+    pack_members,
+    to_packed,
+    to_string_objects,
 )
 from virtualds.formats.zarr.strings import TEXT as V2_TEXT
 from virtualds.formats.zarr.v2_arrays import build_zarr_v2, list_unsupported_reasons

@@ -32,7 +32,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import make_unsupported_error
 from virtualds.formats import GRACE, Format, replaces_by, zarr_manifests
-from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_chunk_keys
+from virtualds.formats.zarr import CHUNKS, MARKER, consolidate, parse_chunk_keys
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot

@@ -31,7 +31,7 @@ from virtualds.datasets.location import PARSER_ERRORS, Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats.zarr.document import STORE_MARKERS
+from virtualds.formats.zarr import STORE_MARKERS
 from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.decode import Decoder
 from virtualds.reading.threads import HostSlot, Prefetcher

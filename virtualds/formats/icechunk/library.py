@@ -40,7 +40,7 @@ from virtualds.errors import (
     UnsupportedError,
     make_unsupported_error,
 )
-from virtualds.formats.zarr.document import MARKER, join_node_path, unravel_in_grid
+from virtualds.formats.zarr import MARKER, join_node_path, unravel_in_grid
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store

@@ -33,7 +33,7 @@ from virtualds.formats.icechunk.library import (
     unquote_url,
 )
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.zarr.document import NOTES, number_in_grid, unravel_in_grid
+from virtualds.formats.zarr import NOTES, number_in_grid, unravel_in_grid
 from virtualds.formats.zarr.groups import GroupBuilder, make_single_manifest_finder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions

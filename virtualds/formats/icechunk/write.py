@@ -24,7 +24,7 @@ from virtualds.formats.icechunk.library import (
 from virtualds.formats.icechunk.references import ExistingReferences, make_group_builder
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.referenced_files import collect_fingerprints, fetch_chunk
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     NOTES,
     PLAIN_KEYS,
     number_in_grid,

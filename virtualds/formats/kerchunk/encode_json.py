@@ -27,7 +27,7 @@ from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import collect_fingerprints
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     DOTTED_KEYS,
     MARKER,
     NOTES,

@@ -35,7 +35,7 @@ from virtualds.formats.kerchunk.encode_json import (
 )
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
+from virtualds.formats.zarr import MARKER, NOTES, number_in_grid
 from virtualds.formats.zarr.groups import (
     V2,
     V3,

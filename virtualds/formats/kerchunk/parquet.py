@@ -42,7 +42,7 @@ from virtualds.formats.kerchunk.records import (
     join_record_path,
     split_like,
 )
-from virtualds.formats.zarr.document import NOTES, ZMETADATA
+from virtualds.formats.zarr import NOTES, ZMETADATA
 from virtualds.formats.zarr.groups import (
     V2,
     GroupBuilder,

@@ -51,8 +51,8 @@ from virtualds.formats import (
     unreachable_error,
 )
 from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.formats.zarr import NOTES, ZMETADATA
 from virtualds.formats.zarr.data_types import decode_strings, dtype_from_zarr_v2, encode_strings
-from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store

@@ -23,13 +23,13 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats import explain_malformed, read_variable_or_problem
+from virtualds.formats.zarr import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     dtype_from_zarr_v2,
     fill_from_attribute,
     fill_from_zarr_v2,
 )
-from virtualds.formats.zarr.document import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import (
     VariableLengthArray,

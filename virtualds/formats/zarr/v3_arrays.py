@@ -39,6 +39,7 @@ from virtualds.codecs.cf import Decoding, Packing, TimePacking
 from virtualds.codecs.numcodecs import decode_zstd
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr import PLAIN_KEYS
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
@@ -51,7 +52,6 @@ from virtualds.formats.zarr.data_types import (
     parse_extension,
     to_string_objects,
 )
-from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.json_values import from_json, is_shape, to_json
 from virtualds.streams import Buffer
 

@@ -28,6 +28,15 @@ from virtualds.errors import (
     make_unsupported_error,
 )
 from virtualds.formats.referenced_files import NumberedFiles
+from virtualds.formats.zarr import (
+    DIMENSIONS,
+    INVALID_NAMES,
+    Document,
+    describe_group,
+    is_node_path,
+    join_node_path,
+    list_value_chunks,
+)
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
@@ -37,15 +46,6 @@ from virtualds.formats.zarr.data_types import (
     is_exact,
     pack_members,
     to_string_objects,
-)
-from virtualds.formats.zarr.document import (
-    DIMENSIONS,
-    INVALID_NAMES,
-    Document,
-    describe_group,
-    is_node_path,
-    join_node_path,
-    list_value_chunks,
 )
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_arrays import (

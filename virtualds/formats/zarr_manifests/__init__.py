@@ -18,7 +18,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ConflictError, ReadError
-from virtualds.formats.zarr.document import Document, join_snapshot_path, make_snapshot_id
+from virtualds.formats.zarr import Document, join_snapshot_path, make_snapshot_id
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import collect_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (

@@ -23,7 +23,7 @@ from virtualds.chunks.tables import SparseReferences, TiledReferences, have_over
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.referenced_files import NO_FINGERPRINT
-from virtualds.formats.zarr.document import DOTTED_KEYS, ChunkKeys
+from virtualds.formats.zarr import DOTTED_KEYS, ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_keys
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path

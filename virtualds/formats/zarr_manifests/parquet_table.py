@@ -36,7 +36,7 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
-from virtualds.formats.zarr.document import DOTTED_KEYS
+from virtualds.formats.zarr import DOTTED_KEYS
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.progress import Advance

@@ -21,7 +21,7 @@ from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats import explain_malformed
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     MARKER,
     STORE_MARKERS,
     ZARRAY,

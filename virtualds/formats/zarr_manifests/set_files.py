@@ -10,7 +10,7 @@ from virtualds.chunks.tables import RecordCache, make_opening_id, read_parquet, 
 from virtualds.errors import FormatError, ReadError
 from virtualds.formats import unreachable_error
 from virtualds.formats.referenced_files import NO_FINGERPRINT, Fingerprint, ReferencedFiles
-from virtualds.formats.zarr.document import FOLDER
+from virtualds.formats.zarr import FOLDER
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store

@@ -19,7 +19,7 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, make_exists_error
 from virtualds.formats import READ_ALL, Expiry, ReadOptions, Removal
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     CHUNKS,
     COPIES,
     FOLDER,
@@ -61,7 +61,7 @@ Snapshots = list[tuple[str, str]]
 Put = Callable[[str, bytes], None]
 """A function that writes a file of the set, at a path that no other writer uses."""
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
-"""The ids that `virtualds.formats.zarr.document.make_snapshot_id` returns."""
+"""The ids that `virtualds.formats.zarr.make_snapshot_id` returns."""
 
 
 def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, str]:

@@ -14,7 +14,7 @@ from virtualds.chunks.columns import compute_strides
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.tables import SparseReferences, split_layers
 from virtualds.formats.referenced_files import Fingerprint, collect_fingerprints
-from virtualds.formats.zarr.document import (
+from virtualds.formats.zarr import (
     COPIES,
     FOLDER,
     Document,
