@@ -29,7 +29,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers.hdf5 import storage
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.layout import ChunkRows, IndexLayout
-from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
+from virtualds.parsers.hdf5.structure import ByteRows, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
 from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, parse_layout
 from virtualds.parsers.hdf5.structure.object_header import LAYOUT

@@ -42,7 +42,7 @@ from virtualds.parsers.hdf5.file_structure import (
     open_many,
     read_structure,
 )
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     Bools,
     Bytes,
     RowsError,

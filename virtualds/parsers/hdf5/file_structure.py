@@ -29,7 +29,7 @@ from virtualds.parsers.hdf5.data_types import decode_inline_value, decode_string
 from virtualds.parsers.hdf5.group_reader import NON_COORDINATE_PREFIX, ReadGroups, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED_ATTRIBUTES, PathParts
 from virtualds.parsers.hdf5.objects import HDF5Dataset, HDF5Files
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     CHECKSUM_BYTES,
     Bools,
     Bytes,
@@ -650,7 +650,7 @@ Fetch = Callable[[Sequence[FileReader], Sequence[Sequence[Range]]], None]
 
 @dataclass(eq=False)
 class ManyFiles:
-    """Files whose bytes are read as rows (`virtualds.parsers.hdf5.structure.byte_rows.ByteRows`).
+    """Files whose bytes are read as rows (`virtualds.parsers.hdf5.structure.ByteRows`).
 
     Parameters
     ----------

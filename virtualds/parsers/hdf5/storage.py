@@ -49,7 +49,7 @@ from virtualds.parsers.hdf5.objects import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     Bytes,
     RowsError,
     UnknownRowsError,

@@ -30,7 +30,7 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     unravel_in_order,
 )
 from virtualds.parsers.hdf5.chunk_indexes.trees import read_old_trees, read_trees
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     CHECKSUM_BYTES,
     Bools,
     ByteRows,

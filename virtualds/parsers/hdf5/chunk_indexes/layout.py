@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import Ints, compute_strides
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     CHECKSUM_BYTES,
     Bools,
     ByteRows,

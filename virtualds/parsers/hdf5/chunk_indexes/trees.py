@@ -29,7 +29,7 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     parse_elements,
     read_index_headers,
 )
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     CHECKSUM_BYTES,
     NODE_PREFIX_BYTES,
     Bools,

@@ -16,7 +16,7 @@ import numpy as np
 
 from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     BATCH_BYTES,
     CHECKSUM_BYTES,
     Bytes,

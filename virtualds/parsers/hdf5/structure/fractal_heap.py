@@ -10,7 +10,7 @@ from functools import cached_property
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.structure.byte_rows import (
+from virtualds.parsers.hdf5.structure import (
     CHECKSUM_BYTES,
     MAX_DEPTH,
     NODE_PREFIX_BYTES,

@@ -12,7 +12,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.structure import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.structure.file_bytes import (
     HEADER_BYTES,
     FileBytes,
