@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from markup import SVG, rectangles_of
 
-from virtualds.pictures.chunk_grid import (
+from virtualds.pictures.html import (
     MAX_LENGTH,
+    SERIES,
     Box,
     Cell,
     Face,
@@ -20,7 +21,6 @@ from virtualds.pictures.chunk_grid import (
     draw_line,
     draw_rectangle,
 )
-from virtualds.pictures.html import SERIES
 
 Point = tuple[float, float]
 FULL = Cell(SERIES[0])

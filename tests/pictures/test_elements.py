@@ -8,14 +8,15 @@ from markup import Tags
 from products import looped
 
 from virtualds.pictures.blocks import Card, Code, Heading, Section, Table, draw, format_text
-from virtualds.pictures.chunk_grid import MIN_CELL_WIDTH, DrawnSide
 from virtualds.pictures.html import (
     GAP,
+    MIN_CELL_WIDTH,
     SERIES,
     SHADES,
     STYLE,
     TILE,
     UNKNOWN,
+    DrawnSide,
     Markup,
     Span,
     draw_labels,

@@ -25,8 +25,20 @@ from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.pictures import html
 from virtualds.pictures.blocks import Section, Table, draw
-from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
-from virtualds.pictures.html import Markup, Shade, draw_legend, element, to_notebook_html
+from virtualds.pictures.html import (
+    Box,
+    Cell,
+    Face,
+    Markup,
+    Shade,
+    Side,
+    draw_box,
+    draw_legend,
+    draw_line,
+    draw_rectangle,
+    element,
+    to_notebook_html,
+)
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:
