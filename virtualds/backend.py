@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.datasets.keywords import check_arguments, find_arguments
 from virtualds.errors import VirtualdsError, public
 from virtualds.importing import importing
-from virtualds.options import FILE_RETRIES, SETTLE
+from virtualds.options import FILE_RETRIES, SETTLE, check_arguments, find_arguments
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from daily_files import days, native, written
 
 import virtualds
 from virtualds.backend import VirtualBackendEntrypoint
-from virtualds.datasets.keywords import find_arguments
+from virtualds.options import find_arguments
 from virtualds.syncing import FILE_ARGUMENTS
 
 

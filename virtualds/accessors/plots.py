@@ -33,9 +33,9 @@ from virtualds.arrays.display import (
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import NUMPY_CALENDAR, AxisCells, Span
-from virtualds.datasets.keywords import format_suggestion
 from virtualds.errors import UNITS, format_bytes, format_count, without_secrets
 from virtualds.importing import import_package
+from virtualds.options import format_suggestion
 from virtualds.pictures.html import GAP, SERIES, UNKNOWN, Shade, get_shade
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.chunks.manifest import DATASET_NAME_HINTS, ForeignNameHints
-from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.errors import locating
 from virtualds.importing import importing
+from virtualds.options import check_arguments, select_fields
 
 if TYPE_CHECKING:
     from virtualds.accessors.display import Contents

@@ -55,7 +55,6 @@ from virtualds.combine.xarray_combine import (
     combine_with_file_names,
     warn_about_differences,
 )
-from virtualds.datasets.keywords import check_arguments, select_fields, to_names
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
@@ -69,7 +68,7 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats import replaces_by
-from virtualds.options import FILE_RETRIES
+from virtualds.options import FILE_RETRIES, check_arguments, select_fields, to_names
 from virtualds.pictures.blocks import format_text
 from virtualds.progress import INFO, ProgressOption, is_logged, log, report_progress
 from virtualds.stores.access_rules import Allow

@@ -54,7 +54,6 @@ from virtualds.combine.workers import (
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.decoding import DecodingPlan, MisfitError, are_date_units
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import PARSERS, Location, reader_of
 from virtualds.datasets.open import open_group
@@ -63,7 +62,7 @@ from virtualds.datasets.structure import CRS_ATTRIBUTES
 from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
-from virtualds.options import FILE_RETRIES, Options, get_options, set_options
+from virtualds.options import FILE_RETRIES, Options, check_choice, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
 from virtualds.reading import chunk_cache
 from virtualds.reading.threads import iterate_results

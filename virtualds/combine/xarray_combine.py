@@ -28,7 +28,6 @@ from virtualds.combine.ordering import (
     list_groups,
     list_indexed,
 )
-from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.lazy import expand_variable, get_virtual_array
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.source_positions import put_boxes
@@ -46,6 +45,7 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
+from virtualds.options import check_choice, guess_name
 
 Indexes = Mapping[Any, "pd.Index[Any]"]
 """The pandas index of each dimension."""

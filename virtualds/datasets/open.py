@@ -29,7 +29,6 @@ from virtualds.datasets.aggregation import (
     find_aggregations,
 )
 from virtualds.datasets.aggregation.plan import AggregationFile
-from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.location import (
     DetectedReader,
     Location,
@@ -47,6 +46,7 @@ from virtualds.datasets.to_dataset import make_dataset_or_tree, to_virtual_datas
 from virtualds.errors import FormatError, UnsupportedError, without_secrets
 from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, decode_group
 from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.options import check_arguments, format_suggestion, select_fields
 from virtualds.progress import INFO, is_logged, log
 from virtualds.reading import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions

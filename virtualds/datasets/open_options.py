@@ -19,10 +19,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_values, is_below_load_limit
 from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf import may_be_finer
-from virtualds.datasets.keywords import check_choice, format_suggestion, to_names
 from virtualds.errors import VirtualdsError
 from virtualds.formats import ON_ERROR, UndecodableError, name_variable_in_errors
-from virtualds.options import get_options
+from virtualds.options import check_choice, format_suggestion, get_options, to_names
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.scan_cache import are_cached, cache_ranges, prefetch_ranges

@@ -15,9 +15,9 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import default_fill, has_missing_value, is_same_scalar
-from virtualds.datasets.keywords import guess_name
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.errors import CombineError
+from virtualds.options import guess_name
 
 STRING_KINDS = "SUT"
 """Dtype kinds of strings. netCDF reads strings that were never written as empty strings."""

@@ -12,12 +12,12 @@ import xarray as xr
 
 from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
-from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr_export import ZarrForm
+from virtualds.options import check_arguments, select_fields
 from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
-from virtualds.datasets.keywords import check_choice, check_types, find_arguments, to_names
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -37,7 +36,7 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats.zarr.write_plan import suggest_instead
-from virtualds.options import SETTLE
+from virtualds.options import SETTLE, check_choice, check_types, find_arguments, to_names
 from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
 from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import StorageOptions

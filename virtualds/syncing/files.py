@@ -29,7 +29,6 @@ from virtualds.combine.ordering import (
 )
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import LeftOut
-from virtualds.datasets.keywords import to_names
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import (
@@ -40,6 +39,7 @@ from virtualds.datasets.open_options import (
 )
 from virtualds.datasets.source_positions import is_stored_in_set, urls_of
 from virtualds.errors import CombineError, UnsupportedError, without_secrets
+from virtualds.options import to_names
 from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions

@@ -23,14 +23,6 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_siz
 from virtualds.arrays.subchunks import can_be_split, split_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.keywords import (
-    check_choice,
-    check_types,
-    find_arguments,
-    format_suggestion,
-    select_fields,
-    to_names,
-)
 from virtualds.datasets.location import (
     CHANGES,
     FORMATS,
@@ -61,6 +53,14 @@ from virtualds.formats.referenced_files import (
     knows_no_table,
     make_known_check,
     warn_of_unreadable,
+)
+from virtualds.options import (
+    check_choice,
+    check_types,
+    find_arguments,
+    format_suggestion,
+    select_fields,
+    to_names,
 )
 from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading import StoredChunks, replace_chunks

@@ -22,11 +22,11 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_siz
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES
 from virtualds.datasets.decoding import make_independent_of_left_out
-from virtualds.datasets.keywords import check_arguments, format_suggestion, to_names
 from virtualds.datasets.location import Location, find_existing_format
 from virtualds.errors import CombineError, ReadError, UnsupportedError, without_secrets
 from virtualds.formats import GRACE, Expiry, Format, Removal
 from virtualds.formats.zarr.write_plan import suggest_instead
+from virtualds.options import check_arguments, format_suggestion, to_names
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow

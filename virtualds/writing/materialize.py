@@ -26,7 +26,6 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.decoding import make_independent_of_left_out
-from virtualds.datasets.keywords import check_choice, check_types, select_fields
 from virtualds.datasets.location import Location, explain_both_options, set_reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -36,6 +35,7 @@ from virtualds.formats.zarr import CHUNKS, MARKER, consolidate, parse_chunk_keys
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
+from virtualds.options import check_choice, check_types, select_fields
 from virtualds.progress import Advance, ProgressOption, count_progress, is_progress_shown
 from virtualds.reading import StoredChunks, replace_chunks
 from virtualds.source_file import SourceFile, StorageOptions, compute_checksum

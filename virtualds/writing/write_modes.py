@@ -23,7 +23,6 @@ from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
-from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.structure import (
@@ -35,6 +34,7 @@ from virtualds.datasets.structure import (
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, format_details, locating
 from virtualds.formats import decode_group
+from virtualds.options import check_arguments, format_suggestion, select_fields
 from virtualds.writing import (
     CREATING,
     EMPTY,

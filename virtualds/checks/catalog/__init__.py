@@ -33,7 +33,6 @@ from virtualds.checks.catalog.entries import (
 from virtualds.combine.ordering import Files, Paths, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
-from virtualds.datasets.keywords import check_arguments, check_choice
 from virtualds.datasets.location import SET_SUFFIXES, Location, find_existing_format
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import (
@@ -49,7 +48,7 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.json_values import to_records
-from virtualds.options import get_options
+from virtualds.options import check_arguments, check_choice, get_options
 from virtualds.pictures.blocks import Block, Heading, Report, Table
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store

@@ -19,9 +19,9 @@ from virtualds.combine.file_coordinates import Source, add_from_pattern
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
-from virtualds.datasets.keywords import check_arguments, find_arguments, select_fields
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
+from virtualds.options import check_arguments, find_arguments, select_fields
 from virtualds.progress import ProgressOption
 
 EXCLUDED_OPTIONS = {"paths", "attrs_file", "to", "target_options"}

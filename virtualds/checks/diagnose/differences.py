@@ -43,7 +43,6 @@ from virtualds.checks.diagnose.trials import (
     list_refusing_formats,
 )
 from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.datasets.keywords import to_names
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -74,6 +73,7 @@ from virtualds.datasets.structure import (
     text_of,
 )
 from virtualds.errors import format_names, without_secrets
+from virtualds.options import to_names
 
 REPEATED_ARGUMENTS = (
     *("combine", "concat_dim", "data_vars", "coords", "compat", "join", "combine_attrs"),

@@ -21,7 +21,7 @@ from virtualds.checks.verify.sources import (
     find_damaged_members,
     survey_references,
 )
-from virtualds.datasets.keywords import check_choice
+from virtualds.options import check_choice
 from virtualds.progress import ProgressOption, count_progress
 
 __all__ = ["Problem", "Verification", "verify_arrays"]
