@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A package imports only from packages on lower layers; packages of one layer do not import each
 # other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
-    {"errors", "options", "urls", "source_file", "json_values", "bounds", "streams"}
+    {"errors", "options", "source_file", "json_values", "bounds", "streams"}
     | {"progress", "importing"},
     {"codecs", "stores", "chunks", "pictures"},
     {"reading"},
@@ -488,8 +488,8 @@ BEHIND_THE_SERVER = {
     "virtualds.datasets.location",
     "virtualds.datasets.zarr_adapter",
     "virtualds.errors",
+    "virtualds.source_file",
     "virtualds.stores.listing",
-    "virtualds.urls",
 }
 """What the server uses besides the public names; of the adapter only a type."""
 

@@ -12,7 +12,7 @@ from xarray.backends import BackendEntrypoint
 from virtualds.errors import VirtualdsError, public
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE, check_arguments, find_arguments
-from virtualds.urls import local_path, normalise_url, scheme_of
+from virtualds.source_file import local_path, normalise_url, scheme_of
 
 if TYPE_CHECKING:
     from virtualds.combine.batch_job import Parallel

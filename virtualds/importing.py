@@ -115,7 +115,7 @@ class LazyTable(Sequence[Entry]):
 
     Examples
     --------
-    >>> table = LazyTable("virtualds.urls:scheme_of", "virtualds.parsers.grib:PARSER")
+    >>> table = LazyTable("virtualds.source_file:scheme_of", "virtualds.parsers.grib:PARSER")
     >>> table[0]("s3://bucket/2001.nc")
     's3'
     """

@@ -18,7 +18,7 @@ import virtualds
 from virtualds.accessors.display import draw_strips
 from virtualds.chunks.columns import INLINE
 from virtualds.errors import without_secrets
-from virtualds.urls import host_of
+from virtualds.source_file import host_of
 from virtualds_server.labels import format_value
 
 MAX_TEXT_LENGTH = 2000

@@ -17,8 +17,8 @@ import xarray as xr
 import virtualds
 from virtualds.datasets.location import FOLDER_READERS, SET_SUFFIXES, Location, find_set_above
 from virtualds.errors import without_secrets
+from virtualds.source_file import local_path, normalise_url, scheme_of
 from virtualds.stores.listing import fetch_state, find_matching_files, is_pattern, list_states
-from virtualds.urls import local_path, normalise_url, scheme_of
 from virtualds_server.archive import Archive
 
 if TYPE_CHECKING:

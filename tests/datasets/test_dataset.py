@@ -29,7 +29,7 @@ from virtualds import (
 )
 from virtualds.datasets.lazy import layers_of, to_lazy
 from virtualds.datasets.structure import digest_values, iterate_crs_names
-from virtualds.urls import normalise_url
+from virtualds.source_file import normalise_url
 
 
 def virtual_names(ds: xr.Dataset) -> set[Any]:

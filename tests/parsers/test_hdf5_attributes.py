@@ -16,8 +16,8 @@ from virtualds.parsers.hdf5 import data_types, objects
 from virtualds.parsers.hdf5.data_types import read_attribute
 from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
 from virtualds.parsers.hdf5.objects import HDF5Files, HDF5Location
+from virtualds.source_file import normalise_url
 from virtualds.stores.scan_cache import describe_file
-from virtualds.urls import normalise_url
 
 STRING = h5py.string_dtype()
 VALUES: dict[str, Any] = {

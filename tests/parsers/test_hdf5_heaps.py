@@ -19,8 +19,8 @@ from virtualds.parsers.hdf5.data_types import read_attribute
 from virtualds.parsers.hdf5.group_reader import HDF5Array
 from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
 from virtualds.parsers.hdf5.objects import HDF5Files
+from virtualds.source_file import normalise_url
 from virtualds.stores.scan_cache import describe_file
-from virtualds.urls import normalise_url
 
 TEXT = h5py.string_dtype()
 NUMBERS = h5py.vlen_dtype(np.dtype("i4"))

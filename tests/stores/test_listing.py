@@ -15,9 +15,8 @@ import pytest
 from counting_server import counting_server
 from range_server import running
 
-from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.source_file import NO_NUMBER, StorageOptions, normalise_url
 from virtualds.stores.listing import fetch_state, find_matching_files, list_states
-from virtualds.urls import normalise_url
 
 FILES = {
     "a.nc": b"1",

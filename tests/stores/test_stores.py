@@ -24,13 +24,12 @@ from range_server import range_server
 from virtual_arrays import ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, SourceFile, set_options
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, join_url, local_path, normalise_url, scheme_of
 from virtualds.stores import find_store, requests
 from virtualds.stores.block_cache import MemoryFile
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import CAN_PREFETCH, LocalStore, exchange_paths
 from virtualds.stores.store import StoreError
-from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 NAMES = ["plain.bin", "with space.bin", "a#b.bin", "100%.bin", "a%20b.bin", "T00:00:00.bin",
          "a?b.bin", "ü–ñ.bin", "a+b&c=d;e.bin", "~x.bin", "[0].bin", "a*b.bin"]  # fmt: skip

@@ -36,8 +36,7 @@ from virtualds.errors import (
 )
 from virtualds.options import get_options
 from virtualds.reading import read, read_points
-from virtualds.source_file import SourceFile, from_crc32
-from virtualds.urls import normalise_url
+from virtualds.source_file import SourceFile, from_crc32, normalise_url
 
 # ---------------------------------------------------------------------- fill values
 # Values of elements outside all fragments.

@@ -28,8 +28,7 @@ from virtualds.errors import (
     make_damage_error,
     public,
 )
-from virtualds.source_file import SourceFile
-from virtualds.urls import path_or_url
+from virtualds.source_file import SourceFile, path_or_url
 
 # ---------------------------------------------------------------------- how a file was read
 

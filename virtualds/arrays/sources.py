@@ -17,14 +17,13 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.zlib import ZipMember
 from virtualds.errors import UnsupportedError
-from virtualds.source_file import NO_NUMBER, SourceFile
+from virtualds.source_file import NO_NUMBER, OBJECT_SCHEME, SourceFile, normalise_url, scheme_of
 from virtualds.stores import (
     find_members,
     is_in_archive,
     locate_outside_archives,
 )
 from virtualds.stores.archive import ArchiveMember, make_member_error
-from virtualds.urls import OBJECT_SCHEME, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:

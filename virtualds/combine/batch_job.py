@@ -66,11 +66,10 @@ from virtualds.options import FILE_RETRIES, Options, check_choice, get_options, 
 from virtualds.progress import INFO, ProgressOption, is_logged, log
 from virtualds.reading import chunk_cache
 from virtualds.reading.threads import iterate_results
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, normalise_url
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import choose_wait, is_temporary, iterate_causes, log_failure, pause
 from virtualds.stores.store import explain_write_errors
-from virtualds.urls import normalise_url
 from virtualds.writing import Destination, WriteOptions
 
 if TYPE_CHECKING:

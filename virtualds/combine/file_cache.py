@@ -63,10 +63,9 @@ from virtualds.formats.zarr.v3_arrays import (
     extended_to_v3,
 )
 from virtualds.options import get_options
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, join_path, normalise_url, scheme_of
 from virtualds.stores import find_store
 from virtualds.streams import decode_stream
-from virtualds.urls import join_path, normalise_url, scheme_of
 
 MAX_OTHER_FILES = 8
 """Maximum number of other files to which a cached file may refer, as each has to be checked."""

@@ -14,8 +14,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError, public
+from virtualds.source_file import name_of, normalise_url
 from virtualds.stores.listing import PathPattern
-from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
 """Returns the values of a coordinate, given the url and the dataset of a file."""

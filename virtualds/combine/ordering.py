@@ -23,9 +23,8 @@ from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import format_of_object
 from virtualds.errors import CombineError, format_names
 from virtualds.options import check_choice
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, normalise_url, scheme_of
 from virtualds.stores.listing import PathPattern, find_matching_files, is_pattern
-from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- nested lists
 

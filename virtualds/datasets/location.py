@@ -33,7 +33,7 @@ from virtualds.formats.zarr import MARKER as SET_MARKER
 from virtualds.formats.zarr import STORE_MARKERS, ZMETADATA
 from virtualds.importing import LazyFunction, LazyTable
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, join_path, normalise_url, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.archive import check_uncompressed, is_tar, is_zip
@@ -50,7 +50,6 @@ from virtualds.stores.listing import list_folder_names
 from virtualds.stores.object_access import extract_options
 from virtualds.stores.scan_cache import cache_scan
 from virtualds.stores.store import Store, StoreError
-from virtualds.urls import join_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- parsers and formats
 

@@ -49,12 +49,11 @@ from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.options import check_arguments, format_suggestion, select_fields
 from virtualds.progress import INFO, is_logged, log
 from virtualds.reading import chunk_cache
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, normalise_url
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, Allow
 from virtualds.stores.listing import is_pattern
 from virtualds.stores.store import explain_open_errors
-from virtualds.urls import normalise_url
 
 
 @check_arguments()

@@ -22,11 +22,10 @@ from virtualds.codecs.cf import may_be_finer
 from virtualds.errors import VirtualdsError
 from virtualds.formats import ON_ERROR, UndecodableError, name_variable_in_errors
 from virtualds.options import check_choice, format_suggestion, get_options, to_names
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, scheme_of
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.scan_cache import are_cached, cache_ranges, prefetch_ranges
 from virtualds.stores.store import Range, explain_open_errors
-from virtualds.urls import scheme_of
 
 # ---------------------------------------------------------------------- loaded variables
 

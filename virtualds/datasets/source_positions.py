@@ -25,8 +25,7 @@ from virtualds.chunks.columns import Ints, drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
-from virtualds.source_file import SourceFile
-from virtualds.urls import is_in_folder
+from virtualds.source_file import SourceFile, is_in_folder
 
 Mask = npt.NDArray[np.bool_]
 Range = tuple[int, int]

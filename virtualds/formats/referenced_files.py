@@ -26,7 +26,14 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats import unreachable_error
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import (
+    OBJECT_SCHEME,
+    SourceFile,
+    StorageOptions,
+    host_of,
+    is_in_folder,
+    scheme_of,
+)
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import (
     DEFAULT_POLICY,
@@ -37,7 +44,6 @@ from virtualds.stores.access_rules import (
 )
 from virtualds.stores.block_cache import check_permanent
 from virtualds.stores.local import FOLDERS_OPTION
-from virtualds.urls import OBJECT_SCHEME, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
 """The choice of every format that allows urls with secrets to be written."""

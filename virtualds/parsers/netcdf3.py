@@ -31,10 +31,9 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, path_or_url
 from virtualds.stores import find_store
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
-from virtualds.urls import path_or_url
 
 MAGIC = b"CDF"
 VERSIONS = (1, 2, 5)

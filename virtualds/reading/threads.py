@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.options import count_cores
+from virtualds.source_file import host_of
 from virtualds.stores import find_store
-from virtualds.urls import host_of
 
 Task = TypeVar("Task")
 

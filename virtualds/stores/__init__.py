@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from virtualds.source_file import SourceFile
+from virtualds.source_file import OBJECT_SCHEME, SourceFile, scheme_of
 from virtualds.stores.archive import ArchiveMember, ArchiveStore, read_tar_index, read_zip_index
 from virtualds.stores.block_cache import InProcessStore
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
-from virtualds.urls import OBJECT_SCHEME, scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore(), OBJECT_SCHEME: InProcessStore()}
 """Stores by scheme; fsspec serves all other schemes."""

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from virtualds.errors import AccessError, UnsupportedError, without_secrets
-from virtualds.source_file import StorageOptions
-from virtualds.urls import (
+from virtualds.source_file import (
     OBJECT_SCHEME,
+    StorageOptions,
     is_in_folder,
     join_url,
     local_path,

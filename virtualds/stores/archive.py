@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
-from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions, describe_mismatch
+from virtualds.source_file import (
+    CHECKSUM_FLAG,
+    SourceFile,
+    StorageOptions,
+    describe_mismatch,
+    join_path,
+    path_or_url,
+    scheme_of,
+    split_archive_url,
+)
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE, BlockFile, SeekError
 from virtualds.stores.store import (
     ListedFile,
@@ -29,7 +38,6 @@ from virtualds.stores.store import (
     StoreError,
 )
 from virtualds.streams import decode_stream
-from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
 # ---------------------------------------------------------------------- files compressed as a whole
 # Chunks of the decompressed file are not byte ranges of such a file. The errors show how to open

@@ -18,9 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from virtualds.errors import UnsupportedError
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import OBJECT_SCHEME, SourceFile, StorageOptions
 from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, StoreError
-from virtualds.urls import OBJECT_SCHEME
 
 OBJECT_OPTION = "held"
 """Name of the access option that contains the object."""

@@ -20,13 +20,13 @@ from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
+from virtualds.source_file import KINDS
 from virtualds.stores.store import (
     ChangedError,
     hash_version,
     list_store_errors,
     make_temporary_name,
 )
-from virtualds.urls import KINDS
 
 # ---------------------------------------------------------------------- other filesystems
 

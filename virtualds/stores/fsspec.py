@@ -25,7 +25,7 @@ from virtualds.errors import AccessError, UnsupportedError, make_exists_error, w
 from virtualds.importing import format_install_command, import_object
 from virtualds.options import get_options
 from virtualds.progress import DEBUG, is_logged, log
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, host_of, kind_of
 from virtualds.stores.conditional import TEST_PREFIX, create, find_versioning
 from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
@@ -53,7 +53,6 @@ from virtualds.stores.store import (
     list_store_errors,
 )
 from virtualds.streams import gunzip
-from virtualds.urls import host_of, kind_of
 
 # ---------------------------------------------------------------------- credentials
 # A function that returns credentials, which is called again when they expire.

@@ -30,7 +30,17 @@ import numpy.typing as npt
 
 from virtualds.errors import CombineError, without_secrets
 from virtualds.progress import INFO, is_logged, log
-from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.source_file import (
+    ARCHIVES,
+    KINDS,
+    NO_NUMBER,
+    StorageOptions,
+    host_of,
+    kind_of,
+    local_path,
+    normalise_url,
+    scheme_of,
+)
 from virtualds.stores.access_rules import BUCKET_SCHEMES
 from virtualds.stores.fsspec import (
     describe_errors,
@@ -43,7 +53,6 @@ from virtualds.stores.fsspec import (
 )
 from virtualds.stores.requests import Request, normalise_etag, retry_request
 from virtualds.stores.store import explain_open_errors
-from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- patterns
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from virtualds.errors import ReadError, UnsupportedError, make_exists_error
 from virtualds.options import get_options
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, is_in_folder, local_path
 from virtualds.stores.store import (
     TEMPORARY_NAME_LENGTH,
     ChangedError,
@@ -36,7 +36,6 @@ from virtualds.stores.store import (
     hash_version,
     make_temporary_name,
 )
-from virtualds.urls import is_in_folder, local_path
 
 # ---------------------------------------------------------------------- temporary names
 # A killed writer leaves its temporary file behind. The next writer of the same path removes it if

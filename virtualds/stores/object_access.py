@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from virtualds.errors import UnsupportedError
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, host_of, kind_of
 from virtualds.stores.requests import CONNECT_TIMEOUT, READ_TIMEOUT
 from virtualds.stores.store import list_store_errors
-from virtualds.urls import host_of, kind_of
 
 IGNORED_OPTIONS = frozenset(
     {"block_size", "cache_type", "cache_options", "skip_instance_cache", "use_listings_cache"}

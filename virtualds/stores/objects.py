@@ -25,6 +25,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
+from virtualds.source_file import kind_of
 from virtualds.stores.conditional import (
     WRITER_KEY,
     ConditionFailedError,
@@ -54,7 +55,6 @@ from virtualds.stores.requests import (
     retry_request,
 )
 from virtualds.stores.store import StoreError
-from virtualds.urls import kind_of
 
 # ---------------------------------------------------------------------- the library
 

@@ -16,11 +16,10 @@ from typing import Any, BinaryIO, cast
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.progress import DEBUG, is_logged, log
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, local_path, scheme_of
 from virtualds.stores import CURRENT_SCAN, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE, BlockFile, Blocks, FetchError
 from virtualds.stores.store import Range, Store, StoreError
-from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- fetched bytes
 # Opening a file reads coordinates more than once: the first and the last value to decide how to

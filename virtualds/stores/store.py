@@ -21,8 +21,7 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.options import get_options
-from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.urls import local_path
+from virtualds.source_file import SourceFile, StorageOptions, local_path
 
 Range = tuple[int, int]
 """Offset and length, in bytes."""

@@ -39,7 +39,7 @@ from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE, check_choice, check_types, find_arguments, to_names
 from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
 from virtualds.progress import INFO, is_logged, log
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, scheme_of
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import FileColumns, PathPattern
 from virtualds.stores.requests import explain_interrupt
@@ -53,7 +53,6 @@ from virtualds.syncing.files import (
 )
 from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
 from virtualds.syncing.update import GroupOutcome, Update
-from virtualds.urls import scheme_of
 from virtualds.writing import (
     EMPTY,
     Destination,

@@ -42,7 +42,16 @@ from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.options import to_names
 from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.source_file import (
+    ARCHIVES,
+    NO_NUMBER,
+    SIDECARS,
+    StorageOptions,
+    find_sidecar_target,
+    local_path,
+    normalise_url,
+    scheme_of,
+)
 from virtualds.stores.access_rules import check_valid_url, is_valid_url
 from virtualds.stores.listing import (
     FileColumns,
@@ -55,14 +64,6 @@ from virtualds.stores.listing import (
 )
 from virtualds.stores.requests import normalise_etag
 from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Mask, Notes, Urls, find_among
-from virtualds.urls import (
-    ARCHIVES,
-    SIDECARS,
-    find_sidecar_target,
-    local_path,
-    normalise_url,
-    scheme_of,
-)
 
 
 class FileOpener:

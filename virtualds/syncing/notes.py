@@ -23,10 +23,9 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError
-from virtualds.source_file import NO_NUMBER
+from virtualds.source_file import NO_NUMBER, make_relative
 from virtualds.stores.access_rules import resolve_url
 from virtualds.stores.listing import FileColumns, FileState
-from virtualds.urls import make_relative
 
 Urls = tuple[str, ...]
 Mask = npt.NDArray[np.bool_]

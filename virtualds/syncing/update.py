@@ -38,7 +38,7 @@ from virtualds.datasets.source_positions import (
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, scheme_of
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.notes import (
     CUT,
@@ -59,7 +59,6 @@ from virtualds.syncing.notes import (
     join_extents,
     to_numbers,
 )
-from virtualds.urls import scheme_of
 from virtualds.writing.append import (
     AppendOptions,
     append_along,

@@ -27,12 +27,11 @@ from virtualds.errors import CombineError, ReadError, UnsupportedError, without_
 from virtualds.formats import GRACE, Expiry, Format, Removal
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import check_arguments, format_suggestion, to_names
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, local_path, normalise_url, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.local import list_leftovers, remove_paths
 from virtualds.stores.store import explain_write_errors
-from virtualds.urls import local_path, normalise_url, scheme_of
 from virtualds.writing import (
     Destination,
     WriteOptions,

@@ -35,11 +35,10 @@ from virtualds.options import MIB
 from virtualds.progress import Advance, ProgressOption, count_progress
 from virtualds.reading import replace_chunks
 from virtualds.reading.threads import run_all
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, normalise_url, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import explain_interrupt
-from virtualds.urls import normalise_url, scheme_of
 from virtualds.writing.rewrite_plan import (
     MainEncoding,
     Mask,

@@ -20,7 +20,7 @@ from virtualds.arrays.parser import SameStructureFiles
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.parsers.hdf5.alike_files import read_together
-from virtualds.urls import normalise_url
+from virtualds.source_file import normalise_url
 
 FILES = 6
 Write = Callable[[Path, int], None]

@@ -50,12 +50,18 @@ from virtualds.errors import (
 from virtualds.json_values import to_records
 from virtualds.options import check_arguments, check_choice, get_options
 from virtualds.pictures.blocks import Block, Heading, Report, Table
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import (
+    StorageOptions,
+    join_path,
+    local_path,
+    name_of,
+    normalise_url,
+    scheme_of,
+)
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import PathPattern, escape_pattern, find_entries, is_pattern
 from virtualds.stores.store import explain_write_errors
-from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme_of
 
 
 @public

@@ -23,9 +23,8 @@ from virtualds.datasets.structure import text_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import locating, public, without_secrets
 from virtualds.formats import Format, decode_group
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, join_path, name_of
 from virtualds.stores.store import explain_open_errors
-from virtualds.urls import join_path, name_of
 
 COLUMNS = (
     *("name", "path", "group", "format", "variables", "sizes"),

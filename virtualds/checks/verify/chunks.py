@@ -63,10 +63,9 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
 from virtualds.reading.threads import iterate_results
-from virtualds.source_file import SourceFile
+from virtualds.source_file import OBJECT_SCHEME, SourceFile, local_path, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import find_filesystem
-from virtualds.urls import OBJECT_SCHEME, local_path, scheme_of
 from virtualds.writing.rewrite import Original, find_original, read_rows
 
 

@@ -35,7 +35,14 @@ from virtualds.formats.zarr import STORE_MARKERS
 from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.decode import Decoder
 from virtualds.reading.threads import HostSlot, Prefetcher
-from virtualds.source_file import CHECKSUM_FLAG, SourceFile, StorageOptions
+from virtualds.source_file import (
+    CHECKSUM_FLAG,
+    KINDS,
+    SourceFile,
+    StorageOptions,
+    join_path,
+    kind_of,
+)
 from virtualds.stores import find_store
 from virtualds.stores.archive import (
     LOCAL_HEADER_SIZE,
@@ -46,7 +53,6 @@ from virtualds.stores.archive import (
 )
 from virtualds.stores.requests import normalise_etag
 from virtualds.stores.store import Range, Store
-from virtualds.urls import KINDS, join_path, kind_of
 
 PIECE = 2**23
 """Number of bytes of a member that are read at a time."""

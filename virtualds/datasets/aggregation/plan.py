@@ -32,9 +32,8 @@ from virtualds.errors import (
     VirtualdsError,
     without_secrets,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, scheme_of
 from virtualds.stores import find_store
-from virtualds.urls import scheme_of
 
 Array = npt.NDArray[Any]
 Index = tuple[int, ...]

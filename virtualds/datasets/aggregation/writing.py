@@ -75,12 +75,11 @@ from virtualds.errors import (
     make_unsupported_error,
 )
 from virtualds.formats import READ_ALL, ReadOptions
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, make_relative, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, resolve_url
 from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError
-from virtualds.urls import make_relative, scheme_of
 
 NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
 

@@ -42,12 +42,11 @@ from virtualds.errors import (
 )
 from virtualds.formats.zarr import MARKER, join_node_path, unravel_in_grid
 from virtualds.json_values import parse_json
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, kind_of, local_path, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import resolve_options
 from virtualds.stores.local import get_lock_path, hold_lock
 from virtualds.stores.object_access import convert_anon_option, translate_options
-from virtualds.urls import kind_of, local_path, scheme_of
 
 PERCENT_ENCODED = ("http", "https")
 """Schemes whose urls are already percent-encoded."""

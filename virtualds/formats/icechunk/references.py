@@ -36,9 +36,8 @@ from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr import NOTES, number_in_grid, unravel_in_grid
 from virtualds.formats.zarr.groups import GroupBuilder, make_single_manifest_finder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, scheme_of
 from virtualds.stores.access_rules import REMEDY, AccessPolicy
-from virtualds.urls import scheme_of
 
 CACHED_TABLES = 8
 """The number of arrays whose references are cached."""

@@ -44,7 +44,7 @@ from virtualds.formats.zarr.write_plan import (
     suggest_zarr_v3,
 )
 from virtualds.progress import count_array_chunks
-from virtualds.urls import make_relative
+from virtualds.source_file import make_relative
 
 CONSOLIDATED = ".zmetadata"
 """The key of the copy of all metadata that `kerchunk.utils.consolidate` and zarr-python write."""

@@ -53,7 +53,7 @@ from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
 from virtualds.json_values import parse_json
 from virtualds.progress import count_array_chunks
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
 from virtualds.stores.fence import (
@@ -65,7 +65,6 @@ from virtualds.stores.fence import (
     read_marker,
 )
 from virtualds.stores.store import ChangedError
-from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
 """The number of references in a record of a new set, unless all arrays have fewer chunks."""

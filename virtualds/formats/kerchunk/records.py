@@ -54,11 +54,10 @@ from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr import NOTES, ZMETADATA
 from virtualds.formats.zarr.data_types import decode_strings, dtype_from_zarr_v2, encode_strings
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, make_relative
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import hash_version
-from virtualds.urls import make_relative
 
 WRITTEN = "records"
 """A key in the notes: the ranges of written records by array. The chunks of all other records are

@@ -65,8 +65,7 @@ from virtualds.formats.zarr.v3_arrays import (
     values_to_v3,
 )
 from virtualds.json_values import to_json
-from virtualds.source_file import SourceFile
-from virtualds.urls import make_relative
+from virtualds.source_file import SourceFile, make_relative
 
 ZARR_V3 = (
     "write it as zarr-v3, which holds all of it (format='zarr-v3', or a name that ends in .zarr)"

@@ -52,10 +52,9 @@ from virtualds.formats.zarr_manifests.snapshots import (
     write_nodes,
 )
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy
-from virtualds.urls import scheme_of
 
 MANIFESTS = ("inline", "json", "parquet")
 """The kinds of manifests, for increasing numbers of chunks."""

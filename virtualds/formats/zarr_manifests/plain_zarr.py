@@ -42,10 +42,9 @@ from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.json_values import parse_json
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, join_path, name_of
 from virtualds.stores import find_store
 from virtualds.stores.store import ListedFile
-from virtualds.urls import join_path, name_of
 
 ZATTRS = ".zattrs"
 

@@ -54,10 +54,9 @@ from virtualds.formats.zarr_manifests.set_files import (
     to_written_path,
 )
 from virtualds.progress import Advance, count_array_chunks
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import StorageOptions, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
-from virtualds.urls import scheme_of
 
 MAX_COPIED_COORDINATE = 2**16
 """The maximum size in bytes of a chunk of a coordinate or scalar that is copied to the root."""

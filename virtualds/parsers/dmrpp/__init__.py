@@ -44,8 +44,7 @@ from virtualds.parsers.dmrpp.document import (
 from virtualds.parsers.hdf5 import PARSER as HDF5
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED_ATTRIBUTES
-from virtualds.source_file import SourceFile
-from virtualds.urls import path_or_url
+from virtualds.source_file import SourceFile, path_or_url
 
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(code)

@@ -37,11 +37,10 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.netcdf_rules import NETCDF_FILLS
 from virtualds.parsers.hdf5.storage import skip_filters
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, join_url, name_of, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, is_same_host, resolve_url
 from virtualds.streams import decode_stream
-from virtualds.urls import join_url, name_of, scheme_of
 
 NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"
 DMRPP = f"{{{NAMESPACE}}}"

@@ -50,12 +50,11 @@ from virtualds.parsers.grib.messages import (
     read_key,
     scan_messages,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE_SIZE
 from virtualds.stores.scan_cache import describe_damage, open_source, prefetch_ranges
-from virtualds.urls import scheme_of
 
 AXIS_GETTERS: dict[str, Callable[[GribField], Any]] = {
     "number": lambda m: m.keys.get("number"),

@@ -31,10 +31,15 @@ from virtualds.importing import import_eccodes
 from virtualds.parsers import grib
 from virtualds.parsers.grib import COMPUTED_KEYS, FieldTable
 from virtualds.parsers.grib.messages import LISTED_KEYS, UNIT_SECONDS, GribField
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import (
+    SIDECARS,
+    SourceFile,
+    StorageOptions,
+    find_sidecar_target,
+    normalise_url,
+)
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import cache_scan
-from virtualds.urls import SIDECARS, find_sidecar_target, normalise_url
 
 UNIT_SECONDS_BY_NAME = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
 """Seconds per unit of steps; steps in other units are compared as text."""

@@ -64,10 +64,9 @@ from virtualds.parsers.hdf4.elements import (
     unpack,
 )
 from virtualds.parsers.hdf5.objects import find_referenced_file, list_beside
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, path_or_url
 from virtualds.stores.scan_cache import describe_damage
 from virtualds.stores.store import Range
-from virtualds.urls import path_or_url
 
 # ---------------------------------------------------------------------- storage of values
 # Values are contiguous, in linked blocks, in other files, compressed, or in chunks (HDF

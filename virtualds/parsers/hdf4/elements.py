@@ -23,11 +23,10 @@ from virtualds.bounds import check_chunk
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError, make_damage_error
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, local_path, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import open_blocks, prefetch_ranges
 from virtualds.stores.store import Range, StoreError
-from virtualds.urls import local_path, scheme_of
 
 MAX_AXES = 32
 """Maximum number of axes of a data set (MAX_VAR_DIMS)."""

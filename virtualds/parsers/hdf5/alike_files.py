@@ -59,8 +59,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
     LIMIT,
     SIZE,
 )
-from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.urls import path_or_url
+from virtualds.source_file import SourceFile, StorageOptions, path_or_url
 
 MAX_MISSING_CHUNKS = 10**4
 """Maximum number of missing chunks of a file, regardless of its other chunks."""

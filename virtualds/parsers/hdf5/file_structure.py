@@ -56,12 +56,11 @@ from virtualds.parsers.hdf5.structure.object_header import (
     Attributes,
     DatasetHeader,
 )
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions, local_path, scheme_of
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 from virtualds.stores.local import open_regular
 from virtualds.stores.scan_cache import ScannedStore
 from virtualds.stores.store import Range
-from virtualds.urls import local_path, scheme_of
 
 OBJECT_HEADER_BYTES = 8
 """Number of bytes before the length of an object of the global heap (III.E)."""

@@ -99,10 +99,9 @@ from virtualds.parsers.hdf5.virtual_datasets import (
     iterate_mapped_sources,
     list_needed_files,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, path_or_url
 from virtualds.stores import find_store
 from virtualds.stores.local import OTHER_TIME_REMEDY
-from virtualds.urls import path_or_url
 
 # ---------------------------------------------------------------------- checks of the heap
 # Check references into the global heap before HDF5 follows them.

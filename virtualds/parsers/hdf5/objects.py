@@ -77,10 +77,9 @@ from virtualds.parsers.hdf5.structure.object_header import (
     read_links,
     read_unshared,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, join_url, local_path, normalise_url, scheme_of
 from virtualds.stores.block_cache import FetchError
 from virtualds.stores.scan_cache import describe_file, open_remote
-from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- files
 

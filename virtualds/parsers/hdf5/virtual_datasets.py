@@ -29,8 +29,7 @@ from virtualds.parsers.hdf5.objects import (
     list_in_working_directory,
 )
 from virtualds.parsers.hdf5.storage import build_stored_array, get_fill, list_external_segments
-from virtualds.source_file import SourceFile
-from virtualds.urls import scheme_of
+from virtualds.source_file import SourceFile, scheme_of
 
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Matches names with a file number (HDF5 reference manual, `H5Pset_virtual`)."""

@@ -41,10 +41,9 @@ from virtualds.codecs.tiff import Fax, PackedIntegers, ReversedBits
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.importing import import_package
 from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_crs
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, path_or_url
 from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.streams import Buffer
-from virtualds.urls import path_or_url
 
 IMAGE_CODECS: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
 UNCOMPRESSED, NO_PREDICTOR = 1, 1

@@ -22,11 +22,10 @@ from virtualds.parsers.hdf5.structure import (
     Bytes,
     gather_rows,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, local_path, scheme_of
 from virtualds.stores.block_cache import CACHED_PAGES, FIRST_PAGES, MAX_PAGES, PAGE_SIZE, Blocks
 from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
-from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- notes
 # Notes on the meaning of the bytes of an HDF5 file.
