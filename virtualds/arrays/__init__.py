@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray, load_arguments
 from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.arrays.concatenate import concatenate as join_arrays
-from virtualds.arrays.duck_array import NUMPY_FUNCTIONS, UFUNCS, load_arguments
 from virtualds.chunks.axes import count_from_front, find_runs
 from virtualds.chunks.columns import Ints
 from virtualds.errors import CombineError
