@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import INLINE_URL, find_coverage, mask_covered
+from virtualds.arrays.sources import INLINE_URL, find_coverage, mask_covered
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment

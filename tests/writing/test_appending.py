@@ -31,7 +31,7 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds import writing
-from virtualds.arrays import coverage
+from virtualds.arrays import sources
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.from_dataset import group_from_dataset
@@ -992,7 +992,7 @@ def test_the_places_of_many_sources_are_found_together(
 ) -> None:
     target, passes = tmp_path / "refs.zarr", []
     files = [written(tmp_path, f"{n:02}", days(4 * n)) for n in range(12)]
-    real = coverage.iterate_references
+    real = sources.iterate_references
 
     def iterate(*given: Any) -> Any:
         passes.append(given)
@@ -1005,7 +1005,7 @@ def test_the_places_of_many_sources_are_found_together(
         open_all(files, **nested).virtual.to_manifest(target, mode="w")
         new = open_all(changed, **nested)
         with monkeypatch.context() as patch:
-            patch.setattr(coverage, "iterate_references", iterate)
+            patch.setattr(sources, "iterate_references", iterate)
             if change == "drop_sources":
                 virtualds.drop_sources(target, changed, dim="time")
             else:

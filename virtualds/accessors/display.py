@@ -13,7 +13,6 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import Coverage, find_coverage
 from virtualds.arrays.display import (
     ChunkStatistics,
     bin_chunks,
@@ -24,6 +23,7 @@ from virtualds.arrays.display import (
     format_chunk_lengths,
     format_stored,
 )
+from virtualds.arrays.sources import Coverage, find_coverage
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Range
 from virtualds.datasets.lazy import find_layers, is_lazy

@@ -17,18 +17,18 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import (
-    INLINE_URL,
-    SEVERAL_ENCODINGS,
-    ChunkPlane,
-    Coverage,
-    find_coverage,
-)
 from virtualds.arrays.display import (
     ChunkStatistics,
     compute_statistics,
     format_chunk_lengths,
     list_encodings,
+)
+from virtualds.arrays.sources import (
+    INLINE_URL,
+    SEVERAL_ENCODINGS,
+    ChunkPlane,
+    Coverage,
+    find_coverage,
 )
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline

@@ -1,10 +1,13 @@
-"""Tables of the source files of virtual arrays, and changes of their urls."""
+"""The source files of virtual arrays: tables of them, changes of urls, and what each covers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
 from operator import is_
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +15,19 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import CountedSources, SourceColumns, compact, fit_column
+from virtualds.chunks.columns import (
+    INLINE,
+    MISSING,
+    CountedSources,
+    Ints,
+    SourceColumns,
+    compact,
+    compute_strides,
+    fit_column,
+)
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.chunks.tables import TiledReferences, split_layers
 from virtualds.codecs.zlib import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, OBJECT_SCHEME, SourceFile, normalise_url, scheme_of
@@ -294,3 +307,374 @@ def _find_checksums(manifest: ChunkManifest, has_codecs: bool) -> npt.NDArray[np
         (offset == 0) & (length == sizes[file]) & (has_codecs | (length <= MAX_VERIFIED_BYTES))
     )
     return np.where(is_whole, checksums[file], np.uint64(0))
+
+
+# ---------------------------------------------------------------------- planes of chunks
+
+MAX_CELLS = 512
+"""Maximum number of cells along an axis, more than a picture shows; a cell may have many chunks."""
+SEVERAL_ENCODINGS = -2
+"""Code of a cell whose chunks have several encodings."""
+NO_CHUNKS = -1
+"""Code of a cell without chunks."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkPlane:
+    """The encodings of an array's chunks, projected onto the plane of two axes.
+
+    ``boxes``, of shape (n, 4), are rectangles of equal chunks: start and stop along the first axis,
+    then along the second. For each box, ``codes`` has the index of the pipeline, or
+    `SEVERAL_ENCODINGS`, and ``holes`` whether some of its chunks are missing. ``grids`` are the
+    chunk boundaries of each fragment along both axes. ``missing`` is the number of missing chunks.
+
+    Examples
+    --------
+    >>> array = ManifestArray.from_arrays(
+    ...     shape=(4, 4), chunks=(1, 4), dtype="f4", offsets=0, lengths=16,
+    ...     path=[["s3://bucket/a.nc"], ["s3://bucket/a.nc"], [""], ["s3://bucket/a.nc"]],
+    ... )
+    >>> ChunkPlane.from_array(array, 0, 1).boxes.tolist()
+    [[0, 2, 0, 4], [3, 4, 0, 4]]
+    """
+
+    shape: tuple[int, int]
+    boxes: Ints
+    codes: Ints
+    holes: npt.NDArray[np.bool_]
+    grids: tuple[tuple[Ints, Ints], ...]
+    missing: int
+
+    def __post_init__(self) -> None:
+        stops = self.boxes[:, 1::2]
+        if not len(self.boxes) == len(self.codes) == len(self.holes) or (stops > self.shape).any():
+            raise ValueError(f"ChunkPlane: each rectangle has a code and lies inside {self.shape}")
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether no box covers some part of the plane."""
+        left, right, low, high = self.boxes.T
+        return bool(((right - left) * (high - low)).sum() < prod(self.shape))
+
+    @classmethod
+    def from_array(cls, array: ManifestArray, first_axis: int, second_axis: int) -> ChunkPlane:
+        """Project the chunks of an array onto two of its axes."""
+        fragments = (fragment for fragment in array.fragments if fragment.manifest.size)
+        projections = [
+            _ProjectedCells.from_fragment(fragment, first_axis, second_axis)
+            for fragment in fragments
+        ]
+        rows = np.array([row for part in projections for row in part.iterate_boxes()], np.int64)
+        table = rows.reshape(-1, 6)
+        return cls(
+            (array.shape[first_axis], array.shape[second_axis]),
+            table[:, :4],
+            table[:, 4],
+            table[:, 5].astype(bool),
+            tuple(part.chunk_edges for part in projections),
+            sum(part.missing for part in projections),
+        )
+
+
+class _ProjectedCells(NamedTuple):
+    """The chunks of a fragment projected onto two axes, in cells of one or more chunks.
+
+    ``codes`` and ``holes`` are as in `ChunkPlane`, with `NO_CHUNKS` for cells without a chunk.
+    ``edges`` are the boundaries of the cells along both axes, and ``chunk_edges`` the boundaries of
+    the chunks.
+    """
+
+    codes: Ints
+    holes: npt.NDArray[np.bool_]
+    edges: tuple[Ints, Ints]
+    chunk_edges: tuple[Ints, Ints]
+    missing: int
+
+    @classmethod
+    def from_fragment(
+        cls, fragment: Fragment, first_axis: int, second_axis: int
+    ) -> _ProjectedCells:
+        """Project the chunks of a fragment onto two axes."""
+        grid = fragment.manifest.shape
+        first_step, second_step = (
+            -(-grid[first_axis] // MAX_CELLS) or 1,
+            -(-grid[second_axis] // MAX_CELLS) or 1,
+        )
+        cell_edges = (
+            _divide_evenly(grid[first_axis], first_step),
+            _divide_evenly(grid[second_axis], second_step),
+        )
+        shape = (cell_edges[0].size - 1, cell_edges[1].size - 1)
+        count, max_pipeline = np.zeros(shape, np.int64), np.full(shape, NO_CHUNKS)
+        min_pipeline = np.full(shape, np.iinfo(np.int64).max)
+        for ids, references in iterate_references(fragment.manifest):
+            positions = np.unravel_index(ids, grid)
+            cell_index = (
+                positions[first_axis] // first_step,
+                positions[second_axis] // second_step,
+            )
+            np.add.at(count, cell_index, 1)
+            np.minimum.at(min_pipeline, cell_index, references.pipeline)
+            np.maximum.at(max_pipeline, cell_index, references.pipeline)
+        total = np.multiply.outer(*map(np.diff, cell_edges)) * (
+            prod(grid) // (grid[first_axis] * grid[second_axis])
+        )
+        chunk_edges = fragment.edges(first_axis), fragment.edges(second_axis)
+        return cls(
+            np.where(min_pipeline < max_pipeline, SEVERAL_ENCODINGS, max_pipeline),
+            (count > 0) & (count < total),
+            (chunk_edges[0][cell_edges[0]], chunk_edges[1][cell_edges[1]]),
+            chunk_edges,
+            int((total - count).sum()),
+        )
+
+    def iterate_boxes(self) -> Iterator[tuple[int, ...]]:
+        """Yield rectangles of equal cells: four edges, code, and 1 if chunks are missing."""
+        state = self.codes * 2 + self.holes
+        rows = _find_runs((state[1:] != state[:-1]).any(axis=1))
+        for top, bottom in pairwise(rows):
+            for left, right in pairwise(_find_runs(state[top, 1:] != state[top, :-1])):
+                if self.codes[top, left] != NO_CHUNKS:
+                    box_edges = (*self.edges[0][[top, bottom]], *self.edges[1][[left, right]])
+                    yield (
+                        *map(int, box_edges),
+                        int(self.codes[top, left]),
+                        int(self.holes[top, left]),
+                    )
+
+
+def _divide_evenly(count: int, step: int) -> Ints:
+    return np.append(np.arange(0, count, step), count)
+
+
+def _find_runs(changes: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the boundaries of runs of equal elements, from the flags of a change between them."""
+    return [0, *(np.flatnonzero(changes) + 1).tolist(), changes.size + 1]
+
+
+# ---------------------------------------------------------------------- coverage
+
+INLINE_URL = ""
+"""The url of inline chunks, which are in no file."""
+
+Codes = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """The ranges of a dimension of length ``size`` that each file covers.
+
+    ``urls`` are in the order of the first position that each covers; `INLINE_URL` stands for inline
+    chunks. ``file``, ``start`` and ``stop`` describe the ranges, sorted by start; ``file`` indexes
+    ``urls``. Adjacent ranges of one file are merged.
+
+    Examples
+    --------
+    >>> found = Coverage(9, ("a.nc", "b.nc"), *np.array([[0, 1], [0, 6], [4, 9]]))
+    >>> found.find_uncovered(), found.collect_ranges()
+    ([(4, 6)], {'a.nc': [(0, 4)], 'b.nc': [(6, 9)]})
+    """
+
+    size: int
+    urls: tuple[str, ...]
+    file: Ints
+    start: Ints
+    stop: Ints
+
+    def __post_init__(self) -> None:
+        if not ((self.start >= 0) & (self.start < self.stop) & (self.stop <= self.size)).all():
+            raise ValueError(f"Coverage: a stretch is empty, or outside of {self.size} positions")
+
+    def find_uncovered(self) -> list[tuple[int, int]]:
+        """Return the ranges that no file covers."""
+        furthest = np.maximum.accumulate(np.concatenate([[0], self.stop]))
+        starts = np.append(self.start, self.size)
+        has_gap = starts > furthest
+        return list(zip(furthest[has_gap].tolist(), starts[has_gap].tolist(), strict=True))
+
+    def collect_ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """Return the ranges by the url of their file."""
+        ranges: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
+        rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
+        for number, start, stop in rows:
+            ranges[self.urls[number]].append((start, stop))
+        return ranges
+
+
+def find_coverage(
+    size: int,
+    arrays: Iterable[tuple[ManifestArray, int]],
+    urls: Collection[str] | None = None,
+) -> Coverage:
+    """Find the ranges of a dimension that each file, or each of ``urls``, covers.
+
+    ``arrays`` are pairs of an array with the dimension and the axis of the dimension.
+    """
+    table = _UrlTable()
+    rows = [
+        np.stack([table.number(files)[codes], start, stop])
+        for array, axis in arrays
+        for fragment in array.fragments
+        for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
+    ]
+    merged = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
+    file, start, stop = merged[:, np.lexsort((merged[2], merged[1]))]
+    used, first, file = np.unique(file, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    urls_in_order = table.list_urls()
+    names = tuple(urls_in_order[number] for number in used[order].tolist())
+    return Coverage(size, names, np.argsort(order)[file], start, stop)
+
+
+def _find_box_of(
+    manifest: ChunkManifest, may_cover: Callable[[ChunkManifest], bool]
+) -> tuple[slice, ...] | None:
+    """Return the box around the layers for which ``may_cover`` is true, or None without any."""
+    layers: Sequence[tuple[tuple[int, ...], ChunkManifest]] = [
+        ((0,) * len(manifest.shape), manifest)
+    ]
+    if manifest.get_table(TiledReferences) is not None:
+        layers = split_layers(manifest)
+    layers = [(origin, layer) for origin, layer in layers if layer.size and may_cover(layer)]
+    if not layers:
+        return None
+    low = np.min([origin for origin, _ in layers], axis=0)
+    high = np.max([np.add(origin, layer.shape) for origin, layer in layers], axis=0)
+    return tuple(map(slice, low.tolist(), high.tolist()))
+
+
+def _crop(manifest: ChunkManifest, box: tuple[slice, ...]) -> ChunkManifest:
+    """Return the chunks in a box."""
+    for axis, part in enumerate(box):
+        manifest = manifest.take(axis, part)
+    return manifest
+
+
+def mask_covered(
+    size: int,
+    arrays: Iterable[tuple[ManifestArray, int]],
+    *predicates: Callable[[str], bool],
+    where: npt.NDArray[np.bool_] | None = None,
+    may_cover: Callable[[ChunkManifest], bool] = lambda manifest: True,
+) -> list[npt.NDArray[np.bool_]]:
+    """Return a mask of the positions that the chosen files cover, for each predicate.
+
+    ``arrays`` are as in `find_coverage`; a predicate takes the url of a file. Other positions than
+    those of the mask ``where`` may be missing in the result. Where ``may_cover`` is false for a
+    manifest, or for some of its layers, the others are read.
+    """
+    before = None if where is None else np.concatenate([[0], np.cumsum(where)])
+    masks = np.zeros((len(predicates), size), bool)
+    last_files: tuple[SourceFile, ...] | None = None
+    chosen_codes = np.zeros((len(predicates), 0), bool)
+    for array, axis in arrays:
+        for fragment in array.fragments:
+            edges, manifest = fragment.edges(axis), fragment.manifest
+            first = 0
+            if before is not None:
+                slabs = np.flatnonzero(np.diff(before[edges]))
+                first, stop = (slabs[0], slabs[-1] + 1) if slabs.size else (0, 0)
+                manifest = manifest.take(axis, slice(first, stop))
+            if (box := _find_box_of(manifest, may_cover)) is None:
+                continue
+            first, manifest = first + box[axis].start, _crop(manifest, box)
+            for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
+                if files is not last_files:
+                    # the codes of inline and of missing chunks index from the end
+                    urls = [*(file.url for file in files), INLINE_URL]
+                    last_files = files
+                    chosen_codes = np.array(
+                        [[*map(predicate, urls), False] for predicate in predicates]
+                    )
+                for mask, chosen in zip(masks, chosen_codes, strict=True):
+                    covered_slabs = np.zeros(edges.size - 1, bool)
+                    covered_slabs[first + chunk_slabs[chosen[codes]]] = True
+                    mask[edges[0] : edges[-1]] |= np.repeat(covered_slabs, np.diff(edges))
+    return list(masks)
+
+
+class _UrlTable:
+    """Assigns an index to each url, and caches those of the last table of files."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, int] = {}
+        self._files: tuple[SourceFile, ...] | None = None
+        self._numbers: Ints = np.zeros(0, np.int64)
+
+    def number(self, files: tuple[SourceFile, ...]) -> Ints:
+        """Return the index of each file's url, as an array that the ``file`` column indexes."""
+        if files is not self._files:
+            # the codes of inline and of missing chunks index from the end
+            urls = [*(file.url for file in files), INLINE_URL, INLINE_URL]
+            numbers = [self._urls.setdefault(url, len(self._urls)) for url in urls]
+            self._files, self._numbers = files, np.array(numbers)
+        return self._numbers
+
+    def list_urls(self) -> list[str]:
+        """Return all urls, in the order of their indexes."""
+        return list(self._urls)
+
+
+FileRanges = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
+"""A table of files, and columns of ranges: file code, start, stop."""
+
+
+def _find_file_ranges(
+    fragment: Fragment, axis: int, urls: Collection[str] | None
+) -> Iterator[FileRanges]:
+    """Yield the ranges of an axis that the chunks of each file, or of ``urls``, cover."""
+    edges, manifest, first_slab = fragment.edges(axis), fragment.manifest, 0
+    if urls is not None:
+        # the tables of sets may list files without chunks
+        box = _find_box_of(
+            manifest, lambda p: INLINE_URL in urls or bool(p.find_listed_files(urls))
+        )
+        if box is None:
+            return
+        manifest, first_slab = _crop(manifest, box), box[axis].start
+    for files, codes, slabs in _iterate_chunks(manifest, axis):
+        if urls is not None:
+            is_selected = np.array(
+                [*(file.url in urls for file in files), INLINE_URL in urls, False]
+            )
+            codes, slabs = codes[is_selected[codes]], slabs[is_selected[codes]]
+        slabs = slabs + first_slab
+        # encode file and slab in one integer, so that consecutive slabs of a file are consecutive
+        keys = np.unique((codes - INLINE) * edges.size + slabs)
+        ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)
+        first, last = keys[ends[:-1]], keys[ends[1:] - 1]
+        file = first // edges.size + INLINE
+        yield files, file, edges[first % edges.size], edges[last % edges.size + 1]
+
+
+def _iterate_chunks(
+    manifest: ChunkManifest, axis: int
+) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
+    """Yield blocks of existing chunks: file table, file codes, and indexes along the axis."""
+    if not manifest.size:
+        return
+    if manifest.is_loaded:
+        file = np.moveaxis(compact(manifest.file), axis, 0)
+        if len(file) < manifest.shape[axis]:
+            file = np.broadcast_to(file, (manifest.shape[axis], *file.shape[1:]))
+        codes = file.astype(np.int64).reshape(len(file), -1)
+        slabs = np.broadcast_to(np.arange(len(file))[:, np.newaxis], codes.shape)
+        exists = codes != MISSING
+        yield manifest.files, codes[exists], slabs[exists]
+        return
+    count, step = manifest.shape[axis], compute_strides(manifest.shape)[axis]
+    for ids, references in iterate_references(manifest):
+        yield references.files, references.file.astype(np.int64), ids // step % count
+
+
+def _merge_ranges(ranges: Ints, size: int) -> Ints:
+    """Merge adjacent and overlapping ranges of each file; the rows are file, start and stop."""
+    file, start, stop = ranges[:, np.lexsort(ranges[1::-1])]
+    if not file.size:
+        return ranges
+    # lay the files out one after another on a common axis, separated by one position
+    shift = file * (size + 1)
+    furthest = np.maximum.accumulate(stop + shift)
+    first = np.flatnonzero(np.append(True, start[1:] + shift[1:] > furthest[:-1]))
+    last = np.append(first[1:], file.size) - 1
+    return np.stack([file[first], start[first], (furthest - shift)[last]])

@@ -18,7 +18,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import Box, count_references, crop_box, write_region
-from virtualds.arrays.coverage import INLINE_URL, Coverage, find_coverage, mask_covered
+from virtualds.arrays.sources import INLINE_URL, Coverage, find_coverage, mask_covered
 from virtualds.bounds import check_joinable
 from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import Ints, drop_repeated_tables
