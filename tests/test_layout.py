@@ -457,7 +457,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.errors",
     "virtualds.importing",
     "virtualds.json_values",
-    "virtualds.pictures.blocks",
+    "virtualds.pictures",
     "virtualds.pictures.html",
     "virtualds.stores.listing",
 }

@@ -48,7 +48,7 @@ from mutation.reach import Reach, measure
 
 folder = Path(sys.argv[1])
 measure("pictures", list((PACKAGE.parent / "tests/pictures").glob("test_*.py")), folder)
-breaks = list_breaks(PACKAGE, PACKAGE / "pictures/blocks.py")
+breaks = list_breaks(PACKAGE, PACKAGE / "pictures/__init__.py")
 [made] = [b for b in breaks if b.function == "Table.select_columns" and b.after == "None"]
 tests = Reach(folder).order_tests(made)
 break_project(folder / "broken", made)

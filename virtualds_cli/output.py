@@ -27,7 +27,7 @@ import click
 from virtualds_cli.command import JSON
 
 if TYPE_CHECKING:
-    from virtualds.pictures.blocks import Block
+    from virtualds.pictures import Block
 
 
 ARGUMENT = re.compile(
@@ -99,7 +99,7 @@ def is_json() -> bool:
 
 def print_report(document: Mapping[str, Any], *blocks: Block) -> None:
     """Print ``document`` as JSON if the user wants it, else ``blocks``, wrapped on a terminal."""
-    from virtualds.pictures.blocks import UNLIMITED_WIDTH, format_text
+    from virtualds.pictures import UNLIMITED_WIDTH, format_text
 
     if is_json():
         print_json(document)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import virtualds
 from virtualds.combine.report import FileSchema, list_schemas
-from virtualds.pictures.blocks import format_text
+from virtualds.pictures import format_text
 from virtualds_cli.program import main
 
 PACKED = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}

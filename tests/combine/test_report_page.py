@@ -10,7 +10,7 @@ import virtualds
 from virtualds import BuildReport
 from virtualds.combine.report import FilesRead, LibraryReason
 from virtualds.combine.workers import LeftOut
-from virtualds.pictures.blocks import SHOWN_ROWS
+from virtualds.pictures import SHOWN_ROWS
 
 HOSTILE = "<script>alert('&')</script>"
 

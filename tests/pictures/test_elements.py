@@ -7,7 +7,7 @@ import pytest
 from markup import Tags
 from products import looped
 
-from virtualds.pictures.blocks import Card, Code, Heading, Section, Table, draw, format_text
+from virtualds.pictures import Card, Code, Heading, Section, Table, draw, format_text
 from virtualds.pictures.html import (
     GAP,
     MIN_CELL_WIDTH,

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from virtualds.combine.workers import LeftOut
-from virtualds.pictures.blocks import Card, Heading, Section, Table, format_text
+from virtualds.pictures import Card, Heading, Section, Table, format_text
 
 
 def test_a_secret_at_the_end_of_what_is_bold_leaves_the_rest_plain() -> None:

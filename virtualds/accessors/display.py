@@ -29,7 +29,7 @@ from virtualds.datasets.axis_cells import Span as Range
 from virtualds.datasets.lazy import find_layers, is_lazy
 from virtualds.datasets.structure import describe_gaps
 from virtualds.errors import format_bytes, format_count, format_names, without_secrets
-from virtualds.pictures.blocks import Block, Section, Table, draw
+from virtualds.pictures import Block, Section, Table, draw
 from virtualds.pictures.html import (
     GAP,
     NEXT,

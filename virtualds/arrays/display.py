@@ -23,8 +23,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.errors import format_bytes, format_count, without_secrets
-from virtualds.pictures import html
-from virtualds.pictures.blocks import Section, Table, draw
+from virtualds.pictures import Section, Table, draw, html
 from virtualds.pictures.html import (
     Box,
     Cell,

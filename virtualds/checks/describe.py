@@ -22,7 +22,7 @@ from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.formats import Format
 from virtualds.json_values import to_records
-from virtualds.pictures.blocks import Block, Report
+from virtualds.pictures import Block, Report
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors

@@ -69,7 +69,7 @@ from virtualds.errors import (
 )
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES, check_arguments, select_fields, to_names
-from virtualds.pictures.blocks import format_text
+from virtualds.pictures import format_text
 from virtualds.progress import INFO, ProgressOption, is_logged, log, report_progress
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt

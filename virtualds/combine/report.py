@@ -27,7 +27,7 @@ from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import FileCount, LeftOut, add_counts
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
 from virtualds.errors import format_count, format_names, public, without_secrets
-from virtualds.pictures.blocks import (
+from virtualds.pictures import (
     Block,
     Heading,
     Report,
@@ -171,7 +171,7 @@ def list_schemas(schemas: Sequence[FileSchema]) -> Section:
 
     Examples
     --------
-    >>> from virtualds.pictures.blocks import format_text
+    >>> from virtualds.pictures import format_text
     >>> few = FileSchema(1, "file:///data/3.nc", ("lacks lat",))
     >>> print(format_text([list_schemas([FileSchema(2, "file:///data/1.nc"), few])]))
     Schemas (2)

@@ -37,7 +37,7 @@ from virtualds.errors import (
 )
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE, check_choice, check_types, find_arguments, to_names
-from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
+from virtualds.pictures import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
 from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import StorageOptions, scheme_of
 from virtualds.stores.access_rules import Allow

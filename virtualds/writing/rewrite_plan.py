@@ -36,7 +36,7 @@ from virtualds.errors import (
     make_unsupported_error,
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
-from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
+from virtualds.pictures import Block, Heading, Table, draw, format_text
 from virtualds.pictures.html import to_notebook_html
 from virtualds.reading import replace_chunks
 from virtualds.source_file import SourceFile

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.group import find_dim_sizes
 from virtualds.errors import format_count, format_names, public, without_secrets
-from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report
+from virtualds.pictures import SHOWN_ROWS, Block, Heading, Report
 from virtualds.writing import EMPTY, CommitResult, Destination
 
 

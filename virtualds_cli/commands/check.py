@@ -63,7 +63,7 @@ def _make_page(description: Description) -> str:
     from virtualds.accessors.display import draw_strips
     from virtualds.checks.describe import load_references
     from virtualds.errors import without_secrets
-    from virtualds.pictures.blocks import Section, draw
+    from virtualds.pictures import Section, draw
     from virtualds.pictures.html import Markup, to_page
 
     tree = load_references(description)

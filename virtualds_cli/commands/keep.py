@@ -102,7 +102,7 @@ def snapshots(url: str, **options: Any) -> None:
     """List the snapshots of a set, the newest last."""
     import virtualds
     from virtualds.json_values import to_records
-    from virtualds.pictures.blocks import Table
+    from virtualds.pictures import Table
 
     records = to_records(virtualds.snapshots(url, **select_options(options, options)))
     rows = [[*record.values()] for record in records]

@@ -49,7 +49,7 @@ from virtualds.errors import (
 )
 from virtualds.json_values import to_records
 from virtualds.options import check_arguments, check_choice, get_options
-from virtualds.pictures.blocks import Block, Heading, Report, Table
+from virtualds.pictures import Block, Heading, Report, Table
 from virtualds.source_file import (
     StorageOptions,
     join_path,

@@ -21,7 +21,7 @@ from virtualds.datasets.axis_cells import to_numbers
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.structure import compute_steps, find_gaps_among, text_of
 from virtualds.errors import format_count, format_names, public, without_secrets
-from virtualds.pictures.blocks import (
+from virtualds.pictures import (
     Block,
     Card,
     Code,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from virtualds.errors import format_count, public, without_secrets
-from virtualds.pictures.blocks import Block, Card, Heading, Report, Table
+from virtualds.pictures import Block, Card, Heading, Report, Table
 from virtualds.pictures.html import (
     CHANGED,
     MISSING,
