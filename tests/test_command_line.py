@@ -27,7 +27,7 @@ from unknown_form import UNKNOWN, write_known, write_unknown
 import virtualds
 import virtualds_server
 from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
-from virtualds.checks.describe import describe
+from virtualds.checks import describe
 from virtualds.datasets.location import FORMATS
 from virtualds.syncing import OPEN_ARGUMENTS
 from virtualds.writing import COMMON_CHOICES

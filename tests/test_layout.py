@@ -450,7 +450,7 @@ CLI = PACKAGE.parent / "virtualds_cli"
 PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
     "virtualds.accessors.display",
-    "virtualds.checks.describe",
+    "virtualds.checks",
     "virtualds.writing",
     "virtualds.writing.materialize",
     "virtualds.writing.write_modes",

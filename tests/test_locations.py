@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.checks.describe import describe
+from virtualds.checks import describe
 from virtualds.datasets import location as locations
 from virtualds.datasets.location import Location
 

@@ -9,8 +9,8 @@ import xarray as xr
 from large_sets import METADATA, archive, counted
 
 import virtualds
-from virtualds.checks import describe as description
-from virtualds.checks.describe import describe
+from virtualds import checks
+from virtualds.checks import describe
 
 FILES, STEPS = 12, 2
 """Of a set of 24,000 references."""
@@ -77,5 +77,5 @@ def test_small_sets_of_other_tools_are_searched_for_sources(
     text = marker.read_text()
     marker.write_text(text.replace('"virtualds"', '"somebody else"'))
     assert describe(target).sources == (1, None, archive_files[0].as_uri())
-    monkeypatch.setattr(description, "MAX_REFERENCES", 1)
+    monkeypatch.setattr(checks, "MAX_REFERENCES", 1)
     assert describe(target).sources is None

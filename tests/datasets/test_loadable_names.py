@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.checks.describe import describe
+from virtualds.checks import describe
 
 NOPE: dict[str, Any] = {"loadable_variables": ["time", "nope"]}
 MANY: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}

@@ -10,7 +10,7 @@ from counting_server import counting_server
 from transforms import assert_identical
 
 import virtualds
-from virtualds.checks.describe import describe
+from virtualds.checks import describe
 
 SETS = ("refs.json", "refs.parquet", "refs.zarr")
 

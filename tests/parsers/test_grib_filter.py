@@ -16,7 +16,7 @@ from grib_messages import SMALL, message
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.checks.describe import describe
+from virtualds.checks import describe
 from virtualds_cli.program import main
 
 pytestmark = [

@@ -23,7 +23,7 @@ from virtualds_cli.output import HTML_OPTION, exit_unless, print_report, write_h
 from virtualds_cli.parameter_types import SampleType, UrlType
 
 if TYPE_CHECKING:
-    from virtualds.checks.describe import Description
+    from virtualds.checks import Description
 
 
 @command(
@@ -49,7 +49,7 @@ def info(url: str, html: Path | None, **options: Any) -> None:
     from virtualds.importing import importing
 
     with importing:
-        from virtualds.checks.describe import describe
+        from virtualds.checks import describe
 
     description = describe(url, **select_options(options, options))
     write_html_report(html, partial(_make_page, description))
@@ -61,7 +61,7 @@ def info(url: str, html: Path | None, **options: Any) -> None:
 def _make_page(description: Description) -> str:
     """Return an HTML page with the description, pictures of the chunks, and the dataset."""
     from virtualds.accessors.display import draw_strips
-    from virtualds.checks.describe import load_references
+    from virtualds.checks import load_references
     from virtualds.errors import without_secrets
     from virtualds.pictures import Section, draw
     from virtualds.pictures.html import Markup, to_page

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.checks.describe import find_sources
+from virtualds.checks import find_sources
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, set_reader_of
