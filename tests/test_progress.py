@@ -16,7 +16,7 @@ from conftest import write_year
 
 import virtualds
 from virtualds import ManifestArray, Progress
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.progress import count_array_chunks, count_progress, count_written_references
 from virtualds.writing import prepare_write
 

@@ -138,9 +138,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         arguments = dict(locals())
         with importing:
+            from virtualds.datasets.conversion import to_lazy_dataset
             from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
-            from virtualds.datasets.to_dataset import to_lazy_dataset
             from virtualds.formats import decode_group
 
         decode_arguments = {name: arguments[name] for name in DECODE_ARGUMENTS}
@@ -196,7 +196,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             A group does not share the dimensions of the groups above it.
         """
         with importing:
-            from virtualds.datasets.to_dataset import to_tree
+            from virtualds.datasets.conversion import to_tree
 
         datasets = self._open_datasets(filename_or_obj, **options)
         try:
@@ -227,9 +227,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
         with importing:
+            from virtualds.datasets.conversion import to_lazy_datasets
             from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
-            from virtualds.datasets.to_dataset import to_lazy_datasets
 
         location = _make_location(filename_or_obj, storage_options)
         decode_arguments = {name: options.pop(name) for name in DECODE_ARGUMENTS if name in options}

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.cf import Packing, TimePacking, _find_linear_units
 from virtualds.codecs.codec import CodecError
-from virtualds.datasets.to_dataset import _find_packing as packing_of
+from virtualds.datasets.conversion import _find_packing as packing_of
 
 INTEGERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 FLOATS = ("f4", "f8")

@@ -26,10 +26,10 @@ from virtualds.combine.batch_job import BatchJob, open_stored
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError
 from virtualds.combine.xarray_combine import Combination
+from virtualds.datasets.conversion import make_dataset_or_tree
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OPEN_DEFAULTS
-from virtualds.datasets.to_dataset import make_dataset_or_tree
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

@@ -13,7 +13,7 @@ from virtualds.arrays.group import ReadMethod
 from virtualds.combine import file_batch, workers
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import EnumeratedFiles, FileCount, add_counts
-from virtualds.datasets import from_dataset
+from virtualds.datasets import conversion
 from virtualds.formats.zarr.v3_arrays import encode_chunk
 
 LENGTHS = (3, 2, 4, 3, 1, 2)
@@ -110,8 +110,8 @@ def test_written_dates_are_compared_in_blocks(
     dates = np.datetime64("2000-01-01", "ns") + np.arange(9) * np.timedelta64(60, "s")
     units = {"units": "minutes since 1999-12-31", "dtype": np.dtype("f8")}
     dataset = xr.Dataset(coords={"time": ("time", dates, {}, units)})
-    monkeypatch.delattr(from_dataset, "_iterate_decodings")
-    monkeypatch.setattr(from_dataset, "COMPARED_AT_ONCE", 4)
+    monkeypatch.delattr(conversion, "_iterate_decodings")
+    monkeypatch.setattr(conversion, "COMPARED_AT_ONCE", 4)
     dataset.virtual.to_manifest(tmp_path / "refs.zarr")
     with xr.open_dataset(tmp_path / "refs.zarr", engine="virtual") as found:
         assert (found["time"].values == dates).all()
@@ -124,10 +124,10 @@ def test_what_is_not_a_date_is_not_read_to_compare_dates(monkeypatch: pytest.Mon
         def __array__(self, *args: Any, **kwargs: Any) -> Any:
             raise AssertionError("it was read")
 
-    monkeypatch.setattr(from_dataset, "_iterate_decodings", lambda *args: iter([]))
+    monkeypatch.setattr(conversion, "_iterate_decodings", lambda *args: iter([]))
     variable = xr.Variable("x", Unread(), fastpath=True)
     stored = xr.Variable("x", np.zeros(3), {"units": "days since 2000-01-01"})
-    assert not from_dataset._decodes_to("v", stored, variable)
+    assert not conversion._decodes_to("v", stored, variable)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_not_a_date_is_not_read_to_compare_dates(monkeypatch: pytest.Mon
 )
 def test_no_encoding_is_tried_twice(encoding: Any, attempts: Any) -> None:
     variable = xr.Variable("x", np.zeros(1), {}, encoding)
-    assert list(from_dataset._iterate_encodings(variable)) == attempts
+    assert list(conversion._iterate_encodings(variable)) == attempts
 
 
 def test_a_whole_chunk_is_compressed_where_it_lies() -> None:

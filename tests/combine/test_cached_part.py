@@ -33,10 +33,10 @@ from virtualds.combine.file_cache import (
     to_bytes,
     with_loaded_values,
 )
+from virtualds.datasets.conversion import make_dataset_or_tree
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import make_dataset_or_tree
 from virtualds.source_file import StorageOptions
 
 

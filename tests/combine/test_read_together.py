@@ -21,7 +21,7 @@ from virtualds.chunks.tables import RecordCache
 from virtualds.combine import Build, batch_job
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.report import FilesRead
-from virtualds.datasets import to_dataset
+from virtualds.datasets import conversion
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import PARSERS
 from virtualds.parsers.hdf5.alike_files import read_together
@@ -163,7 +163,7 @@ def test_alike_files_are_read_and_joined_without_opening_each(
 
     monkeypatch.setattr(batch_job, "open_group", opened)
     # a plan of other files may not fit the dates of these, which are then opened again
-    monkeypatch.setattr(to_dataset, "DECODING_PLANS", RecordCache(64))
+    monkeypatch.setattr(conversion, "DECODING_PLANS", RecordCache(64))
     found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
     assert each.found == [list(range(FILES))]
     assert found.virtual.report.opened == FILES

@@ -18,11 +18,11 @@ import virtualds
 from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.tables import RecordCache
-from virtualds.datasets import to_dataset
+from virtualds.datasets import conversion
+from virtualds.datasets.conversion import to_virtual_dataset
 from virtualds.datasets.decoding import VariableDecoding
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.to_dataset import to_virtual_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -32,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_dataset, "DECODING_PLANS", RecordCache(64))
+    monkeypatch.setattr(conversion, "DECODING_PLANS", RecordCache(64))
 
 
 def described(ds: xr.Dataset) -> Any:

@@ -22,8 +22,8 @@ import virtualds
 from virtualds import ManifestArray
 from virtualds.chunks.fragment import LARGE_BLOCK
 from virtualds.datasets import lazy as far_blocks
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.datasets.decoding import encoding_of
-from virtualds.datasets.from_dataset import group_from_dataset
 
 STEPS, SIDE = 24, 192
 VALUES = np.random.default_rng(7).normal(size=(STEPS, SIDE, SIDE)).round(2)

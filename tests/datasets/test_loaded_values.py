@@ -23,7 +23,7 @@ from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.datasets.from_dataset import encode_like_xarray
+from virtualds.datasets.conversion import encode_like_xarray
 from virtualds.errors import VirtualdsError
 
 SUFFIXES = (".json", ".parquet", ".zarr")
@@ -296,7 +296,7 @@ def copies(ds: xr.Dataset, target: Path, **how: Any) -> list[str]:
 def test_a_writer_says_which_lazy_values_it_copies(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.datasets.from_dataset.COPY_WARNING_BYTES", 2000)
+    monkeypatch.setattr("virtualds.datasets.conversion.COPY_WARNING_BYTES", 2000)
     paths = [tmp_path / name for name in ("a.nc", "b.nc")]
     for n, path in enumerate(paths):
         values = np.arange(400.0).reshape(4, 100) + n

@@ -22,7 +22,7 @@ import virtualds
 from virtualds import ManifestArray, ReadError, UnsupportedError
 from virtualds.datasets import aggregation
 from virtualds.datasets.aggregation import writing
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 
 Make = Callable[[], Any]
 DAYS = {"units": "days since 2000-01-01"}

@@ -12,7 +12,7 @@ import xarray as xr
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.datasets.location import FORMATS
 from virtualds.formats import change_set
 

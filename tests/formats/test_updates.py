@@ -38,10 +38,9 @@ import virtualds
 from virtualds import ChunkManifest, ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.tables import TiledReferences
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset, to_virtual_dataset
 from virtualds.datasets.location import FORMATS
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.formats import Format, change_set
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions

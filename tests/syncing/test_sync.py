@@ -19,7 +19,7 @@ from daily_files import days, native, opened, written
 
 import virtualds
 from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncReport, UnsupportedError
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.source_file import NO_NUMBER
 from virtualds.stores.listing import FileColumns, FileState
 from virtualds.syncing.files import (

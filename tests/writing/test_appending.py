@@ -34,7 +34,7 @@ from virtualds import writing
 from virtualds.arrays import sources
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.writing import name_group_in_errors
 from virtualds.writing.append import AppendOptions, _find_readable_dates, append_along
 

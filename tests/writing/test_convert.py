@@ -21,7 +21,7 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.arrays.array import ManifestArray
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.datasets.location import FORMATS
 
 pytestmark = [

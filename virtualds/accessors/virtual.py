@@ -423,7 +423,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
     def _to_group(self) -> ManifestGroup:
         with importing:
-            from virtualds.datasets.from_dataset import group_from_dataset
+            from virtualds.datasets.conversion import group_from_dataset
 
         return group_from_dataset(self._obj)
 
@@ -688,7 +688,7 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
 
     def _to_group(self, inherited: bool = False) -> ManifestGroup:
         with importing:
-            from virtualds.datasets.from_dataset import group_from_tree
+            from virtualds.datasets.conversion import group_from_tree
 
         return group_from_tree(self._obj, inherited)
 

@@ -14,11 +14,11 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import SourceSummary
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import load_compactly
+from virtualds.datasets.conversion import to_virtual_tree
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, set_reader_of
 from virtualds.datasets.open import check_loadable, enter_set, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
-from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.formats import Format
 from virtualds.json_values import to_records

@@ -52,14 +52,17 @@ from virtualds.combine.workers import (
     list_unopened,
 )
 from virtualds.combine.xarray_combine import Combination
+from virtualds.datasets.conversion import (
+    find_decoding_plan,
+    group_from_dataset,
+    make_dataset_or_tree,
+)
 from virtualds.datasets.decoding import DecodingPlan, MisfitError, are_date_units
-from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import PARSERS, Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.structure import CRS_ATTRIBUTES
-from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, check_choice, get_options, set_options

@@ -32,6 +32,7 @@ from virtualds.arrays.parser import (
 )
 from virtualds.chunks.columns import Ints
 from virtualds.chunks.tables import RecordCache
+from virtualds.datasets.conversion import find_decoding_plan, make_dataset_or_tree
 from virtualds.datasets.decoding import (
     DecodingPlan,
     MisfitError,
@@ -44,7 +45,6 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import find_decoding_plan, make_dataset_or_tree
 from virtualds.errors import VirtualdsError, locating
 from virtualds.formats import DECODING_ERRORS
 from virtualds.options import get_options

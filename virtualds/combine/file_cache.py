@@ -49,11 +49,11 @@ from virtualds.combine.file_batch import (
     collect_files,
     find_plan,
 )
+from virtualds.datasets.conversion import make_dataset_or_tree
 from virtualds.datasets.decoding import UNNAMED, encoding_of
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import make_dataset_or_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.v3_arrays import (
     ManifestPart,

@@ -29,6 +29,7 @@ from virtualds.datasets.aggregation import (
     find_aggregations,
 )
 from virtualds.datasets.aggregation.plan import AggregationFile
+from virtualds.datasets.conversion import make_dataset_or_tree, to_virtual_dataset
 from virtualds.datasets.location import (
     DetectedReader,
     Location,
@@ -42,7 +43,6 @@ from virtualds.datasets.open_options import (
     OpenOptions,
     check_variables,
 )
-from virtualds.datasets.to_dataset import make_dataset_or_tree, to_virtual_dataset
 from virtualds.errors import FormatError, UnsupportedError, without_secrets
 from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, decode_group
 from virtualds.formats.referenced_files import ReferencedFiles

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from virtualds.datasets.conversion import group_from_dataset, group_from_tree
 from virtualds.datasets.decoding import make_independent_of_left_out
-from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions

@@ -19,13 +19,12 @@ from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, check_names, fi
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
-from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.conversion import as_read, group_from_dataset, to_virtual_dataset
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.source_positions import list_partly_covered_dims
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import (
     CombineError,
     UnsupportedError,

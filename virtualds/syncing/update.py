@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_siz
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
-from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.conversion import as_read, group_from_dataset, to_virtual_dataset
 from virtualds.datasets.lazy import replace_variables
 from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
@@ -36,7 +36,6 @@ from virtualds.datasets.source_positions import (
     list_sources,
     urls_of,
 )
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions, scheme_of
 from virtualds.stores.listing import FileColumns

@@ -23,8 +23,13 @@ from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import iterate_references
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
+from virtualds.datasets.conversion import (
+    check_loading,
+    group_from_dataset,
+    to_virtual_dataset,
+    warn_of_copy,
+)
 from virtualds.datasets.decoding import are_date_units
-from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_copy
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
@@ -53,7 +58,6 @@ from virtualds.datasets.source_positions import (
     urls_of,
 )
 from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, format_details
 from virtualds.formats import decode_group
 from virtualds.options import check_choice, get_options

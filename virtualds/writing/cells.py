@@ -30,7 +30,7 @@ from virtualds.arrays.concatenate import (
 )
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
-from virtualds.datasets.from_dataset import as_read, check_loading
+from virtualds.datasets.conversion import as_read, check_loading
 from virtualds.datasets.lazy import (
     expand_variable,
     get_virtual_array,

@@ -22,7 +22,12 @@ from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
+from virtualds.datasets.conversion import (
+    check_loading,
+    group_from_dataset,
+    group_from_tree,
+    to_virtual_dataset,
+)
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.structure import (
@@ -31,7 +36,6 @@ from virtualds.datasets.structure import (
     find_crs,
     find_crs_by_variable,
 )
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, format_details, locating
 from virtualds.formats import decode_group
 from virtualds.options import check_arguments, format_suggestion, select_fields

@@ -15,12 +15,12 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.checks import find_sources
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.datasets.conversion import to_virtual_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, set_reader_of
 from virtualds.datasets.open import enter_set, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.structure import text_of
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import locating, public, without_secrets
 from virtualds.formats import Format, decode_group
 from virtualds.source_file import SourceFile, join_path, name_of

@@ -21,7 +21,7 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import CONCATENATING_OPTIONS, format_options
 from virtualds.datasets.aggregation.writing import encode
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.conversion import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import (
     ATTRIBUTE,

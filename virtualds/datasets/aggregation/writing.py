@@ -53,6 +53,7 @@ from virtualds.datasets.aggregation.plan import (
     Name,
     add_conventions,
 )
+from virtualds.datasets.conversion import to_virtual_dataset
 from virtualds.datasets.decoding import CHARACTER_AXIS
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import DetectedReader, Location, reader_of
@@ -64,7 +65,6 @@ from virtualds.datasets.open import (
     read_source,
 )
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import (
     LOAD_OR_LEAVE_OUT,
     FormatError,
