@@ -13,7 +13,7 @@ from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 from virtualds import ChunkAxis, ManifestArray, reading
 from virtualds.chunks.axes import Slices
 from virtualds.codecs.cf import Packing
-from virtualds.reading import decode, tasks
+from virtualds.reading import tasks
 from virtualds.reading.plan import normalise_key, plan_selection
 from virtualds.reading.tasks import group_equal_slabs
 from virtualds.source_file import SourceFile
@@ -86,7 +86,7 @@ def test_a_chunk_that_is_all_of_the_result_is_decoded_there(
 ) -> None:
     values = np.arange(20_000.0).reshape(100, 200)
     array = virtual(values, tmp_path, chunks=(50, 200), codecs=codecs)
-    monkeypatch.delattr(decode, "write_stored")
+    monkeypatch.delattr(tasks, "write_stored")
     exactly(array.read(), values)
 
 

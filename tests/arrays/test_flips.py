@@ -21,7 +21,7 @@ from virtual_arrays import PLAIN, ZLIB, counted_reads, exactly, no_reads, virtua
 import virtualds
 from virtualds import ChunkAxis, FormatError, ManifestArray, UnsupportedError
 from virtualds.arrays.subchunks import split_chunks, to_regular_chunks
-from virtualds.reading.decode import Decoder
+from virtualds.reading.tasks import Decoder
 
 
 @pytest.fixture(scope="module")

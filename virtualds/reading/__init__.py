@@ -22,17 +22,6 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import DEBUG, is_logged, log
-from virtualds.reading.decode import (
-    Decoder,
-    Decoders,
-    TileError,
-    fill_missing,
-    get_scratch,
-    write_chunk,
-    write_rows,
-    write_stored,
-    write_tile,
-)
 from virtualds.reading.plan import (
     Readable,
     Selection,
@@ -41,7 +30,20 @@ from virtualds.reading.plan import (
     plan_points,
     plan_selection,
 )
-from virtualds.reading.tasks import Batch, Task, Tile
+from virtualds.reading.tasks import (
+    Batch,
+    Decoder,
+    Decoders,
+    Task,
+    Tile,
+    TileError,
+    fill_missing,
+    get_scratch,
+    write_chunk,
+    write_rows,
+    write_stored,
+    write_tile,
+)
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, describe_mismatch
 from virtualds.stores import find_store

@@ -33,7 +33,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr import STORE_MARKERS
 from virtualds.progress import ProgressOption, count_progress
-from virtualds.reading.decode import Decoder
+from virtualds.reading.tasks import Decoder
 from virtualds.reading.threads import HostSlot, Prefetcher
 from virtualds.source_file import (
     CHECKSUM_FLAG,

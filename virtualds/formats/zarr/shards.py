@@ -25,7 +25,7 @@ from virtualds.formats import unreachable_error
 from virtualds.formats.zarr.codecs import parse_order, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests, axes_from_v3
-from virtualds.reading.decode import Decoder
+from virtualds.reading.tasks import Decoder
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
