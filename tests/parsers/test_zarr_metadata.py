@@ -18,7 +18,7 @@ from zarr_stores import LITTLE, UTF8, ZSTD, named, v2, v3
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.zarr import strings
+from virtualds.formats.zarr.data_types import DTYPES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -314,4 +314,4 @@ def test_byte_strings_are_read_and_written(tmp_path: Path, name: str) -> None:
 
 
 def test_the_dtype_says_what_the_objects_are() -> None:
-    assert xr.coding.strings.check_vlen_dtype(strings.DTYPES["vlen-utf8"]) is str
+    assert xr.coding.strings.check_vlen_dtype(DTYPES["vlen-utf8"]) is str

@@ -52,7 +52,7 @@ from virtualds.formats.zarr.data_types import (
     to_packed,
     to_string_objects,
 )
-from virtualds.formats.zarr.strings import TEXT as V2_TEXT
+from virtualds.formats.zarr.data_types import TEXT as V2_TEXT
 from virtualds.formats.zarr.v2_arrays import build_zarr_v2, list_unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,

@@ -420,6 +420,18 @@ def is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
 
 # ---------------------------------------------------------------------- variable-length strings
 
+TEXT, BYTES = "vlen-utf8", "vlen-bytes"
+"""Codecs of variable-length strings (zarr-extensions; also ids of Zarr v2)."""
+SERIALISERS = {
+    "string": TEXT,
+    "variable_length_utf8": TEXT,
+    "bytes": BYTES,
+    "variable_length_bytes": BYTES,
+}
+"""The codec of a data type of Zarr v3."""
+DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
+"""Dtypes of the values; xarray recognises strings by the metadata of the dtype."""
+
 
 def to_string_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return strings as objects.
@@ -470,3 +482,6 @@ def decode_bytes(data: bytes) -> npt.NDArray[Any]:
     import numcodecs
 
     return np.asarray(numcodecs.VLenBytes().decode(data), object)
+
+
+DECODE = {TEXT: decode_strings, BYTES: decode_bytes}

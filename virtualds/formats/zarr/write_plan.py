@@ -38,6 +38,7 @@ from virtualds.formats.zarr import (
     list_value_chunks,
 )
 from virtualds.formats.zarr.data_types import (
+    TEXT,
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
     encode_strings,
@@ -47,7 +48,6 @@ from virtualds.formats.zarr.data_types import (
     pack_members,
     to_string_objects,
 )
-from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_arrays import (
     CHARACTER,
     ZarrArray,
