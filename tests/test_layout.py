@@ -42,8 +42,8 @@ XARRAY_FROM = "datasets"
 XARRAY_BELOW = {"codecs.cf": "xarray encodes and decodes the times of CF"}
 """Modules below it that import xarray all the same, and why."""
 
-MAX_MODULES_IN_ROOT = 11
-MAX_MODULES, MAX_CHAIN = 200, 25
+MAX_MODULES_IN_ROOT = 10
+MAX_MODULES, MAX_CHAIN = 180, 22
 """How many modules there are, and how many import one another in a row: what a person holds in the
 head. They may fall, and rise only with a subject that is new."""
 
