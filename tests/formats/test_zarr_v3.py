@@ -36,7 +36,9 @@ from virtual_arrays import virtual as stored
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.codecs.numcodecs import _import_blosc
 from virtualds.formats import ReadOptions, zarr_manifests
+from virtualds.formats.zarr.v3_arrays import values_to_v3
 from virtualds.formats.zarr_manifests import parquet_table, set_files
 from virtualds.formats.zarr_manifests import snapshots as zarr_v3
 from virtualds.source_file import SourceFile
@@ -736,6 +738,24 @@ def test_zarr_python_reads_native_arrays(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "refs.zarr", mode="r", use_consolidated=False)
     for name in ("w", "name", "large"):
         assert group[name][:].tolist() == ds[name].values.tolist()
+
+
+def test_coordinates_of_many_steps_take_few_bytes(tmp_path: Path) -> None:
+    ds, _ = grid_of_chunks(tmp_path)
+    steps = np.arange(100_000.0)
+    ds.assign(steps=("t", steps)).virtual.to_manifest(tmp_path / "refs.zarr")
+    stored = sum(path.stat().st_size for path in (tmp_path / "refs.zarr/steps/c").iterdir())
+    assert stored < steps.nbytes / 50
+    assert (zarr.open_array(tmp_path / "refs.zarr/steps", mode="r")[:] == steps).all()
+
+
+def test_equal_values_become_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # in threads, as by default, Blosc writes blocks in the order in which they are done
+    monkeypatch.setattr(numcodecs.blosc, "use_threads", None)
+    _import_blosc.cache_clear()
+    values = np.arange(2.0**20) / 3
+    encoded = [values_to_v3(values) for _ in range(8)]
+    assert len({data for array in encoded if array for _, data in array.chunks}) == 1
 
 
 def test_zarr_python_refuses_virtual_arrays(archive_files: list[Path], tmp_path: Path) -> None:

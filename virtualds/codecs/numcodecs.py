@@ -182,6 +182,26 @@ def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> 
 # ---------------------------------------------------------------------- Blosc
 
 
+def compress_zarr_v3(data: Buffer, codec: Mapping[str, Any]) -> Buffer:
+    """Compress bytes with the codec ``zstd`` or ``blosc`` of the metadata of an array.
+
+    Equal bytes become equal bytes: Blosc would write blocks in any order with several threads.
+    """
+    import numcodecs
+
+    configuration = codec["configuration"]
+    if codec["name"] == "zstd":
+        encoded: Buffer = numcodecs.Zstd(level=configuration["level"]).encode(data)
+        return encoded
+    # Blosc takes the size of elements from the array
+    elements = np.frombuffer(data, np.dtype(("V", configuration["typesize"])))
+    settings = (configuration[name] for name in ("cname", "clevel", "shuffle", "blocksize"))
+    name, level, shuffle, block = settings
+    number = BLOSC_SHUFFLES.index(shuffle)
+    compressed: Buffer = _import_blosc().compress(elements, name.encode(), level, number, block)
+    return compressed
+
+
 def decode_blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     """Decode a Blosc chunk, into ``out`` if that is given.
 

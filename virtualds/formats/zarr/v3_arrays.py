@@ -36,7 +36,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf import Decoding, Packing, TimePacking
-from virtualds.codecs.numcodecs import decode_zstd
+from virtualds.codecs.numcodecs import compress_zarr_v3, decode_zstd
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr import PLAIN_KEYS
@@ -97,6 +97,9 @@ request for each."""
 CHUNK_BYTES = 2**26
 """The maximum size in bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+"""The compressor of strings, and of elements that are bytes."""
+BLOSC = {"cname": "zstd", "clevel": 3, "blocksize": 0}
+"""The configuration of the compressor of numbers, without their size."""
 
 
 class ManifestPart(NamedTuple):
@@ -692,10 +695,10 @@ def values_to_v3(values: npt.NDArray[Any], existing: Sequence[int] = ()) -> Nati
         grid = {"name": "rectilinear", "configuration": configuration}
     codecs: list[dict[str, Any]] = [_find_serialiser(values.dtype)]
     if values.nbytes >= COMPRESSED_FROM:
-        codecs.append(ZSTD)
+        codecs.append(_choose_compressor(values.dtype))
     fill = "" if is_text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
     metadata = build_metadata(values.shape, data_type, grid, fill, codecs)
-    return NativeArray(metadata, _encode_chunks(values, grid, compress=len(codecs) > 1))
+    return NativeArray(metadata, _encode_chunks(values, grid, codecs[1:]))
 
 
 def _extend_chunks(existing: Sequence[int], size: int, max_length: int) -> Sequence[int]:
@@ -714,6 +717,18 @@ def _extend_chunks(existing: Sequence[int], size: int, max_length: int) -> Seque
             return ()
         lengths[-2:] = [lengths[-2] + lengths[-1]]
     return lengths if len(lengths) > 1 else ()
+
+
+def _choose_compressor(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the codec that compresses values of a data type.
+
+    Coordinates are mostly numbers with equal first bytes. Shuffled, they take a tenth of the bytes,
+    and a fourth of the time to decode.
+    """
+    if dtype.kind not in "iufcmM" or dtype.itemsize == 1:
+        return ZSTD
+    shuffled = {"typesize": dtype.itemsize, "shuffle": "shuffle"}
+    return {"name": "blosc", "configuration": {**BLOSC, **shuffled}}
 
 
 def _find_serialiser(dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -739,11 +754,9 @@ def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> Buffer:
 
 
 def _encode_chunks(
-    values: npt.NDArray[Any], grid: dict[str, Any], compress: bool
+    values: npt.NDArray[Any], grid: dict[str, Any], compressors: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
     """Yield the index and the bytes of each chunk; chunks at the edge are padded."""
-    import numcodecs
-
     slabs = [axis.slabs() for axis in axes_from_v3(values.shape, grid)]
     for chunk_id in product(*(range(slab.encoded.size) for slab in slabs)):
         pairs = list(zip(slabs, chunk_id, strict=True))
@@ -751,4 +764,6 @@ def _encode_chunks(
         shape = tuple(int(slab.encoded[i]) for slab, i in pairs)
         # with the ellipsis, numpy returns an array also for a 0-D string
         data = encode_chunk(values[(*box, ...)], shape)
-        yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data) if compress else data)
+        for compressor in compressors:
+            data = compress_zarr_v3(data, compressor)
+        yield chunk_id, bytes(data)

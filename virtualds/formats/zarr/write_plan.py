@@ -79,7 +79,7 @@ MAX_INLINE = 2**20
 """The maximum size in bytes of missing chunks of one array that are written out inline."""
 CHUNK_ENCODING = ("contiguous", "chunksizes")
 """Names of encoding entries about the chunks of a variable."""
-SET_ENCODING = ("zstd", "complevel", *CHUNK_ENCODING)
+SET_ENCODING = ("zstd", "blosc", "complevel", *CHUNK_ENCODING)
 """Names of encoding entries that a set determines for values that it stores as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
