@@ -12,7 +12,11 @@ from products import looped
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.axes import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, to_slice
 from virtualds.chunks.columns import find_distinct
-from virtualds.chunks.fragment import find_rectilinear_chunks, find_whole_blocks
+from virtualds.chunks.fragment import (
+    _find_shared_blocks,
+    find_rectilinear_chunks,
+    find_whole_blocks,
+)
 
 
 class Element(NamedTuple):
@@ -409,5 +413,28 @@ def test_fragments_that_are_cut_alike_are_looked_at_once(monkeypatch: pytest.Mon
     fragments = stack_rows([ChunkAxis.regular(length, 50) for length in lengths])
     asked, slabs = list[ChunkAxis](), RegularAxis.slabs
     monkeypatch.setattr(RegularAxis, "slabs", lambda axis: asked.append(axis) or slabs(axis))
+    _find_shared_blocks.cache_clear()
     assert find_whole_blocks((200, 120), fragments, 4)[1] == (50, 50, 20)
     assert len(asked) <= 30
+
+
+def test_arrays_that_are_cut_alike_share_the_lengths_of_their_blocks() -> None:
+    def cut() -> tuple[int, ...]:
+        months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
+        fragment = Fragment.whole((months,), ChunkManifest.missing((3,)))
+        return find_whole_blocks((90,), [fragment], 4)[0]
+
+    assert cut() == (31, 28, 31)
+    # so a dataset of many variables counts a million chunks once
+    assert cut() is cut()
+
+
+def test_axes_that_differ_between_the_edges_that_are_hashed_differ() -> None:
+    lengths = np.full(10_000, 30)
+    other = lengths.copy()
+    other[5_001:5_003] = 29, 31
+    first, again, differing = (
+        ChunkAxis.from_slabs(found, found + 1) for found in (lengths, lengths.copy(), other)
+    )
+    assert first == again and hash(first) == hash(again)
+    assert first != differing and len({first, again, differing}) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -235,8 +235,10 @@ LARGE_BLOCK = 128 * MIB
 
 Lengths = tuple[int, ...]
 
-PlacedAxes = Sequence[tuple[int, ChunkAxis]]
+PlacedAxes = tuple[tuple[int, ChunkAxis], ...]
 """The chunk axes of all fragments along one axis of the array, each with its start."""
+Blocks = tuple[Ints, Lengths]
+"""The edges of blocks along an axis, and the lengths of blocks for dask."""
 
 
 def find_whole_blocks(
@@ -256,11 +258,11 @@ def find_whole_blocks(
     """
     fragments_with_elements = [f for f in fragments if 0 not in f.shape]
     along = [
-        list({(f.start[axis], f.axes[axis]): None for f in fragments_with_elements})
+        tuple({(f.start[axis], f.axes[axis]): None for f in fragments_with_elements})
         for axis in range(len(shape))
     ]
-    edges = [
-        _find_shared_edges(size, placed_axes)
+    blocks = [
+        _find_shared_blocks(size, placed_axes)
         for size, placed_axes in zip(shape, along, strict=True)
     ]
     # most fragments of an array have the same axes
@@ -268,13 +270,14 @@ def find_whole_blocks(
     largest = max(
         (prod(_find_longest(a.lengths) for a in axes) for axes in distinct_axes), default=1
     )
-    for axis in sorted(range(len(shape)), key=lambda i: -_compute_block_ratio(edges[i], along[i])):
-        block = prod(_find_longest(np.diff(e)) for e in edges)
+    for axis in sorted(
+        range(len(shape)), key=lambda i: -_compute_block_ratio(blocks[i][0], along[i])
+    ):
+        block = prod(_find_longest(np.diff(edges)) for edges, _ in blocks)
         if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
             break
-        edges[axis] = _find_edges_of_longest(shape[axis], along[axis])
-    covered = zip(edges, along, strict=True)
-    return tuple(_edges_to_lengths(_divide_gaps(e, placed_axes)) for e, placed_axes in covered)
+        blocks[axis] = _make_blocks(_find_edges_of_longest(shape[axis], along[axis]), along[axis])
+    return tuple(lengths for _, lengths in blocks)
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
@@ -325,8 +328,10 @@ def _merge_edges(parts: Sequence[Ints]) -> Ints:
     return distinct
 
 
-def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
-    """Return the chunk edges of all fragments, without those inside a chunk of another one."""
+# variables of a dataset are mostly divided alike, and a million chunks take a while
+@lru_cache(maxsize=8)
+def _find_shared_blocks(size: int, placed_axes: PlacedAxes) -> Blocks:
+    """Return blocks with the edges of all fragments that are not inside a chunk of another one."""
     slab_edges = {axis: axis.slabs().edges for axis in {axis for _, axis in placed_axes}}
     edges_by_fragment = [slab_edges[axis] + start for start, axis in placed_axes]
     shared_edges = _merge_edges([np.array([0, size]), *edges_by_fragment])
@@ -339,7 +344,11 @@ def _find_shared_edges(size: int, placed_axes: PlacedAxes) -> Ints:
         if not np.array_equal(inside, edges):
             shared = inside[np.isin(inside, edges)]
             shared_edges = np.concatenate([shared_edges[:first], shared, shared_edges[stop:]])
-    return shared_edges
+    return _make_blocks(shared_edges, placed_axes)
+
+
+def _make_blocks(edges: Ints, placed_axes: PlacedAxes) -> Blocks:
+    return edges, _edges_to_lengths(_divide_gaps(edges, placed_axes))
 
 
 def _compute_block_ratio(edges: Ints, placed_axes: PlacedAxes) -> float:
