@@ -10,6 +10,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.arrays.group import ReadMethod
+from virtualds.codecs import cf
 from virtualds.combine import file_batch, workers
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import EnumeratedFiles, FileCount, add_counts
@@ -111,7 +112,7 @@ def test_written_dates_are_compared_in_blocks(
     units = {"units": "minutes since 1999-12-31", "dtype": np.dtype("f8")}
     dataset = xr.Dataset(coords={"time": ("time", dates, {}, units)})
     monkeypatch.delattr(conversion, "_iterate_decodings")
-    monkeypatch.setattr(conversion, "COMPARED_AT_ONCE", 4)
+    monkeypatch.setattr(cf, "DATES_AT_ONCE", 4)
     dataset.virtual.to_manifest(tmp_path / "refs.zarr")
     with xr.open_dataset(tmp_path / "refs.zarr", engine="virtual") as found:
         assert (found["time"].values == dates).all()

@@ -265,7 +265,7 @@ class TimePacking:
             return units.compute_dates(stored)
         numbers = stored.reshape(-1)
         dates = numbers.view(units.dtype)
-        for block in _iterate_blocks(numbers.size):
+        for block in iterate_date_blocks(numbers.size):
             units.compute_dates(numbers[block], dates[block])
         return dates.reshape(stored.shape)
 
@@ -356,15 +356,15 @@ SIMPLE_UNITS = re.compile(
     r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
 )
 """Unambiguous units with a reference date between `MIN_DATE` and `MAX_DATE`."""
-CONVERTED_AT_ONCE = 2**18
-"""Number of dates that are converted to numbers at a time, to save memory."""
+DATES_AT_ONCE = 2**16
+"""Number of dates that are converted, checked or compared at a time, to save memory."""
 MAX_EXACT = 2**53
 """Integers up to this limit are exact as 8-byte floats."""
 
 
-def _iterate_blocks(size: int) -> Iterator[slice]:
-    """Yield the blocks of numbers that are converted, or checked, at a time."""
-    return (slice(n, n + CONVERTED_AT_ONCE) for n in range(0, size, CONVERTED_AT_ONCE))
+def iterate_date_blocks(size: int) -> Iterator[slice]:
+    """Yield the blocks of dates that are converted, checked or compared at a time."""
+    return (slice(n, n + DATES_AT_ONCE) for n in range(0, size, DATES_AT_ONCE))
 
 
 class _LinearUnits(NamedTuple):
@@ -401,7 +401,7 @@ class _LinearUnits(NamedTuple):
         if stored.dtype.itemsize != 8 or max(-low, high) > self.max_exact:
             return False
         flat = stored.reshape(-1)
-        blocks = (flat[block] for block in _iterate_blocks(flat.size))
+        blocks = (flat[block] for block in iterate_date_blocks(flat.size))
         return all(bool((block == np.rint(block)).all()) for block in blocks)
 
     def compute_dates(
@@ -420,7 +420,7 @@ class _LinearUnits(NamedTuple):
     ) -> npt.NDArray[Any] | None:
         """Convert dates along one axis to whole numbers, or return None if some are not whole."""
         numbers = np.empty(dates.shape, dtype)
-        for block in _iterate_blocks(len(dates)):
+        for block in iterate_date_blocks(len(dates)):
             quotients, rest = np.divmod(dates[block].view(np.int64) - self.begin, self.step)
             if rest.any():
                 return None

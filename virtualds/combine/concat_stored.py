@@ -102,7 +102,8 @@ class Concatenator:
             for group_batches in groups.values():
                 self._check_values(group_batches, dim)
             ordering_path = _find_ordering_group(groups, dim) if self._sorts_files else ""
-            given_order = np.argsort([number for batch in batches for number in batch.numbers])
+            # a list of a million numbers takes five times the memory of an array
+            given_order = np.argsort(np.concatenate([np.asarray(b.numbers) for b in batches]))
             order = self._find_order(groups[ordering_path], dim, given_order)
             if (order[:2] != given[:2]).any():
                 samples = _make_samples(batches, order)

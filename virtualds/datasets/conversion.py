@@ -24,7 +24,14 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_size_in_files, check_values
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.tables import RecordCache
-from virtualds.codecs.cf import PACKING_ATTRIBUTES, UNITS_OF_DATES, Decoding, Packing, TimePacking
+from virtualds.codecs.cf import (
+    PACKING_ATTRIBUTES,
+    UNITS_OF_DATES,
+    Decoding,
+    Packing,
+    TimePacking,
+    iterate_date_blocks,
+)
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
@@ -613,8 +620,6 @@ TIMES = ("m", "M")
 """Dtype kinds of durations and dates."""
 ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
 """Errors that xarray raises when values do not fit their encoding."""
-COMPARED_AT_ONCE = 2**18
-"""Number of dates that are decoded at a time to compare them."""
 
 
 def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -702,7 +707,7 @@ def _decodes_to(name: str, stored: xr.Variable, variable: xr.Variable) -> bool:
     is_dates = variable.dtype == DEFAULT_DATES and variable.shape == stored.shape != ()
     if packing is not None and is_dates:
         dates, numbers = variable.values, stored.values
-        blocks = [slice(n, n + COMPARED_AT_ONCE) for n in range(0, len(dates), COMPARED_AT_ONCE)]
+        blocks = [*iterate_date_blocks(len(dates))]
         decoded = (packing.decode_linearly(numbers[block]) for block in blocks)
         # all decoded dates together take as much memory as the variable
         if all(

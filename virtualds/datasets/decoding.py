@@ -25,7 +25,14 @@ from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import ValuesPerFile
 from virtualds.chunks.fragment import to_preferred_chunks
-from virtualds.codecs.cf import CALENDARS, PACKING_ATTRIBUTES, UNITS_OF_DATES, Decoding, TimePacking
+from virtualds.codecs.cf import (
+    CALENDARS,
+    PACKING_ATTRIBUTES,
+    UNITS_OF_DATES,
+    Decoding,
+    TimePacking,
+    iterate_date_blocks,
+)
 from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
@@ -38,8 +45,6 @@ CHARACTER_AXIS = "char_dim_name"
 """The encoding entry that names the axis of characters; None for data that were not decoded."""
 PER_FILE_ENCODING = ("source", "preferred_chunks")
 """Names of encoding entries that differ between files."""
-CHECKED_AT_ONCE = 2**20
-"""Number of dates that are checked at a time, to save memory."""
 SHARED_INDEX_BYTES = 2**16
 """Size in bytes up to which the index of a stored coordinate is shared between equal files."""
 
@@ -281,8 +286,9 @@ class VariableDecoding:
             return self.decoded[1].kind in "mM"
         unit, *_ = str(self._decoding_attributes.get("units", "")).split() or [""]
         scale = SECONDS.get(unit.lower(), 1.0)
-        blocks = np.array_split(values, -(-values.size // CHECKED_AT_ONCE) or 1)
-        return all((np.rint(seconds) == seconds).all() for seconds in (b * scale for b in blocks))
+        flat = values.reshape(-1)
+        blocks = (flat[block] * scale for block in iterate_date_blocks(flat.size))
+        return all((np.rint(seconds) == seconds).all() for seconds in blocks)
 
     def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
         """Return a variable that xarray decodes on its own, and reads on access."""

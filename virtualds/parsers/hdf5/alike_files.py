@@ -581,30 +581,29 @@ class HDF5FileBatch:
         """Yield the encoding entries of a variable that differ between files."""
         variable, columns = self.first_group.variables[name], self.columns[name]
         yield "source", _Paths(self.sources)
-        shape, chunks = self._list_rows(columns.shape), self._list_rows(columns.chunks)
-        yield "original_shape", shape
+        yield "original_shape", self._list_rows(columns.shape)
         if variable.encoding.get("chunksizes") is not None:
-            yield "chunksizes", chunks
+            yield "chunksizes", self._list_rows(columns.chunks)
         if "preferred_chunks" in variable.encoding:
-            preferred = {chunk: dict(zip(variable.dims, chunk, strict=True)) for chunk in chunks}
-            yield "preferred_chunks", [preferred[chunk] for chunk in chunks]
+            yield "preferred_chunks", self._list_rows(columns.chunks, variable.dims)
 
-    def _list_rows(self, column: Ints) -> list[tuple[int, ...]]:
-        """Return the rows of a column as tuples.
+    def _list_rows(self, column: Ints, names: Sequence[str] = ()) -> list[Any]:
+        """Return the rows of a column as tuples, or as dicts if their elements have names.
 
-        Equal rows are one tuple, and equal columns one list, since most variables of very many
+        Equal rows are one object, and equal columns one list, since most variables of very many
         files have the same shapes.
         """
-        key = column.shape[1], column.tobytes()
+        key = column.shape[1], tuple(names), column.tobytes()
         if key not in self._rows_by_column:
-            rows: dict[tuple[int, ...], tuple[int, ...]] = {}
-            self._rows_by_column[key] = [
-                rows.setdefault(row, row) for row in map(tuple, column.tolist())
-            ]
+            rows: dict[tuple[int, ...], Any] = {}
+            for row in map(tuple, column.tolist()):
+                if row not in rows:
+                    rows[row] = dict(zip(names, row, strict=True)) if names else row
+            self._rows_by_column[key] = [rows[row] for row in map(tuple, column.tolist())]
         return self._rows_by_column[key]
 
     @cached_property
-    def _rows_by_column(self) -> dict[tuple[int, bytes], list[tuple[int, ...]]]:
+    def _rows_by_column(self) -> dict[tuple[int, tuple[str, ...], bytes], list[Any]]:
         """The results of `_list_rows`."""
         return {}
 
