@@ -249,7 +249,6 @@ def open_virtual_mfdataset(
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, report = replace(build, job=job).build_dataset()
             if target is not None:
-                _return_freed_memory()
                 target.commit(combined)
         if target is not None:
             # files may be left out or preprocessed, so names to load need not match a variable
@@ -454,6 +453,9 @@ class Build:
             seconds = time.monotonic() - start - report.seconds
             log(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
         self._finish(built, outcomes, report)
+        # what is done with the dataset needs the memory of the files
+        del outcomes
+        _return_freed_memory()
         return built, report
 
     def build_tree(self, template: str) -> tuple[xr.DataTree, BuildReport]:
