@@ -97,7 +97,7 @@ def checked(chunk: dict[str, Any], guarded: Guarded, target: Guarded) -> dict[st
     counts: Counter[str] = Counter()
     rng = random.Random(len(raw))
     lengths = [nbytes, None]
-    for i, data in enumerate(islice(damaged(raw, rng), 0, None, chunk.get("step", 1))):
+    for i, data in enumerate(islice(damaged(raw, rng), 0, None, chunk["step"])):
         found = outcome(codec, guarded.holding(data), lengths[i % UNKNOWN == 1], len(raw))
         if found not in ("CodecError", sound):
             found = found if "where" in found else "undetected"
