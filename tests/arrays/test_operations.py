@@ -380,8 +380,14 @@ CHUNKED: dict[str, Callable[[xr.Dataset], Any]] = {
 }
 
 
-@pytest.mark.parametrize("which", CHUNKED)
-@looped("chunks", [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"], quick=1)
+CHUNKS: list[Any] = [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"]
+TURNS = [
+    (which, CHUNKS[(n + turn) % len(CHUNKS)]) for n, which in enumerate(CHUNKED) for turn in (0, 2)
+]
+"""What is done with chunks of dask, each with two kinds of chunks: it is dask that does it."""
+
+
+@looped("which, chunks", [("nothing", chunks) for chunks in CHUNKS] + TURNS, quick=8)
 def test_chunks_of_dask_are_numpys(
     vds: xr.Dataset, native: xr.Dataset, which: str, chunks: Any
 ) -> None:

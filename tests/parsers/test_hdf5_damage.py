@@ -38,9 +38,12 @@ MAX_SECONDS = 20
 
 
 class Child:
-    """A process that opens files, and may be killed."""
+    """A process that opens files, and may be killed: then the next test has a new one."""
 
     def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", CHILD],
             stdin=subprocess.PIPE,
@@ -56,19 +59,31 @@ class Child:
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
         if not select.select([self.process.stdout], [], [], MAX_SECONDS)[0]:
+            self.close()
             return "came to no end"
-        return self.process.stdout.readline().strip() or "ended the process"
+        if said := self.process.stdout.readline().strip():
+            return said
+        self.close()
+        return "ended the process"
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
-@pytest.fixture
-def child() -> Iterator[Child]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Child]:
     made = Child()
     yield made
     made.close()
+
+
+@pytest.fixture
+def child(running: Child) -> Child:
+    """The process that tests share, since it takes longer to start than to open many files."""
+    if running.process.poll() is not None:
+        running.start()
+    return running
 
 
 def sound(path: Path, libver: str) -> bytes:

@@ -129,7 +129,7 @@ async def ask(client: httpx.AsyncClient, name: str, row: int) -> httpx.Response:
         answer = await client.get(f"zarr/{name}/c/{row}/0")
         if name == "stuck" or answer.status_code not in (503, 504):
             return answer
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
     raise AssertionError(f"{name} {row}: nothing but {answer.status_code}")
 
 

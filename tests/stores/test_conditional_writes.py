@@ -272,10 +272,10 @@ def test_processes_that_count_lose_nothing(place: Place, counters: subprocess.Po
     place.write("count", b"0", None)
     assert counters.stdin is not None and counters.stdout is not None
     assert counters.stdout.readline() == b"ready\n"
-    counters.stdin.write(pickle.dumps((place, 4, 10)))
+    counters.stdin.write(pickle.dumps((place, 4, 5)))
     counters.stdin.flush()
     assert counters.stdout.readline() == b"[0, 0, 0, 0]\n"
-    assert place.read("count")[0] == b"40"
+    assert place.read("count")[0] == b"20"
     assert place.names() == ["count"]
 
 
