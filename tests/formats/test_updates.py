@@ -1139,8 +1139,16 @@ def killer() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers that are gone are waited for, which another test is about."""
+    monkeypatch.setattr(fence, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(fence, "MAX_WAIT", 0.02)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 @pytest.mark.full
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("form", "action"), others_soaked(itertools.product(BY_NAME, ACTIONS), KILLED)
 )
@@ -1170,6 +1178,7 @@ def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 @pytest.mark.full
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("form", "action"),
     others_soaked(
@@ -1208,13 +1217,11 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
 
 # Parquet's writer sends some forty requests, and each is tried.
 @pytest.mark.full
+@pytest.mark.usefixtures("impatient")
 @targets(stores=["memory"])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # writers that are gone are waited for, which another test is about
-    monkeypatch.setattr(fence, "WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(fence, "MAX_WAIT", 0.02)
     target.write(target.virtual(years[0]))
     before, done, number = native(years[:1]), False, 0
     writing = [(FsspecStore, n, getattr(FsspecStore, n)) for n in ("write_version", "write_file")]
