@@ -94,7 +94,7 @@ def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
                 assert found[variable].dtype == values.dtype, variable
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 @looped("suffix", SUFFIXES)
@@ -185,7 +185,7 @@ def check_form(store: VirtualStore, decode: bool, readers: str, zarr_format: int
                 assert ids <= {"zlib", "gzip", "zstd", "blosc", "shuffle", "vlen-utf8"}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 @looped("form", FORMS)
 def test_every_form_has_the_values_of_the_file(name: str, form: str, archive: Archive) -> None:
@@ -199,7 +199,7 @@ def test_every_form_has_the_values_of_the_file(name: str, form: str, archive: Ar
     assert_holds_what_is_stored(root, path, group)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 @looped("form", FORMS)
