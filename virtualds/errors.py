@@ -347,8 +347,12 @@ def make_unsupported_error(
 
 
 def make_damage_error(problem: str, kind: str = "file") -> FormatError:
-    """Return the error for a damaged source; ``problem`` names the contradiction and the place."""
-    return FormatError(f"{problem}; the {kind} is damaged, fetch it again")
+    """Return the error for a damaged ``kind``; ``problem`` names the contradiction and the place.
+
+    Files and sidecars come from elsewhere; sets and their metadata are written by their users.
+    """
+    verb = "write" if kind in ("set", "metadata") else "fetch"
+    return FormatError(f"{problem}; the {kind} is damaged, {verb} it again")
 
 
 def make_exists_error(url: str, remedy: str = "remove it, if it is not a set") -> FileExistsError:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.chunks.columns import Ints
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, make_damage_error
 from virtualds.json_values import parse_json
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -79,7 +79,7 @@ class Document:
         """Parse a document."""
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
-            raise FormatError(f"{url}: it is not a group of Zarr v3; the set is damaged")
+            raise make_damage_error(f"{url}: it is not a group of Zarr v3", "set")
         attributes = dict(_check_mapping(root, "attributes", url))
         notes = _check_mapping(attributes, NOTES, url)
         attributes.pop(NOTES, None)
@@ -159,9 +159,9 @@ def is_node_path(path: str) -> bool:
 def check_node(path: str, node: Any, url: str) -> None:
     """Raise an error for an invalid Zarr v3 node, or a path that leaves the folder of the set."""
     if not is_node_path(path):
-        raise FormatError(f"{url}: {path!r} is not the path of a node; the set is damaged")
+        raise make_damage_error(f"{url}: {path!r} is not the path of a node", "set")
     if not isinstance(node, Mapping):
-        raise FormatError(f"{url}: node {path!r} is {node!r:.60}; the set is damaged")
+        raise make_damage_error(f"{url}: node {path!r} is {node!r:.60}", "set")
 
 
 def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
@@ -486,7 +486,7 @@ def _parse_fanout(name: str, configuration: Mapping[str, Any]) -> FanoutKeys:
 
 def _format_error(name: str, problem: str) -> FormatError:
     """Return the error for an invalid chunk key encoding."""
-    return FormatError(f"chunk key encoding {name!r}: {problem}; the metadata is damaged")
+    return make_damage_error(f"chunk key encoding {name!r}: {problem}", "metadata")
 
 
 ENCODINGS: dict[str, Callable[[str, Mapping[str, Any]], ChunkKeys]] = {

@@ -22,7 +22,7 @@ import numpy as np
 from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_to_bytes_name
 from virtualds.codecs.codec import Codec, Order, ShapedCodec
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, make_damage_error
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     data_type_to_v3,
@@ -226,9 +226,10 @@ def _is_serialiser(name: str) -> bool:
 
 def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
     """Return the error for a chain whose codecs are not in a valid order."""
-    return FormatError(
+    return make_damage_error(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
-        f"arrays come before it and codecs of bytes after it; the metadata is damaged"
+        f"arrays come before it and codecs of bytes after it",
+        "metadata",
     )
 
 
@@ -263,9 +264,8 @@ def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
     if endian is None and (dtype.names is not None or not _has_byte_order(dtype)):
         return "<"
     if endian not in ORDERS:
-        raise FormatError(
-            f"codec 'bytes': endian {endian!r} of {dtype}, not one of {list(ORDERS)}; "
-            f"the metadata is damaged"
+        raise make_damage_error(
+            f"codec 'bytes': endian {endian!r} of {dtype}, not one of {list(ORDERS)}", "metadata"
         )
     return ORDERS[endian]
 
@@ -314,9 +314,7 @@ def parse_order(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
         order = {"C": axes, "F": axes[::-1]}.get(order, order)
     is_valid = isinstance(order, list | tuple) and all(type(axis) is int for axis in order)
     if not is_valid or sorted(order) != axes:
-        raise FormatError(
-            f"codec 'transpose': order {order!r} of {ndim} axes; the metadata is damaged"
-        )
+        raise make_damage_error(f"codec 'transpose': order {order!r} of {ndim} axes", "metadata")
     permutation: Sequence[int] = order
     return permutation
 
@@ -355,8 +353,8 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
         or merged_axes != sorted(set(merged_axes))
         or any(_is_misplaced(items, i, shape, before) for i in range(len(items)))
     ):
-        raise FormatError(
-            f"codec 'reshape': {dict(config)} of chunks of {before}; the metadata is damaged"
+        raise make_damage_error(
+            f"codec 'reshape': {dict(config)} of chunks of {before}", "metadata"
         )
     return shape
 

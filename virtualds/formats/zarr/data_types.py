@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import check_element, check_nesting
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, make_damage_error
 from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
 NUMPY_CODES = {
@@ -104,8 +104,8 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
     try:
         dtype = _data_type_from_v3(name, configuration)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise FormatError(
-            f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
+        raise make_damage_error(
+            f"data_type {value!r}: its configuration is invalid ({error})", "metadata"
         ) from error
     if dtype is not None:
         check_nesting(dtype, f"data_type {name!r}")
@@ -165,9 +165,9 @@ def parse_extension(value: Any, context: str) -> tuple[str, Mapping[str, Any]]:
         name, configuration = value.get("name"), value.get("configuration", {})
         if isinstance(name, str) and isinstance(configuration, Mapping):
             return name, configuration
-    raise FormatError(
-        f"{context} {value!r}: it is neither a name nor an object with a name and a configuration; "
-        f"the metadata is damaged"
+    raise make_damage_error(
+        f"{context} {value!r}: it is neither a name nor an object with a name and a configuration",
+        "metadata",
     )
 
 
@@ -226,8 +226,8 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     try:
         return np.frombuffer(_bytes_from_v3(value, native), native)[0]
     except (ValueError, TypeError, OverflowError, KeyError, AttributeError) as error:
-        raise FormatError(
-            f"fill_value {value!r}: it is not of type {dtype} ({error}); the metadata is damaged"
+        raise make_damage_error(
+            f"fill_value {value!r}: it is not of type {dtype} ({error})", "metadata"
         ) from error
 
 

@@ -37,7 +37,13 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import NO_FILTERS, Codec, CodecError
-from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
+from virtualds.errors import (
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+    make_damage_error,
+)
 from virtualds.formats import explain_malformed, read_variable_or_problem
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
@@ -616,5 +622,5 @@ def _decode_fill(value: Any, serialiser: str) -> str | bytes:
     except (TypeError, ValueError) as error:
         raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
     if not isinstance(value, str):
-        raise FormatError(f"fill_value {value!r}: it is not a string; the metadata is damaged")
+        raise make_damage_error(f"fill_value {value!r}: it is not a string", "metadata")
     return value

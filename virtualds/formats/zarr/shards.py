@@ -20,7 +20,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.errors import ReadError, UnsupportedError, make_damage_error
 from virtualds.formats import unreachable_error
 from virtualds.formats.zarr.codecs import parse_order, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension
@@ -106,15 +106,14 @@ def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLeve
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
     is_valid = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
     if not is_valid or len(chunk or ()) != len(order) or location not in ("start", "end"):
-        raise FormatError(
+        raise make_damage_error(
             f"codec {SHARDING!r}: chunk_shape {chunk!r} of {len(order)} axes, index_location "
-            f"{location!r}; the metadata is damaged"
+            f"{location!r}",
+            "metadata",
         )
     for key in ("codecs", "index_codecs"):
         if not isinstance(config.get(key), list | tuple):
-            raise FormatError(
-                f"codec {SHARDING!r}: {key} {config.get(key)!r}; the metadata is damaged"
-            )
+            raise make_damage_error(f"codec {SHARDING!r}: {key} {config.get(key)!r}", "metadata")
     lengths = dict(zip(order, chunk or (), strict=True))
     index = pipeline_from_v3(
         {
@@ -138,9 +137,10 @@ def _check_divisible(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) 
             for level in levels:
                 chunk = level.chunk[axis]
                 if outer % chunk:
-                    raise FormatError(
+                    raise make_damage_error(
                         f"codec {SHARDING!r}: chunks of {chunk} along axis {axis} do not divide "
-                        f"shards of {outer}; the metadata is damaged"
+                        f"shards of {outer}",
+                        "metadata",
                     )
                 outer = chunk
 

@@ -38,7 +38,7 @@ from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf import Decoding, Packing, TimePacking
 from virtualds.codecs.numcodecs import compress_zarr_v3, decode_zstd
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, make_damage_error
 from virtualds.formats.zarr import PLAIN_KEYS
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
@@ -376,7 +376,7 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     if "size" in config:
         numbers = [config[name] for name in EVEN_AXIS_KEYS]
         if any(type(n) is not int for n in numbers):
-            raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
+            raise make_damage_error(f"{dict(config)} does not cut an axis", "metadata")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     if "packed" in config:
         return ChunkAxis.from_slabs(*_unpack_slabs(config, size))
@@ -384,9 +384,10 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     # check before memory is allocated
     counts = {sum(run[:, 1].tolist()) for run in runs}
     if len(runs) < len(LISTED_AXIS_KEYS) or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
-        raise FormatError(
+        raise make_damage_error(
             f"lengths {config['lengths']!r:.80}, stored {config['stored']!r:.80}, hidden "
-            f"{config['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
+            f"{config['hidden']!r:.80} do not cut an axis of {size}",
+            "metadata",
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
 
@@ -406,8 +407,8 @@ def _unpack_slabs(config: Mapping[str, Any], size: int) -> npt.NDArray[Any]:
         if columns.max(initial=0) >= MAX_AXIS_LENGTH or columns[0].sum(dtype=float) > size:
             raise ValueError("the slabs are too long")
     except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
-        raise FormatError(
-            f"a packed axis does not cut {size} elements ({error}); the metadata is damaged"
+        raise make_damage_error(
+            f"a packed axis does not cut {size} elements ({error})", "metadata"
         ) from None
     return columns
 
@@ -432,7 +433,7 @@ def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
     flipped = config.get("flipped", [])
     is_list = isinstance(flipped, list)
     if not is_list or any(type(axis) is not int or axis not in layout for axis in flipped):
-        raise FormatError(f"flipped {flipped!r:.80} of {layout}; the metadata is damaged")
+        raise make_damage_error(f"flipped {flipped!r:.80} of {layout}", "metadata")
     return CodecPipeline(dtype, codecs, fill, tuple(layout), packing, tuple(flipped))
 
 
@@ -469,33 +470,33 @@ def dtype_from_json(value: Any) -> np.dtype[Any]:
 def check_zarr_v3(metadata: Any) -> None:
     """Raise an error for an invalid ``zarr.json`` of an array."""
     if not isinstance(metadata, Mapping):
-        raise FormatError(f"zarr.json: {metadata!r} is not an object; the metadata is damaged")
+        raise make_damage_error(f"zarr.json: {metadata!r} is not an object", "metadata")
     for key, value in (("zarr_format", 3), ("node_type", "array")):
         if (found := metadata.get(key)) != value:
             raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
     if missing := set(REQUIRED_KEYS) - metadata.keys():
-        raise FormatError(f"zarr.json: there is no {min(missing)!r}; the metadata is damaged")
+        raise make_damage_error(f"zarr.json: there is no {min(missing)!r}", "metadata")
     shape, names = metadata["shape"], metadata.get("dimension_names")
     if not is_shape(shape):
-        raise FormatError(f"zarr.json: shape {shape!r}; the metadata is damaged")
+        raise make_damage_error(f"zarr.json: shape {shape!r}", "metadata")
     if names is not None and not (
         isinstance(names, list | tuple)
         and len(names) == len(shape)
         and all(name is None or isinstance(name, str) for name in names)
     ):
-        raise FormatError(
-            f"zarr.json: dimension_names {names!r} of shape {shape!r}; the metadata is damaged"
+        raise make_damage_error(
+            f"zarr.json: dimension_names {names!r} of shape {shape!r}", "metadata"
         )
     for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
-            raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
+            raise make_damage_error(f"zarr.json: {key} {metadata[key]!r}", "metadata")
     check_keys(metadata, {*REQUIRED_KEYS, *OPTIONAL_KEYS})
 
 
 def check_keys(metadata: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise an error for unknown keys, unless readers may ignore them (``must_understand``)."""
     if not isinstance(metadata, Mapping):
-        raise FormatError(f"zarr.json: {metadata!r:.80} is not an object; the metadata is damaged")
+        raise make_damage_error(f"zarr.json: {metadata!r:.80} is not an object", "metadata")
     for key in sorted(metadata.keys() - set(known)):
         value = metadata[key]
         if not isinstance(value, Mapping) or value.get("must_understand") is not False:
@@ -565,9 +566,9 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
         or isinstance(lengths_by_axis, str)
         or len(lengths_by_axis) != len(shape)
     ):
-        raise FormatError(
-            f"chunk_grid {name!r}: {GRIDS[name]} {lengths_by_axis!r} of shape {list(shape)}; "
-            f"the metadata is damaged"
+        raise make_damage_error(
+            f"chunk_grid {name!r}: {GRIDS[name]} {lengths_by_axis!r} of shape {list(shape)}",
+            "metadata",
         )
     make_axis = _make_regular_axis if name == "regular" else _build_axis
     pairs = zip(shape, lengths_by_axis, strict=True)
@@ -580,9 +581,10 @@ def _read_axes(shape: Sequence[int], config: Mapping[str, Any]) -> tuple[ChunkAx
     pairs = zip(config["axes"], shape, strict=True)
     axes = tuple(_read_axis(axis, size) for axis, size in pairs)
     if tuple(axis.size for axis in axes) != tuple(shape):
-        raise FormatError(
+        raise make_damage_error(
             f"chunk_grid {AXES!r}: axes of {[axis.size for axis in axes]} elements of shape "
-            f"{list(shape)}; the metadata is damaged"
+            f"{list(shape)}",
+            "metadata",
         )
     return axes
 
@@ -651,9 +653,9 @@ def _divide_axis(size: int, stored: Ints) -> ChunkAxis:
 
 def _axis_error(size: int, lengths: Any, axis: int) -> FormatError:
     """Return the error for chunks that do not cover an axis."""
-    return FormatError(
-        f"chunk_grid: chunks of {lengths!r} along axis {axis} do not cover its {size} elements; "
-        f"the metadata is damaged"
+    return make_damage_error(
+        f"chunk_grid: chunks of {lengths!r} along axis {axis} do not cover its {size} elements",
+        "metadata",
     )
 
 

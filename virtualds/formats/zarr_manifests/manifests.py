@@ -20,7 +20,13 @@ import numpy as np
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTable, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import SparseReferences, TiledReferences, have_overlap
-from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
+from virtualds.errors import (
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+    make_damage_error,
+)
 from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.referenced_files import NO_FINGERPRINT
 from virtualds.formats.zarr import DOTTED_KEYS, ChunkKeys
@@ -180,9 +186,8 @@ class JsonTable(ReferenceTable):
             error.add_note(f"entry {name!r} of {self._url}")
             raise
         except MALFORMED_ERRORS as error:
-            raise FormatError(
-                f"{self._url}: entry {name!r} is {entry!r:.80}, which is invalid ({error}); "
-                f"the set is damaged"
+            raise make_damage_error(
+                f"{self._url}: entry {name!r} is {entry!r:.80}, which is invalid ({error})", "set"
             ) from error
 
     # ------------------------------------------------------------------ unmeasured chunks
@@ -308,7 +313,7 @@ class _FragmentEntries:
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
         if (numbers[1:] == numbers[:-1]).any():
-            raise FormatError("two entries are of one chunk; the set is damaged")
+            raise make_damage_error("two entries are of one chunk", "set")
         manifest = ChunkManifest.build(
             numbers.shape, files=self._files, inline=self._inline, **columns
         )
@@ -481,9 +486,10 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
     """Return all parts of a fragment as one part."""
     used = {n for part in parts for n in part.manifest.used_pipelines(count).tolist()}
     if len(used) != 1:
-        raise FormatError(
+        raise make_damage_error(
             f"chunks of fragment {parts[0].fragment} lie over each other and are decoded in "
-            f"{len(used)} ways; the set is damaged"
+            f"{len(used)} ways",
+            "set",
         )
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
     merged = ChunkManifest.from_table(TiledReferences(grid, layers), grid)
@@ -513,14 +519,14 @@ def read_source_table(
 def _check_integers(values: Any) -> tuple[int, ...]:
     """Return integers, or raise an error for other values."""
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
-        raise FormatError(f"{values!r:.80} are not integers; the set is damaged")
+        raise make_damage_error(f"{values!r:.80} are not integers", "set")
     return tuple(values)
 
 
 def _check_counts(values: Any) -> tuple[int, ...]:
     """Return non-negative integers, or raise an error for other values."""
     if any(n < 0 for n in _check_integers(values)):
-        raise FormatError(f"{values!r:.80} are below 0; the set is damaged")
+        raise make_damage_error(f"{values!r:.80} are below 0", "set")
     return tuple(values)
 
 

@@ -32,7 +32,7 @@ from virtualds.chunks.columns import (
 )
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.chunks.tables import read_rows, scatter_references
-from virtualds.errors import FormatError, VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError, make_damage_error
 from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
@@ -126,7 +126,7 @@ def read_counts(value: Any) -> Counts:
             isinstance(run, list) and [type(n) for n in run] == [int, int] for run in runs
         ):
             return Counts(tuple((files, chunks) for files, chunks in runs))
-    raise FormatError(f"{value!r:.80} are not the counts of a table; the set is damaged")
+    raise make_damage_error(f"{value!r:.80} are not the counts of a table", "set")
 
 
 # ---------------------------------------------------------------------- tables
@@ -152,9 +152,9 @@ class ParquetTable(ReferenceTable):
 
     def __post_init__(self) -> None:
         if self.begins is not None and len(self.begins) != -(-self.rows // RECORD_SIZE):
-            raise FormatError(
-                f"{self.folder}: {self.rows} chunks in {len(self.begins)} records of "
-                f"{RECORD_SIZE}; the set is damaged"
+            raise make_damage_error(
+                f"{self.folder}: {self.rows} chunks in {len(self.begins)} records of {RECORD_SIZE}",
+                "set",
             )
 
     @property
@@ -228,9 +228,10 @@ class ParquetTable(ReferenceTable):
         files, chunks = np.reshape(runs, (-1, 2)).T.astype(np.int64)
         is_valid = files.size and min(files.min(), chunks.min()) >= 0
         if not is_valid or files.sum() > self.sources.rows or files @ chunks > self.rows:
-            raise FormatError(
+            raise make_damage_error(
                 f"{self.store.root}/{self.folder}: its chunks are not counted as those of "
-                f"{self.rows} rows and {self.sources.rows} files; the set is damaged"
+                f"{self.rows} rows and {self.sources.rows} files",
+                "set",
             )
         return add_counts([(0, np.repeat(chunks, files))], self.sources.rows)
 
@@ -343,9 +344,9 @@ class SourceTable(NamedTuple):
             rows = np.array(list(numbers_in_record)) % RECORD_SIZE
             last = record * RECORD_SIZE + int(rows.max())
             if not 0 <= last < self.rows:
-                raise FormatError(
-                    f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}; "
-                    f"the set is damaged"
+                raise make_damage_error(
+                    f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}",
+                    "set",
                 )
             fingerprints += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
         return fingerprints
@@ -377,8 +378,8 @@ class SourceTable(NamedTuple):
                 urls[row] = store.get_file(urls[row]).url
             return SourceColumns(urls, sizes, mtimes, etags)
         except MALFORMED_ERRORS as error:
-            raise FormatError(
-                f"{store.root}/{path}: it is not a record of sources ({error}); the set is damaged"
+            raise make_damage_error(
+                f"{store.root}/{path}: it is not a record of sources ({error})", "set"
             ) from error
 
     def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
@@ -465,11 +466,9 @@ def _read_source_rows(
     try:
         values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
     except MALFORMED_ERRORS as error:
-        raise FormatError(
-            f"{url}: it is not a record of sources ({error}); the set is damaged"
-        ) from error
+        raise make_damage_error(f"{url}: it is not a record of sources ({error})", "set") from error
     if not all(isinstance(path, str) and path for path in values[0]):
-        raise FormatError(f"{url}: it has sources without a path; the set is damaged")
+        raise make_damage_error(f"{url}: it has sources without a path", "set")
     tuples = zip(*values, strict=True)
     return [(path, (size, mtime, etag)) for path, size, mtime, etag in tuples]
 

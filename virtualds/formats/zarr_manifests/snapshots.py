@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.errors import FormatError, make_exists_error
+from virtualds.errors import FormatError, make_damage_error, make_exists_error
 from virtualds.formats import READ_ALL, Expiry, ReadOptions, Removal
 from virtualds.formats.zarr import (
     CHUNKS,
@@ -94,7 +94,7 @@ def _read_archived_snapshot(root: str, options: StorageOptions | None, snapshot:
         unpacked_url = url.removesuffix(".gz")
         return Document.parse(store.read_all(unpacked_url, options), unpacked_url)
     except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{url}: it is not a snapshot ({error}); the set is damaged") from error
+        raise make_damage_error(f"{url}: it is not a snapshot ({error})", "set") from error
 
 
 def read_all_nodes(
@@ -168,7 +168,7 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
     try:
         return [(str(name), str(time)) for name, time in rows]
     except (TypeError, ValueError) as error:
-        raise FormatError(f"{url}: it is not a list of snapshots; the set is damaged") from error
+        raise make_damage_error(f"{url}: it is not a list of snapshots", "set") from error
 
 
 def extend_history(
