@@ -11,11 +11,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +24,7 @@ import h5py
 import pytest
 import xarray as xr
 from effort import others_soaked
+from pools import quick_context, quick_processes
 from programs import run_code
 from range_server import Fault, faulty_server
 from small_archive import halved, refusing, write
@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[distributed.Client], AbstractContextManager[Any]]] = {
     "a number of processes": lambda _: nullcontext(2),
     "one": lambda _: nullcontext(1),
     "threads of the user": lambda _: ThreadPoolExecutor(2),
-    "processes of the user": lambda _: ProcessPoolExecutor(2, get_context("spawn")),
+    "processes of the user": lambda _: quick_processes(2),
     "a client of dask": nullcontext,
     "the current client of dask": lambda _: nullcontext("dask"),
 }
@@ -200,7 +200,7 @@ def test_processes_start_with_what_they_need_imported() -> None:
 def test_a_daemon_cannot_start_processes_and_the_error_says_so(files: list[Path]) -> None:
     options = {"combine": "nested", "concat_dim": "time", "parallel": 2}
     with (
-        get_context("spawn").Pool(1) as pool,
+        quick_context().Pool(1) as pool,
         pytest.raises(RuntimeError, match=r"is a daemon.*parallel=1"),
     ):
         pool.apply(virtualds.open_virtual_mfdataset, (files,), options)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from days import day
+from pools import quick_processes
 from programs import run_code
 from range_server import faulty_server
 from small_archive import halved, write
@@ -145,7 +145,7 @@ def test_files_opened_with_other_options_have_other_entries(
 def test_workers_cache_by_the_settings_of_the_process_that_began(
     files: list[Path], cache: Path
 ) -> None:
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with quick_processes(1) as pool:
         # it has started, with settings of its own
         pool.submit(os.getpid).result()
         with virtualds.set_options(small_variable=0):

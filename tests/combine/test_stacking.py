@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from pools import quick_processes
 
 import virtualds
 from virtualds import CombineError
@@ -103,7 +103,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPoolExecutor]:
     """Two processes, started once, since that takes seconds."""
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+    with quick_processes(2) as pool:
         # they start in the working folder of the moment, and those of tests are removed
         list(pool.map(time.sleep, [0.5, 0.5]))
         yield pool

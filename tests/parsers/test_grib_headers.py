@@ -153,7 +153,7 @@ def assert_shared_keys_are_its_own(data: bytes) -> dict[str, Any]:
 
 
 # Each makes some hundred headers, and lets ecCodes read each of them twice: 3 s.
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("producer", few_quick(PRODUCERS, PRODUCERS[::6]))
 def test_keys_are_those_of_each_message_whichever_key_differs(producer: tuple[int, str]) -> None:
     template, local = producer

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from object_stores import OBJECT_STORES, make_bucket
 from other_s3_servers import S3_SERVERS
+from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
@@ -151,7 +152,7 @@ shared = pytest.mark.parametrize("place", SHARED, indirect=True)
 
 @pytest.mark.product
 @everywhere
-@pytest.mark.parametrize("name", NAMES)
+@looped("name", NAMES, quick=2)
 def test_a_file_of_any_name_is_created_replaced_and_removed(place: Place, name: str) -> None:
     assert place.version(name) is None
     first = place.write(name, b"one", None)

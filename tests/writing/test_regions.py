@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import xarray as xr
 from forecasts import CELLS, REGION, Cell, Forecasts, fill, iterate_names
 from independent_reader import Set
 from memory import peak
+from pools import quick_processes
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
@@ -142,7 +142,7 @@ def threads() -> Iterator[Executor]:
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Executor]:
     """Three processes, started once, since that takes seconds."""
-    with ProcessPoolExecutor(3, get_context("spawn")) as pool:
+    with quick_processes(3) as pool:
         yield pool
 
 
