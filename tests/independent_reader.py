@@ -11,6 +11,7 @@ import base64
 import json
 import zlib
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class Set:
         document = json.loads((root / "zarr.json").read_bytes())
         assert document["attributes"]["virtualds"]["version"] == 1
         self.nodes: dict[str, Any] = document["consolidated_metadata"]["metadata"]
+        self._held: dict[Path, Any] = {}
 
     def read(self, path: str) -> Any:
         """Return an array as it is stored; in one of fragments, packing is undone."""
@@ -69,7 +71,7 @@ class Set:
             numbered = node["chunk_grid"]["name"] == "virtualds.fragments"
             manifest = said["manifest"]
             if isinstance(manifest, str):
-                manifest = json.loads((folder / manifest).read_bytes())
+                manifest = self.once(folder / manifest, lambda path: json.loads(path.read_bytes()))
             dotted = ".".join(map(str, place)) or "0"
             return self.of_entries(
                 manifest, f"{number}." * numbered + dotted, zarr_key(node, place)
@@ -92,7 +94,8 @@ class Set:
 
     def of_entries(self, manifest: Any, dotted: str, key: str) -> tuple[bytes | None, int]:
         entry = manifest.get(dotted)
-        prefixes = [p for p in manifest if p.endswith("/") and key.startswith(p.removeprefix("./"))]
+        prefixes = [] if entry else [p for p in manifest if p.endswith("/")]
+        prefixes = [p for p in prefixes if key.startswith(p.removeprefix("./"))]
         if entry is None and prefixes:
             prefix = max(prefixes, key=len)
             file = self.file(manifest[prefix]["path"] + key[len(prefix.removeprefix("./")) :])
@@ -113,24 +116,35 @@ class Set:
             numbers: list[int] = []
             if record >= 0:
                 path = folder / table["path"] / f"{record}.parquet"
-                numbers = pq.read_table(path)["chunk"].to_pylist()
+                numbers = self.once(path, pq.read_table)["chunk"].to_pylist()
                 assert numbers[0] == table["begins"][record]
             if number not in numbers:
                 return None, 0
             number = record * RECORD + numbers.index(number)
-        row = row_of(folder / table["path"], number)
+        row = self.row(folder / table["path"], number)
         which = row["pipeline"] if table.get("pipelines") else 0
         if row["source"] == -1:
             return None, which
         if row["source"] == -2:
             return row["data"], which
         data = self.range(
-            row_of(folder / table["sources"][0], row["source"])["path"],
+            self.row(folder / table["sources"][0], row["source"])["path"],
             row["offset"],
             row["length"],
         )
         assert row.get("checksum", 0) in (0, 2**32 + zlib.crc32(data))
         return data, which
+
+    def row(self, folder: Path, number: int) -> dict[str, Any]:
+        table = self.once(folder / f"{number // RECORD}.parquet", pq.read_table)
+        row: dict[str, Any] = table.slice(number % RECORD, 1).to_pylist()[0]
+        return row
+
+    def once(self, path: Path, read: Callable[[Path], Any]) -> Any:
+        """Return what a file lists, which takes longer to read than all that it lists."""
+        if path not in self._held:
+            self._held[path] = read(path)
+        return self._held[path]
 
     def file(self, path: str) -> Path:
         if "://" in path and not path.startswith("file://"):
@@ -141,12 +155,6 @@ class Set:
         with self.file(path).open("rb") as file:
             file.seek(offset)
             return file.read() if length is None else file.read(length)
-
-
-def row_of(folder: Path, number: int) -> dict[str, Any]:
-    table = pq.read_table(folder / f"{number // RECORD}.parquet")
-    row: dict[str, Any] = table.slice(number % RECORD, 1).to_pylist()[0]
-    return row
 
 
 def zarr_key(node: Any, place: Any) -> str:
