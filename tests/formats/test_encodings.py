@@ -148,3 +148,17 @@ def test_every_kind_of_set_is_written_to_netcdf_and_zarr(suffix: str, tmp_path: 
         plain = xr.open_zarr(tmp_path / "out.zarr", consolidated=False)
         xr.testing.assert_equal(plain.load(), wanted)
         assert found.to_dataframe().equals(wanted.to_dataframe())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_compresses_values_in_a_set_is_not_asked_of_netcdf(
+    suffix: str, tmp_path: Path
+) -> None:
+    target, x = tmp_path / f"s{suffix}", np.arange(2000.0)
+    given = xr.Dataset({"t": ("x", x / 3)}, {"x": x})
+    given[{"x": slice(1900)}].virtual.to_manifest(target)
+    given[{"x": slice(1900, None)}].virtual.to_manifest(target, mode="a", append_dim="x")
+    found = xr.open_dataset(target, engine="virtual")
+    for engine in ("netcdf4", "h5netcdf"):
+        found.to_netcdf(tmp_path / "out.nc", engine=engine)
+        xr.testing.assert_equal(xr.load_dataset(tmp_path / "out.nc"), given)

@@ -38,6 +38,7 @@ from virtualds import AccessError, FormatError, ManifestArray, ReadError, Unsupp
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.codecs.numcodecs import _import_blosc
 from virtualds.formats import ReadOptions, zarr_manifests
+from virtualds.formats.zarr import v3_arrays
 from virtualds.formats.zarr.v3_arrays import values_to_v3
 from virtualds.formats.zarr_manifests import parquet_table, set_files
 from virtualds.formats.zarr_manifests import snapshots as zarr_v3
@@ -749,6 +750,20 @@ def test_coordinates_of_many_steps_take_few_bytes(tmp_path: Path) -> None:
     assert (zarr.open_array(tmp_path / "refs.zarr/steps", mode="r")[:] == steps).all()
 
 
+def test_chunks_that_are_too_large_for_blosc_are_compressed_by_zstd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert v3_arrays.BLOSC_BYTES == numcodecs.blosc.MAX_BUFFERSIZE
+    row = np.arange(1000.0)[None]
+    for limit, name in ((8000, "blosc"), (7999, "zstd")):
+        monkeypatch.setattr(v3_arrays, "BLOSC_BYTES", limit)
+        target = tmp_path / f"{name}.zarr"
+        xr.Dataset({"row": (("y", "x"), row)}).virtual.to_manifest(target)
+        found = zarr.open_array(target / "row", mode="r")
+        assert found.metadata.to_dict()["codecs"][-1]["name"] == name
+        assert (found[:] == row).all()
+
+
 def test_equal_values_become_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     # in threads, as by default, Blosc writes blocks in the order in which they are done
     monkeypatch.setattr(numcodecs.blosc, "use_threads", None)
@@ -756,6 +771,8 @@ def test_equal_values_become_equal_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     values = np.arange(2.0**20) / 3
     encoded = [values_to_v3(values) for _ in range(8)]
     assert len({data for array in encoded if array for _, data in array.chunks}) == 1
+    # tests after this one are without threads again
+    _import_blosc.cache_clear()
 
 
 def test_zarr_python_refuses_virtual_arrays(archive_files: list[Path], tmp_path: Path) -> None:

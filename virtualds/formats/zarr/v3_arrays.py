@@ -97,9 +97,11 @@ request for each."""
 CHUNK_BYTES = 2**26
 """The maximum size in bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
-"""The compressor of strings, and of elements that are bytes."""
+"""The compressor of strings, of elements that are bytes, and of chunks too large for Blosc."""
 BLOSC = {"cname": "zstd", "clevel": 3, "blocksize": 0}
 """The configuration of the compressor of numbers, without their size."""
+BLOSC_BYTES = 2**31 - 17
+"""The maximum size in bytes of a chunk that Blosc compresses (``BLOSC_MAX_BUFFERSIZE``)."""
 
 
 class ManifestPart(NamedTuple):
@@ -697,7 +699,7 @@ def values_to_v3(values: npt.NDArray[Any], existing: Sequence[int] = ()) -> Nati
         grid = {"name": "rectilinear", "configuration": configuration}
     codecs: list[dict[str, Any]] = [_find_serialiser(values.dtype)]
     if values.nbytes >= COMPRESSED_FROM:
-        codecs.append(_choose_compressor(values.dtype))
+        codecs.append(_choose_compressor(values.dtype, prod(shape) * values.dtype.itemsize))
     fill = "" if is_text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
     metadata = build_metadata(values.shape, data_type, grid, fill, codecs)
     return NativeArray(metadata, _encode_chunks(values, grid, codecs[1:]))
@@ -721,13 +723,13 @@ def _extend_chunks(existing: Sequence[int], size: int, max_length: int) -> Seque
     return lengths if len(lengths) > 1 else ()
 
 
-def _choose_compressor(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the codec that compresses values of a data type.
+def _choose_compressor(dtype: np.dtype[Any], nbytes: int) -> dict[str, Any]:
+    """Return the codec that compresses values of a data type, in chunks of up to ``nbytes``.
 
     Coordinates are mostly numbers with equal first bytes. Shuffled, they take a tenth of the bytes,
     and a fourth of the time to decode.
     """
-    if dtype.kind not in "iufcmM" or dtype.itemsize == 1:
+    if dtype.kind not in "iufcmM" or dtype.itemsize == 1 or nbytes > BLOSC_BYTES:
         return ZSTD
     shuffled = {"typesize": dtype.itemsize, "shuffle": "shuffle"}
     return {"name": "blosc", "configuration": {**BLOSC, **shuffled}}

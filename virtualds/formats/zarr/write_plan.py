@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,7 @@ from virtualds.formats.zarr.v2_arrays import (
     to_zarr_v2,
 )
 from virtualds.formats.zarr.v3_arrays import (
+    COMPRESSED_FROM,
     ManifestPart,
     NativeArray,
     array_to_v3,
@@ -247,9 +249,15 @@ def _list_encoding_notes(
     """
     notes: dict[str, Any] = {}
     encoding = variable.encoding
-    if NO_FILTERS.keys() <= encoding.keys() and variable.data.dtype.kind not in "OUT":
+    is_text = variable.data.dtype.kind in "OUT"
+    nbytes = prod(variable.data.shape) * variable.data.dtype.itemsize
+    if NO_FILTERS.keys() <= encoding.keys() and not is_text:
         notes = _list_storage_notes(variable, stored)
-    if encoding.get("dtype") == CHARACTER and variable.data.dtype.kind in "OUT":
+    elif stored is None and not is_text and nbytes >= COMPRESSED_FROM:
+        # what compresses values in the set did not compress them before, and xarray cannot write
+        # netCDF with the encoding that Blosc would have
+        notes = {"encoding": {n: NO_FILTERS[n] for n in SET_ENCODING if n in NO_FILTERS}}
+    if encoding.get("dtype") == CHARACTER and is_text:
         notes["characters"] = _describe_characters(variable)
     enum = getattr(encoding.get("dtype"), "metadata", None)
     if enum and "enum" in enum:
