@@ -349,9 +349,9 @@ def make_unsupported_error(
 def make_damage_error(problem: str, kind: str = "file") -> FormatError:
     """Return the error for a damaged ``kind``; ``problem`` names the contradiction and the place.
 
-    Files and sidecars come from elsewhere; sets and their metadata are written by their users.
+    Files and sidecars come from elsewhere, sets are written by their users, metadata may be either.
     """
-    verb = "write" if kind in ("set", "metadata") else "fetch"
+    verb = {"set": "write", "metadata": "fetch or write"}.get(kind, "fetch")
     return FormatError(f"{problem}; the {kind} is damaged, {verb} it again")
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from virtualds.codecs.codec import VIRTUALDS_PREFIX, Codec, MakeCodec, Namespace, SingleTypeCodec
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.importing import LazyTable
 
 CodecAndMake = tuple[type[Codec], MakeCodec]
@@ -238,7 +238,7 @@ def _convert_errors(name: str, location: str) -> Iterator[None]:
     except VirtualdsError:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
-        raise FormatError(f"{name} is invalid ({error}); the {location} is damaged") from error
+        raise make_damage_error(f"{name} is invalid ({error})", location) from error
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:

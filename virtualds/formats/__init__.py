@@ -24,6 +24,7 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
     format_details,
+    make_damage_error,
     public,
     warn_user,
     without_secrets,
@@ -526,7 +527,8 @@ def explain_malformed(url: str) -> Iterator[None]:
 
 def malformed_error(url: str, error: Exception) -> FormatError:
     """Return the error for a set that does not follow its specification."""
-    return FormatError(
-        f"{url}: its metadata or references are not of the form that the specification "
-        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it again"
+    return make_damage_error(
+        f"{url}: its metadata or references are not of the form that the specification lays down "
+        f"({type(error).__name__}: {error})",
+        "set",
     )

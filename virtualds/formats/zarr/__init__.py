@@ -170,7 +170,7 @@ def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise FormatError(f"{url}: {key!r} is {value!r:.60}, which is not an object; it is damaged")
+        raise make_damage_error(f"{url}: {key!r} is {value!r:.60}, which is not an object", "set")
     return value
 
 

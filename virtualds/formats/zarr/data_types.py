@@ -287,15 +287,15 @@ def dtype_from_zarr_v2(value: Any) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(_to_numpy_descr(value))
     except (SyntaxError, TypeError, ValueError) as error:
         # numpy parses shapes in dtypes as Python code
-        raise FormatError(
-            f"dtype {value!r}: it is not a dtype of numpy; the reference set is damaged"
+        raise make_damage_error(
+            f"dtype {value!r}: it is not a dtype of numpy", "metadata"
         ) from error
     if not dtype.itemsize:
-        raise FormatError(f"dtype {value!r}: it has no bytes; the reference set is damaged")
+        raise make_damage_error(f"dtype {value!r}: it has no bytes", "metadata")
     if dtype.names and dtype.hasobject:
-        raise FormatError(
-            f"dtype {value!r}: a field holds Python objects, which are not bytes of a file; the "
-            f"reference set is damaged"
+        raise make_damage_error(
+            f"dtype {value!r}: a field holds Python objects, which are not bytes of a file",
+            "metadata",
         )
     check_nesting(dtype, "dtype")
     check_element(dtype.itemsize, f"dtype {value!r}")

@@ -239,9 +239,9 @@ class GroupBuilder:
             if invalid := [
                 path for path in self.nodes if path and INVALID_NAMES & {*path.split("/")}
             ]:
-                raise FormatError(
-                    f"{self.root}: the path {invalid[0]!r} has a part that is not a name; the "
-                    f"metadata is damaged"
+                raise make_damage_error(
+                    f"{self.root}: the path {invalid[0]!r} has a part that is not a name",
+                    "metadata",
                 )
             return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
 

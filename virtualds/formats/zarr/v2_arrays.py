@@ -22,7 +22,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import UnsupportedError, make_damage_error
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
@@ -113,9 +113,9 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
 def check_zarr_v2(metadata: Any) -> None:
     """Raise an error for an invalid ``.zarray``."""
     if not isinstance(metadata, Mapping):
-        raise FormatError(f".zarray: {metadata!r} is not an object; the reference set is damaged")
+        raise make_damage_error(f".zarray: {metadata!r} is not an object", "metadata")
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():
-        raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
+        raise make_damage_error(f".zarray: there is no {min(absent)!r}", "metadata")
     shape, chunks = metadata["shape"], metadata["chunks"]
     # along empty axes, kerchunk writes chunks of length 0
     if not (
@@ -124,14 +124,11 @@ def check_zarr_v2(metadata: Any) -> None:
         and len(shape) == len(chunks)
         and all(c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
     ):
-        raise FormatError(
-            f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
-        )
+        raise make_damage_error(f".zarray: shape {shape!r} in chunks of {chunks!r}", "metadata")
     for key, known in V2_CHOICES.items():
         if metadata.get(key) not in known:
-            raise FormatError(
-                f".zarray: {key} {metadata[key]!r}, not one of {known[:2]}; the "
-                f"reference set is damaged"
+            raise make_damage_error(
+                f".zarray: {key} {metadata[key]!r}, not one of {known[:2]}", "metadata"
             )
 
 

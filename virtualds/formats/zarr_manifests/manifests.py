@@ -415,10 +415,7 @@ def _read_part(
     fragment = _check_counts([part.get("fragment", 0)])[0]
     shape, origin = _check_counts(part["shape"]), _check_counts(part["origin"])
     if fragment >= len(grids):
-        raise FormatError(
-            f"{folder}: chunks of fragment {fragment} of {len(grids)}; the set is damaged, "
-            f"write it again"
-        )
+        raise make_damage_error(f"{folder}: chunks of fragment {fragment} of {len(grids)}", "set")
     grid = grids[fragment]
     if len(origin) != len(grid) or any(
         o + n > g for o, n, g in zip(origin, shape, grid, strict=True)

@@ -257,9 +257,8 @@ class ParquetTable(ReferenceTable):
                 raise ValueError(f"source {source.max()} of {self.sources.rows}")
             return count_numbers(source)
         except MALFORMED_ERRORS as error:
-            raise FormatError(
-                f"{self.store.root}/{path}: it is not a record of references ({error}); the set "
-                f"is damaged"
+            raise make_damage_error(
+                f"{self.store.root}/{path}: it is not a record of references ({error})", "set"
             ) from error
 
     def summarize_sources(self) -> SourceSummary | None:

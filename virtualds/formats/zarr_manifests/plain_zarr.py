@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import UnsupportedError, make_damage_error
 from virtualds.formats import explain_malformed
 from virtualds.formats.zarr import (
     MARKER,
@@ -182,9 +182,7 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
     """Return a group of a Zarr v3 store."""
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
-        raise FormatError(
-            f"{store.root}/{MARKER}: it is not metadata of Zarr v3; the store is damaged"
-        )
+        raise make_damage_error(f"{store.root}/{MARKER}: it is not metadata of Zarr v3", "metadata")
     nodes: dict[str, Any]
     if root.get("node_type") == "array":
         nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}
