@@ -79,6 +79,9 @@ def test_variables_of_the_same_shapes_share_the_list_of_them(
     shapes = [together.encodings[name, "original_shape"] for name in "tu"]
     assert shapes[0] is shapes[1]
     assert shapes[0] == [(length,) for length in LENGTHS]
+    chunks = [together.encodings[name, "preferred_chunks"] for name in "tu"]
+    assert chunks[0] is chunks[1]
+    assert chunks[0] == [{"time": length} for length in LENGTHS]
 
 
 def test_numbers_that_follow_each_other_are_a_range() -> None:
