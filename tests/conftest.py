@@ -1,10 +1,11 @@
 """What many tests share: a small archive of real files, and which tests the quick suite runs."""
 
+import gc
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.register_profile("hunt", deadline=None, max_examples=2000, suppress_health_check=quiet)
     settings.load_profile(config.getoption("hypothesis_profile", None) or "house")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Leave out of each search for garbage what is there until the end: modules and tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -482,7 +482,7 @@ PIECES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("later", PIECES)
 @pytest.mark.parametrize("first", PIECES)

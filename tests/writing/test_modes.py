@@ -313,6 +313,7 @@ def seen(target: Path) -> dict[str, xr.Dataset]:
 SHARED = {name: suffix for name, suffix in SUFFIXES.items() if name != "icechunk"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("suffix", SHARED.values(), ids=list(SHARED))
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_meets_other_writers_as_appends_do(
