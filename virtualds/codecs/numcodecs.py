@@ -185,7 +185,8 @@ def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> 
 def compress_zarr_v3(data: Buffer, codec: Mapping[str, Any]) -> Buffer:
     """Compress bytes with the codec ``zstd`` or ``blosc`` of the metadata of an array.
 
-    Equal bytes become equal bytes: Blosc would write blocks in any order with several threads.
+    Equal bytes become equal bytes, unless the user has switched on the threads of Blosc, which
+    write blocks in any order.
     """
     import numcodecs
 

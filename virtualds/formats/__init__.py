@@ -496,6 +496,9 @@ def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(format(error).split())[:300]}"
 
 
+# ---------------------------------------------------------------------- unreadable sets
+
+
 def unreachable_error(url: str, error: OSError) -> ReadError:
     """Return the error for a referenced file that cannot be read."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
