@@ -131,10 +131,41 @@ def undone(name: str, said: Any, data: bytes, size: int) -> bytes:
     if name == "numcodecs.fletcher32":
         return data[:-4]
     if name == "numcodecs.shuffle":
-        width = said["elementsize"]
-        whole = len(data) // width * width
-        return np.frombuffer(data[:whole], "u1").reshape(width, -1).T.tobytes() + data[whole:]
+        return unshuffled(data, said["elementsize"])
+    if name == "blosc":
+        return unblosced(data)
     raise Unknown(name)
+
+
+def unshuffled(data: bytes, width: int) -> bytes:
+    whole = len(data) // width * width
+    return np.frombuffer(data[:whole], "u1").reshape(width, -1).T.tobytes() + data[whole:]
+
+
+def unblosced(data: bytes) -> bytes:
+    """Undo Blosc's chunk format 2 with zstd, as sets have it: blocks, each of one or more pieces.
+
+    A header of 16 bytes, of which bits are at byte 2, is followed by where each block begins.
+    """
+    bits, width = data[2], data[3]
+    size, block = np.frombuffer(data[4:12], "<u4").tolist()
+    if bits & 2:
+        return data[16 : 16 + size]
+    if bits & 4 or bits >> 5 != 4:
+        raise Unknown("blosc")
+    found = b""
+    for place in np.frombuffer(data, "<u4", -(-size // block), 16).tolist():
+        length = min(block, size - len(found))
+        # one piece for each byte of an element, unless a bit says no, or the block is shorter
+        count = 1 if bits & 16 or length < block else width
+        pieces = b""
+        for _ in range(count):
+            stored = int.from_bytes(data[place : place + 4], "little")
+            piece, place = data[place + 4 : place + 4 + stored], place + 4 + stored
+            whole = stored == length // count
+            pieces += piece if whole else bytes(pa.decompress(piece, length // count, "zstd"))
+        found += unshuffled(pieces, width) if bits & 1 else pieces
+    return found
 
 
 # ---------------------------------------------------------------------- packing
