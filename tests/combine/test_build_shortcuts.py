@@ -1,5 +1,6 @@
 """A build takes no more steps and memory than its files need."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import xarray as xr
 
 import virtualds
+from virtualds import combine
 from virtualds.arrays.group import ReadMethod
 from virtualds.codecs import cf
 from virtualds.combine import file_batch, workers
@@ -158,3 +160,20 @@ def test_a_whole_chunk_is_compressed_where_it_lies() -> None:
     values = np.arange(12.0).reshape(3, 4)
     assert np.shares_memory(np.frombuffer(encode_chunk(values, (3, 4))), values)
     assert bytes(encode_chunk(values[:2], (3, 4))) == np.vstack([values[:2], np.zeros(4)]).tobytes()
+
+
+def test_no_file_is_in_memory_any_more_when_their_set_is_written(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = list[int]()
+
+    def count_batches() -> None:
+        counts.append(sum(isinstance(found, FileBatch) for found in gc.get_objects()))
+
+    # to return freed memory to the system is of use only once it is free
+    monkeypatch.setattr(combine, "_return_freed_memory", count_batches)
+    gc.collect()
+    virtualds.open_virtual_mfdataset(
+        files, combine="nested", concat_dim="time", to=tmp_path / "refs.zarr"
+    )
+    assert counts == [0, 0]
