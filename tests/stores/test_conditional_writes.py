@@ -270,13 +270,15 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 @shared
 def test_processes_that_count_lose_nothing(place: Place, counters: subprocess.Popen[bytes]) -> None:
+    # on disk all may be over before the next has begun
+    each = 200 if place.folder.startswith("file:") else 5
     place.write("count", b"0", None)
     assert counters.stdin is not None and counters.stdout is not None
     assert counters.stdout.readline() == b"ready\n"
-    counters.stdin.write(pickle.dumps((place, 4, 5)))
+    counters.stdin.write(pickle.dumps((place, 4, each)))
     counters.stdin.flush()
     assert counters.stdout.readline() == b"[0, 0, 0, 0]\n"
-    assert place.read("count")[0] == b"20"
+    assert int(place.read("count")[0]) == 4 * each
     assert place.names() == ["count"]
 
 
