@@ -66,7 +66,9 @@ def looped(names: str, values: Iterable[Any], quick: int | None = None) -> Calla
         def run(request: pytest.FixtureRequest, **given: Any) -> None:
             chosen, part = range(len(values)), given.pop(turn, None)
             if part is not None:
-                row = sum(_places(run, given))
+                # of a fixture with parameters, these, not what the fixture made of them
+                others = {n: v for n, v in request.node.callspec.params.items() if n != turn}
+                row = sum(_places(run, others))
                 few = {(row * quick + n) % len(values) for n in range(quick or 0)}
                 chosen = [n for n in chosen if (n in few) == (part == "quick")]
             if "request" in asked:
