@@ -22,7 +22,7 @@ JOINED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 MARK = 1.2345678e300
 """A time that stands for that of the file."""
 KILOBYTE = 1_000
-FEW, MANY = 600, 2_000
+FEW, MANY = 800, 3_000
 """Numbers of files whose peaks are compared: what a batch takes, and what is imported, is in both.
 """
 
