@@ -184,7 +184,7 @@ def test_rounds_are_as_many_as_levels_of_addresses(
     write: Callable[[Path, int], None], server: SlowServer
 ) -> None:
     rounds = []
-    for count in (6, 15):
+    for count in (12, 30):
         path = server.folder / f"{count}.nc"
         write(path, count)
         found, counts = server.count(lambda n=path.name: scan(f"{server.url}/{n}"))
@@ -200,7 +200,7 @@ def test_rounds_are_as_many_as_levels_of_addresses(
 def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
     path = server.folder / "tree.h5"
     rounds = []
-    for count in (6, 15):
+    for count in (12, 30):
         with h5py.File(path, "w") as file:
             for number in range(count):
                 group = file.create_group(f"g{number}")
@@ -219,7 +219,7 @@ def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
 
 def test_trees_of_chunks_are_read_together(server: SlowServer) -> None:
     rounds = []
-    for count in (3, 9):
+    for count in (4, 12):
         path = server.folder / f"{count}.h5"
         with h5py.File(path, "w", libver="earliest") as file:
             found = [
