@@ -17,8 +17,8 @@ SOURCES := $(shell find virtualds virtualds_cli virtualds_server -name '*.py')
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 7 minutes on two cores"
-	@echo "make test-all   run all tests: about 25 minutes    make soak  try ten times as much (a night)"
+	@echo "make test   run the quick tests: about 6 minutes on two cores"
+	@echo "make test-all   run all tests: about 16 minutes    make soak  try ten times as much (a night)"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make mutants   break the code in small ways, and count which breaks the tests find (an hour or more)"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
