@@ -595,11 +595,12 @@ class HDF5FileBatch:
         """
         key = column.shape[1], tuple(names), column.tobytes()
         if key not in self._rows_by_column:
-            rows: dict[tuple[int, ...], Any] = {}
-            for row in map(tuple, column.tolist()):
-                if row not in rows:
-                    rows[row] = dict(zip(names, row, strict=True)) if names else row
-            self._rows_by_column[key] = [rows[row] for row in map(tuple, column.tolist())]
+            rows = [*map(tuple, column.tolist())]
+            distinct = {
+                row: dict(zip(names, row, strict=True)) if names else row
+                for row in dict.fromkeys(rows)
+            }
+            self._rows_by_column[key] = [distinct[row] for row in rows]
         return self._rows_by_column[key]
 
     @cached_property
