@@ -16,7 +16,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.chunks.tables import RecordCache
 from virtualds.options import Options, count_memory, find_memory_limits
-from virtualds.reading import ChunkCache, ChunkKey, chunk_cache
+from virtualds.reading import MAX_CACHED_RATIO, ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)
@@ -291,6 +291,40 @@ def test_tiny_chunks_are_decoded_again(tmp_path: Path) -> None:
     with counted_reads() as store:
         array.read((0, 0, 1))
     assert len(store.ranges) == 1
+
+
+BLOSC = ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1, "blocksize": 0},)
+STEPS = np.repeat(np.arange(2.0**9), 2**8)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "is_kept"), [(SHUFFLED, False), (BLOSC, False), (({"id": "bz2"},), True)], ids=str
+)
+def test_whole_chunks_that_decode_like_a_copy_are_not_kept(
+    tmp_path: Path, codecs: Any, is_kept: bool
+) -> None:
+    array = virtual(STEPS, tmp_path, chunks=(2**16,), codecs=codecs)
+    assert (MAX_CACHED_RATIO * array.manifest.length < 2**19).all()
+    before = chunk_cache().weight
+    exactly(array.read((slice(None),)), STEPS)
+    assert chunk_cache().weight - before == is_kept * STEPS.nbytes
+
+
+def test_a_chunk_of_which_a_part_was_used_is_kept_however_small_it_is(tmp_path: Path) -> None:
+    array = virtual(STEPS, tmp_path, chunks=(2**16,), codecs=BLOSC)
+    exactly(array.read((slice(7, 9),)), STEPS[7:9])
+    with counted_reads() as store:
+        exactly(array.read((slice(9, 300),)), STEPS[9:300])
+    assert store.ranges == []
+
+
+def test_a_chunk_that_would_be_fetched_again_is_kept_however_small_it_is() -> None:
+    with fsspec.open("memory://small/steps.nc", "wb") as file, h5py.File(file, "w") as made:
+        made.create_dataset("v", data=STEPS, chunks=(2**16,), compression="gzip")
+    array = open_virtual_dataset("memory://small/steps.nc")["v"].data
+    before = chunk_cache().weight
+    exactly(array.read((slice(None),)), STEPS)
+    assert chunk_cache().weight - before == STEPS.nbytes
 
 
 def test_an_empty_cache_is_not_asked(array: ManifestArray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import peak
@@ -44,6 +46,7 @@ from virtualds import (
     ManifestArray,
     ReadError,
     UnsupportedError,
+    open_virtual_dataset,
     reading,
 )
 from virtualds import set_options as set_virtualds_options
@@ -1079,3 +1082,37 @@ def test_a_closed_queue_has_no_more_tasks() -> None:
     assert next(queue) == 1
     queue.close()
     assert list(queue) == []
+
+
+def dates_in(path: Path, numbers: np.ndarray[Any, Any], chunk: int) -> ManifestArray:
+    """The dates of numbers in a new file, compressed."""
+    with h5py.File(path, "w") as file:
+        stored = {"chunks": (chunk,), "compression": "gzip", "compression_opts": 1}
+        time = file.create_dataset("time", data=numbers, **stored)
+        time.attrs["units"] = "minutes since 2000-01-01"
+        time.make_scale("time")
+    dates = open_virtual_dataset(path, loadable_variables=[])["time"].data
+    assert isinstance(dates, ManifestArray)
+    return dates
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fraction"),
+    [("<f8", 0), (">f8", 0), ("<i8", 0), (">i8", 0), ("<i4", 0), ("<f8", 0.25)],
+)
+def test_dates_are_those_of_xarray(tmp_path: Path, dtype: str, fraction: float) -> None:
+    """Numbers as long as dates become dates where they lie; a fraction is left to xarray."""
+    numbers = (np.arange(200_000) + fraction).astype(dtype)
+    dates = dates_in(tmp_path / "dates.nc", numbers, 70_000)
+    with xr.open_dataset(tmp_path / "dates.nc", engine="h5netcdf") as opened:
+        expected = opened["time"].values
+    for part in (slice(None), slice(69_990, 140_001), slice(3, None, 7)):
+        exactly(dates.read((part,)), expected[part])
+
+
+def test_dates_take_no_memory_but_their_own(tmp_path: Path) -> None:
+    # no scratch memory that a thread has kept is as long
+    chunk = 2**20 + 1
+    dates = dates_in(tmp_path / "dates.nc", np.arange(2.0 * chunk), chunk)
+    with set_virtualds_options(chunk_cache=0):
+        assert peak(lambda: dates.read((slice(None),))) < 1.2 * dates.nbytes

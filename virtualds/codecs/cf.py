@@ -12,7 +12,7 @@ Times in nonlinear units are decoded by xarray, which implements calendars. No o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Number
@@ -261,13 +261,10 @@ class TimePacking:
         units = self._choose_linear_units(stored)
         if units is None:
             return None
-        if not in_place or stored.dtype.itemsize != 8 or not stored.flags.c_contiguous:
-            return units.compute_dates(stored)
-        numbers = stored.reshape(-1)
-        dates = numbers.view(units.dtype)
-        for block in iterate_date_blocks(numbers.size):
-            units.compute_dates(numbers[block], dates[block])
-        return dates.reshape(stored.shape)
+        overwrites = in_place and stored.dtype.itemsize == 8 and stored.flags.c_contiguous
+        dates = stored.view(units.dtype) if overwrites else np.empty(stored.shape, units.dtype)
+        units.compute_dates(stored, dates)
+        return dates
 
     def _choose_linear_units(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
         """Return units that are exact for some numbers, or None if xarray must decode them."""
@@ -332,7 +329,10 @@ class TimePacking:
         return values.reshape(stored.shape)
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
-        """Write the dates or durations of ``stored`` into ``out``, of the dtype of the packing."""
+        """Write the dates or durations of ``stored`` into ``out``, of the dtype of the packing.
+
+        ``out`` may be the memory of ``stored``.
+        """
         if (units := self._choose_linear_units(stored)) is not None:
             units.compute_dates(stored, out)
         else:
@@ -393,27 +393,33 @@ class _LinearUnits(NamedTuple):
         """Return whether `compute_dates` gives exactly the dates of xarray for some numbers."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
-        low, high = stored.min(), stored.max()
+        # by blocks, which stay in the processor's cache
+        flat = stored.reshape(-1)
+        return all(self._is_exact_block(flat[block]) for block in iterate_date_blocks(flat.size))
+
+    def _is_exact_block(self, numbers: npt.NDArray[Any]) -> bool:
+        low, high = numbers.min(), numbers.max()
+        # false for NaN
         if not (self.low <= low and high <= self.high):
             return False
-        if stored.dtype.kind in "iu":
+        if numbers.dtype.kind in "iu":
             return True
-        if stored.dtype.itemsize != 8 or max(-low, high) > self.max_exact:
+        if numbers.dtype.itemsize != 8 or max(-low, high) > self.max_exact:
             return False
-        flat = stored.reshape(-1)
-        blocks = (flat[block] for block in iterate_date_blocks(flat.size))
-        return all(bool((block == np.rint(block)).all()) for block in blocks)
+        return bool((numbers == np.rint(numbers)).all())
 
-    def compute_dates(
-        self, stored: npt.NDArray[Any], out: npt.NDArray[Any] | None = None
-    ) -> npt.NDArray[Any]:
-        """Convert numbers to dates, in ``out`` if there is one."""
-        dates = np.empty(stored.shape, self.dtype) if out is None else out
-        numbers = dates.view(np.int64)
-        numbers[...] = stored
-        numbers *= self.step
-        numbers += self.begin
-        return dates
+    def compute_dates(self, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Write the dates of numbers into ``out``, which may be the memory of the numbers."""
+        dates = out.view(np.int64)
+        blocks: Iterable[Any] = (...,)
+        if stored.flags.c_contiguous and out.flags.c_contiguous:
+            stored, dates = stored.reshape(-1), dates.reshape(-1)
+            blocks = iterate_date_blocks(dates.size)
+        for block in blocks:
+            part = dates[block]
+            part[...] = stored[block]
+            part *= self.step
+            part += self.begin
 
     def compute_numbers(
         self, dates: npt.NDArray[Any], dtype: np.dtype[Any]

@@ -21,6 +21,7 @@ from virtualds.chunks.axes import Projection, SlabRun
 from virtualds.chunks.columns import COLUMNS, Column, Ints
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.cf import TimePacking
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.options import count_cores
@@ -645,7 +646,7 @@ class Decoder:
         # whether the bytes of a decoded chunk have the layout of the array
         is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
         is_permuted = self._order is not None or is_hidden or bool(pipeline.flipped)
-        self._has_array_layout = pipeline.packing is None and not is_permuted
+        self._has_array_layout = not is_permuted
 
     def decode(self, data: Buffer, *, copy: bool = False) -> Array:
         """Return the stored values of a chunk.
@@ -683,17 +684,26 @@ class Decoder:
     def find_target(self, task: Task, out: Array) -> Array | None:
         """Return the view of the result that a whole chunk can be decoded into, or None.
 
-        The view has the shape of the chunk.
+        The view has the shape and dtype of the stored chunk. `unpack_target` then makes values of
+        the stored numbers.
         """
-        if (
-            not self._has_array_layout
-            or task.point_axes
-            or task.other_pairs
-            or self.pipeline.dtype != out.dtype
-        ):
+        if not self._has_array_layout or task.point_axes or task.other_pairs:
+            return None
+        stored, packing = self.pipeline.dtype, self.pipeline.packing
+        if packing is None:
+            is_same_memory = stored == out.dtype
+        else:
+            is_dates = isinstance(packing, TimePacking) and packing.dtype == out.dtype
+            is_same_memory = is_dates and stored.itemsize == out.itemsize
+        if not is_same_memory:
             return None
         target: Array = out[(*task.outer, ...)]
-        return target if target.shape == self.encoded else None
+        return target.view(stored) if target.shape == self.encoded else None
+
+    def unpack_target(self, target: Array) -> None:
+        """Undo CF packing in a view of the result that `find_target` has returned."""
+        if (packing := self.pipeline.packing) is not None:
+            packing.decode_into(target.view(packing.dtype), target)
 
     def _undo_codecs(self, data: Buffer) -> Buffer:
         """Undo the codecs in reverse order, except the one that decodes into the result."""
@@ -751,6 +761,7 @@ def write_chunk(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
     target = decoder.find_target(task, out)
     if target is not None and target.flags.c_contiguous:
         decoder.decode_into(data, target.reshape(-1).view(np.uint8))
+        decoder.unpack_target(target)
     else:
         write_stored(decoder, decoder.decode(data), task, out)
 

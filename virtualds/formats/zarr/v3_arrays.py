@@ -94,8 +94,10 @@ MAX_JOIN_RATIO = 8
 MAX_UNFINISHED = 3
 """The maximum number of chunks of values of different lengths. Opening a remote set takes one
 request for each."""
-CHUNK_BYTES = 2**26
-"""The maximum size in bytes of a chunk, unless one row is longer."""
+CHUNK_BYTES = 2**23
+"""The maximum size in bytes of a chunk, unless one row is longer.
+
+It fits into the scratch memory of a reader, who needs the first and the last date of an axis."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 """The compressor of strings, of elements that are bytes, and of chunks too large for Blosc."""
 BLOSC = {"cname": "zstd", "clevel": 3, "blocksize": 0}
