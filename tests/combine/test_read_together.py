@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 import xarray as xr
 from alike_reference import ReadEach, reading_together
 from builds import assert_same, assert_same_set
+from counting_server import Counts, counting_server
 from days import CASES, FILES, FilesOf, day, timed
 from products import looped, named_case
 
@@ -509,3 +512,70 @@ def test_alike_files_are_joined_before_all_are_there(
     monkeypatch.setattr(Concatenator, "join_files", join_noted)
     virtualds.open_virtual_mfdataset(files_of("days"), **WAYS[way])
     assert joined
+
+
+# ---------------------------------------------------------------------- far away
+
+
+@pytest.fixture
+def far_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], Counts]]:
+    """Urls of forty files, of which ten are read together, and what their server was asked for."""
+    monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 10)
+    for number in range(40):
+        day(number, steps=1).to_netcdf(tmp_path / f"{number:02d}.nc", engine="h5netcdf")
+    with counting_server(tmp_path) as (url, counts):
+        yield [f"{url}/{number:02d}.nc" for number in range(40)], counts
+
+
+def test_the_next_files_are_fetched_while_those_before_are_joined(
+    far_days: tuple[list[str], Counts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls, counts = far_days
+    was_asked, sort, asked = threading.Condition(), batch_job.BatchJob._sort_outcomes, list[bool]()
+
+    def notify(path: str) -> None:
+        with was_asked:
+            was_asked.notify_all()
+
+    def sort_later(job: Any, outcomes: Any) -> Any:
+        """Join files once those after them are asked for, but for the first, which may fail."""
+        following = f"{10 * len(asked) + 10}.nc"
+        with was_asked:
+            wait = 60 if 0 < len(asked) < 3 else 0
+            asked.append(was_asked.wait_for(lambda: counts.of(following) > 0, wait))
+        return sort(job, outcomes)
+
+    counts.meanwhile = notify
+    monkeypatch.setattr(batch_job.BatchJob, "_sort_outcomes", sort_later)
+    found = virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
+    assert found.sizes["time"] == 40
+    assert asked == [False, True, True, False]
+
+
+def test_files_fetched_ahead_count_as_requests(far_days: tuple[list[str], Counts]) -> None:
+    urls, counts = far_days
+    together, most, lock = 0, 0, threading.Lock()
+
+    def watch(path: str) -> None:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.01)
+        with lock:
+            together -= 1
+
+    counts.meanwhile = watch
+    with virtualds.set_options(max_requests=3):
+        virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
+    assert most == 3
+
+
+def test_of_files_after_one_that_fails_few_are_fetched(
+    far_days: tuple[list[str], Counts], tmp_path: Path
+) -> None:
+    urls, counts = far_days
+    (tmp_path / "03.nc").write_bytes(b"no file of any kind")
+    with pytest.raises(virtualds.FormatError, match=r"03\.nc"):
+        virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
+    assert not any(counts.of(f"{number}.nc") for number in range(10, 40))

@@ -15,10 +15,11 @@ import pickle
 import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import xarray as xr
@@ -378,7 +379,7 @@ class BatchJob:
         if self._is_in_other_process and get_options() != self.options:
             set_options(**asdict(self.options))
         try:
-            outcomes, opened = self.open_together(items)
+            outcomes, opened = self._sort_outcomes(self._read_together(items))
             remaining = list_unopened(items, outcomes)
             return [*outcomes, *self._join(self._open_each(remaining, opened), remaining)]
         finally:
@@ -408,20 +409,22 @@ class BatchJob:
             if self.stops and outcome.error is not None:
                 break
 
-    def open_together(
-        self, items: Sequence[NumberedFile]
-    ) -> tuple[list[OpenOutcome[Any]], dict[int, OpenOutcome[Any]]]:
-        """Open the files that are in the cache, or can be read together.
-
-        Returns the outcomes of batches, and the outcomes of single files by number, which still
-        have to be prepared.
-        """
+    def _read_together(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
+        """Return the outcomes of files in the cache, or read together; called in any thread."""
         hits = self.cache.look_up(items) if self.cache else ()
         if is_logged(INFO) and hits:
             log(INFO, f"{sum(map(len, hits)):,} files: from the cache")
         cached = [make_outcome(batch, is_cached=True) for batch in hits]
         batches = self._open_batches(list_unopened(items, cached))
-        outcomes = [*cached, *map(make_outcome, batches)]
+        return [*cached, *map(make_outcome, batches)]
+
+    def _sort_outcomes(
+        self, outcomes: list[OpenOutcome[Any]]
+    ) -> tuple[list[OpenOutcome[Any]], dict[int, OpenOutcome[Any]]]:
+        """Move the references of batches to the target, and return their outcomes.
+
+        Also returns the outcomes of single files by number, which still have to be prepared.
+        """
         if self.steps:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
         singles = {o.number: o for o in outcomes if len(o.numbers) == 1}
@@ -499,14 +502,11 @@ class BatchJob:
         Functions of the user, such as ``preprocess``, may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-        start, size = 0, min(max(self.first_files, number), MAX_FILES_TOGETHER)
         try:
-            while start < len(items):
-                batch = items[start : start + size]
-                start, size = start + size, min(size * GROWTH, MAX_FILES_TOGETHER)
-                outcomes_together, opened = self.open_together(batch)
+            for piece, together in self._read_pieces(number, pool, items):
+                outcomes_together, opened = self._sort_outcomes(together)
                 yield from outcomes_together
-                remaining = list_unopened(batch, outcomes_together)
+                remaining = list_unopened(piece, outcomes_together)
                 alone = [item for item in remaining if item[0] not in opened]
                 outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
                 if number > 1:
@@ -523,6 +523,28 @@ class BatchJob:
             # if the build ends early, do not wait for slow servers
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
+
+    def _read_pieces(
+        self, number: int, pool: Executor, items: Sequence[NumberedFile]
+    ) -> Iterator[tuple[Sequence[NumberedFile], list[OpenOutcome[Any]]]]:
+        """Yield pieces of the files in order, with the outcomes of those that are read together.
+
+        With several threads, the next piece is fetched while one is decoded. Nothing is fetched
+        before the first piece is open, since it may fail.
+        """
+        pieces = self._split(items, number)
+        for piece in islice(pieces, 1 if number > 1 else None):
+            yield piece, self._read_together(piece)
+        for piece, future in iterate_results(pool, self._read_together, pieces, ahead=2):
+            yield piece, future.result()
+
+    def _split(
+        self, items: Sequence[NumberedFile], number: int
+    ) -> Iterator[Sequence[NumberedFile]]:
+        start, size = 0, min(max(self.first_files, number), MAX_FILES_TOGETHER)
+        while start < len(items):
+            yield items[start : start + size]
+            start, size = start + size, min(size * GROWTH, MAX_FILES_TOGETHER)
 
     def open_file(self, item: NumberedFile) -> OpenOutcome[Any]:
         """Open a file with retries, and cache it; raise `OSError` if the cache is not writable."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +22,6 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import MustBeEqual, is_aggregation
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
-from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import decode_inline_value, decode_strings
 from virtualds.parsers.hdf5.group_reader import NON_COORDINATE_PREFIX, ReadGroups, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED_ATTRIBUTES, PathParts
@@ -56,6 +53,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
     Attributes,
     DatasetHeader,
 )
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions, local_path, scheme_of
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE_SIZE
 from virtualds.stores.local import open_regular
@@ -774,48 +772,34 @@ def open_many(
         except EXPECTED_OPEN_ERRORS:
             return False
 
-    with _choose_runner(len(urls), is_local) as run:
-        fetch = None if is_local else partial(_fetch_ranges, run)
-        readers: list[FileReader | None] = []
-        try:
-            readers += run(open_one, urls if is_local else urls[:MIN_FILES])
-            if not is_local and may_match(_select_open_files(readers, fetch)):
-                readers += run(open_one, urls[MIN_FILES:])
-            # all files are open before the first is read
-            are_read = np.array(list(map(has_head, readers)), bool)
-            opened = [r if is_read else None for r, is_read in zip(readers, are_read, strict=True)]
-            yield _select_open_files(opened, fetch), np.flatnonzero(are_read)
-        finally:
-            for reader in filter(None, readers):
-                reader.close()
+    def open_all(some_urls: Sequence[str]) -> list[FileReader | None]:
+        if is_local:
+            return list(map(open_one, some_urls))
+        return fetch_many(some_urls, lambda url: url, open_one)
+
+    fetch = None if is_local else _fetch_ranges
+    readers: list[FileReader | None] = []
+    try:
+        readers += open_all(urls if is_local else urls[:MIN_FILES])
+        if not is_local and may_match(_select_open_files(readers, fetch)):
+            readers += open_all(urls[MIN_FILES:])
+        # all files are open before the first is read
+        are_read = np.array(list(map(has_head, readers)), bool)
+        opened = [r if is_read else None for r, is_read in zip(readers, are_read, strict=True)]
+        yield _select_open_files(opened, fetch), np.flatnonzero(are_read)
+    finally:
+        for reader in filter(None, readers):
+            reader.close()
 
 
 def _select_open_files(readers: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
     return ManyFiles([reader for reader in readers if reader is not None], fetch)
 
 
-def _fetch_ranges(
-    run: Callable[..., Any], readers: Sequence[Any], ranges: Sequence[Sequence[Range]]
-) -> None:
+def _fetch_ranges(readers: Sequence[Any], ranges: Sequence[Sequence[Range]]) -> None:
     pairs = [
         (reader, reader_ranges)
         for reader, reader_ranges in zip(readers, ranges, strict=True)
         if reader_ranges
     ]
-    run(lambda pair: pair[0].fetch(pair[1]), pairs)
-
-
-@contextmanager
-def _choose_runner(count: int, is_local: bool) -> Iterator[Callable[..., Any]]:
-    """Yield a function like `map`, which runs concurrently for remote files."""
-    if is_local:
-        yield lambda work, items: list(map(work, items))
-        return
-    with ThreadPoolExecutor(min(count, get_options().max_requests)) as pool:
-
-        def run(work: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
-            # threads inherit the context variables of the scan
-            started = [pool.submit(copy_context().run, work, item) for item in items]
-            return [future.result() for future in started]
-
-        yield run
+    fetch_many(pairs, lambda pair: pair[0].source.url, lambda pair: pair[0].fetch(pair[1]))
