@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple, overload
 
@@ -157,15 +157,10 @@ class ChunkAxis(ABC):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of logical elements."""
-
-    @property
-    @abstractmethod
-    def nchunks(self) -> int:
-        """Number of slabs."""
+    size: int
+    """Number of logical elements."""
+    nchunks: int
+    """Number of slabs."""
 
     @abstractmethod
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
@@ -312,44 +307,46 @@ class ChunkAxis(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RegularAxis(ChunkAxis):
     """An axis with an edge every ``step`` elements, without the first ``inset`` ones.
 
     ``last`` is the stored length of the last chunk: ``step`` if it is padded.
     """
 
-    length: int
+    size: int
     step: int
     inset: int
     last: int
+    nchunks: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.length < 0 or self.step < 1 or not 0 <= self.inset < self.step:
+        if self.size < 0 or self.step < 1 or not 0 <= self.inset < self.step:
             raise ValueError(
-                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.inset} does "
+                f"ChunkAxis: size {self.size}, chunk {self.step}, inset {self.inset} does "
                 f"not cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
-        if max(self.length, self.step) >= MAX_AXIS_LENGTH:
-            raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
-        shown = (self.inset + self.length) - (self.nchunks - 1) * self.step
-        if self.length and not shown <= self.last <= self.step:
+        if max(self.size, self.step) >= MAX_AXIS_LENGTH:
+            raise ValueError(f"ChunkAxis: size {self.size}, chunk {self.step} is too long")
+        end = self.inset + self.size
+        nchunks = -(-end // self.step) if self.size else 0
+        shown = end - (nchunks - 1) * self.step
+        if self.size and not shown <= self.last <= self.step:
             raise ValueError(
                 f"ChunkAxis: the last chunk stores {self.last} elements but shows up to {shown}"
             )
+        object.__setattr__(self, "nchunks", nchunks)
 
-    @property
-    def size(self) -> int:
-        return self.length
-
-    @property
-    def nchunks(self) -> int:
-        return -(-(self.inset + self.length) // self.step) if self.length else 0
+    def __repr__(self) -> str:
+        return (
+            f"RegularAxis(length={self.size}, step={self.step}, inset={self.inset}, "
+            f"last={self.last})"
+        )
 
     @property
     def chunk(self) -> int | None:
-        if self.inset or self.last not in (self.step, self.length):
+        if self.inset or self.last not in (self.step, self.size):
             return None
         return self.last if self.nchunks == 1 else self.step if self.last == self.step else None
 
@@ -362,7 +359,7 @@ class RegularAxis(ChunkAxis):
         edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.inset
         # the first slab may be cropped, the last chunk padded
         edges[0] = max(int(edges[0]), 0)
-        edges[-1] = min(int(edges[-1]), self.length)
+        edges[-1] = min(int(edges[-1]), self.size)
         encoded = np.full(stop - first, self.step, np.int64)
         inset = np.zeros(stop - first, np.int64)
         if stop > first and stop == self.nchunks:
@@ -372,11 +369,11 @@ class RegularAxis(ChunkAxis):
         return Slabs(edges, encoded, inset)
 
     def edges_at(self, numbers: Ints) -> Ints:
-        positions: Ints = np.clip(numbers * self.step - self.inset, 0, self.length)
+        positions: Ints = np.clip(numbers * self.step - self.inset, 0, self.size)
         return positions
 
     def stored_lengths(self) -> set[int]:
-        return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
+        return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.size else set()
 
     def locate(self, positions: Ints) -> Ints:
         return (positions + self.inset) // self.step
@@ -395,7 +392,7 @@ class RegularAxis(ChunkAxis):
         if count > 1 and self.last != self.step:
             return ChunkAxis.flip(self)
         stored = (count - 1) * self.step + self.last
-        return replace(self, inset=stored - self.inset - self.length) if count else self
+        return replace(self, inset=stored - self.inset - self.size) if count else self
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -405,6 +402,8 @@ class IrregularAxis(ChunkAxis):
     edges: Ints
     encoded: npt.NDArray[np.integer]
     inset: npt.NDArray[np.integer]
+    size: int = field(init=False)
+    nchunks: int = field(init=False)
 
     def __post_init__(self) -> None:
         lengths = np.diff(self.edges)
@@ -417,20 +416,14 @@ class IrregularAxis(ChunkAxis):
                 "ChunkAxis: a slab shows elements that its stored chunk does not have; "
                 "make 0 <= inset and inset + length <= encoded hold for every slab"
             )
+        object.__setattr__(self, "size", int(self.edges[-1]))
+        object.__setattr__(self, "nchunks", lengths.size)
 
     def __repr__(self) -> str:
         lengths = sorted(self.stored_lengths())
         span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
         count = format_count(self.nchunks, "chunk")
         return f"<IrregularAxis of {self.size:,}: {count} of {span}>"
-
-    @property
-    def size(self) -> int:
-        return int(self.edges[-1])
-
-    @property
-    def nchunks(self) -> int:
-        return self.edges.size - 1
 
     @property
     def chunk(self) -> int | None:
@@ -485,13 +478,13 @@ def _concatenate_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
     head = axes[0]
     if not isinstance(head, RegularAxis):
         return None
-    total = head.length
+    total = head.size
     for left, right in pairwise(axes):
         if not isinstance(right, RegularAxis) or right.step != head.step or right.inset:
             return None
-        if (left.inset + left.length) % head.step:  # type: ignore[attr-defined]
+        if (left.inset + left.size) % head.step:  # type: ignore[attr-defined]
             return None
-        total += right.length
+        total += right.size
     return RegularAxis(total, head.step, head.inset, axes[-1].last)  # type: ignore[attr-defined]
 
 

@@ -106,8 +106,12 @@ def hash_files(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     return hashlib.blake2b(text).hexdigest(), [*options]
 
 
-def build_column(name: str, values: Any, shape: tuple[int, ...]) -> Column:
-    """Convert a value or an array to a column over the grid; raise `ValueError` if out of range."""
+def build_columns(values: Iterable[Any], shape: tuple[int, ...]) -> dict[str, Column]:
+    """Convert values or arrays to the columns of a grid; raise `ValueError` if out of range."""
+    return {name: _build_column(name, v, shape) for name, v in zip(COLUMNS, values, strict=True)}
+
+
+def _build_column(name: str, values: Any, shape: tuple[int, ...]) -> Column:
     if type(values) is int:
         # the code below raises an error with more details
         with suppress(OverflowError):
@@ -124,13 +128,6 @@ def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
     kind = np.dtype(COLUMNS[name])
     raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
     return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
-
-
-def build_small_column(name: str, values: Sequence[int], shape: tuple[int, ...]) -> Column:
-    """Return a column of a few values in C order."""
-    if values.count(values[0]) == len(values):
-        return constant_column(name, values[0], shape)
-    return np.array(values, COLUMNS[name]).reshape(shape)
 
 
 def fit_column(column: Column, shape: tuple[int, ...]) -> Column:

@@ -7,8 +7,8 @@ so that no chunk is decoded twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -52,6 +52,8 @@ class Fragment:
     start: tuple[int, ...]
     axes: tuple[ChunkAxis, ...]
     manifest: ChunkManifest
+    shape: tuple[int, ...] = field(init=False, compare=False)
+    """Number of elements along each axis."""
 
     def __post_init__(self) -> None:
         grid = tuple([axis.nchunks for axis in self.axes])
@@ -60,6 +62,7 @@ class Fragment:
                 f"Fragment: axes of {grid} chunks at {self.start} with a manifest of "
                 f"{self.manifest.shape}; give both the same grid"
             )
+        object.__setattr__(self, "shape", tuple([axis.size for axis in self.axes]))
 
     @classmethod
     def whole(cls, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest) -> Fragment:
@@ -75,11 +78,6 @@ class Fragment:
 
     def __repr__(self) -> str:
         return f"<Fragment {self.start} to {self.stop}: {self.manifest!r}>"
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Number of elements along each axis."""
-        return tuple([axis.size for axis in self.axes])
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -98,16 +96,10 @@ class Fragment:
         """
         count = 1
         for chunk_axis, start, along in zip(self.axes, self.start, segments, strict=True):
-            low, high = np.array(along).T[:2]
-            low, high = np.clip((low - start, high - start), 0, chunk_axis.size)
-            is_selected = high > low
-            count *= int(
-                (
-                    chunk_axis.locate(high[is_selected] - 1)
-                    - chunk_axis.locate(low[is_selected])
-                    + 1
-                ).sum()
-            )
+            low, high = np.clip(np.array(along).T[:2] - start, 0, chunk_axis.size)
+            ends = np.stack([low, high - 1])[:, high > low]
+            first, final = chunk_axis.locate(ends)
+            count *= int((final - first + 1).sum())
         return count
 
     def shift(self, axis: int, by: int) -> Fragment:

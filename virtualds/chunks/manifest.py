@@ -29,8 +29,7 @@ from virtualds.chunks.columns import (
     ReferenceTable,
     RowView,
     SourceSummary,
-    build_column,
-    build_small_column,
+    build_columns,
     check_references,
     compact,
     compute_strides,
@@ -192,15 +191,22 @@ class ChunkManifest(ForeignNameHints):
     checksum: Column
     inline: tuple[bytes, ...] = ()
     rows: RowView | None = field(default=None, init=False)
+    shape: tuple[int, ...] = field(init=False)
+    """Number of chunks along each axis."""
+    size: int = field(init=False)
+    """Number of chunks of the grid, including missing chunks."""
 
     _NAME_HINTS: ClassVar[Mapping[str, str]] = MANIFEST_NAME_HINTS
 
     def __post_init__(self) -> None:
         # not a loop, which would be slow for the many manifests of a scan
-        is_valid = self.file.shape == self.offset.shape == self.length.shape
-        if not is_valid or not self.file.shape == self.pipeline.shape == self.checksum.shape:
+        shape = self.file.shape
+        is_valid = shape == self.offset.shape == self.length.shape
+        if not is_valid or not shape == self.pipeline.shape == self.checksum.shape:
             shapes = {name: getattr(self, name).shape for name in COLUMNS}
             raise ValueError(f"ChunkManifest: columns of one grid have one shape, got {shapes}")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "size", prod(shape))
 
     @classmethod
     def from_table(
@@ -226,6 +232,8 @@ class ChunkManifest(ForeignNameHints):
     def _from_rows(cls, rows: RowView) -> ChunkManifest:
         manifest = object.__new__(cls)
         object.__setattr__(manifest, "rows", rows)
+        object.__setattr__(manifest, "shape", rows.shape)
+        object.__setattr__(manifest, "size", prod(rows.shape))
         return manifest
 
     if not TYPE_CHECKING:
@@ -267,8 +275,7 @@ class ChunkManifest(ForeignNameHints):
             A column contains values other than integers, or does not broadcast to the grid.
         """
         check_axes(len(shape), "a grid of chunks")
-        values_by_column = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
-        columns = {name: build_column(name, value, shape) for name, value in values_by_column}
+        columns = build_columns((file, offset, length, pipeline, checksum), shape)
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         check_references(manifest)
         return manifest
@@ -299,8 +306,8 @@ class ChunkManifest(ForeignNameHints):
         return cls(
             files=(file,),
             file=constant_column("file", 0, shape),
-            offset=build_small_column("offset", offsets, shape),
-            length=build_small_column("length", lengths, shape),
+            offset=_build_small_column("offset", offsets, shape),
+            length=_build_small_column("length", lengths, shape),
             pipeline=constant_column("pipeline", 0, shape),
             checksum=constant_column("checksum", 0, shape),
         )
@@ -309,16 +316,6 @@ class ChunkManifest(ForeignNameHints):
     def missing(cls, shape: tuple[int, ...]) -> ChunkManifest:
         """Return a manifest whose chunks are all missing."""
         return cls.build(shape, file=MISSING)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of chunks along each axis."""
-        return self.file.shape if self.rows is None else self.rows.shape
-
-    @property
-    def size(self) -> int:
-        """Number of chunks of the grid, including missing chunks."""
-        return prod(self.shape)
 
     def __repr__(self) -> str:
         chunks = format_count(self.size, "chunk")
@@ -698,6 +695,13 @@ class ChunkManifest(ForeignNameHints):
             self.shape,
             *map(normalize_token, (hash_files(self.files), self.inline, *columns)),
         )
+
+
+def _build_small_column(name: str, values: Sequence[int], shape: tuple[int, ...]) -> Column:
+    """Return a column of a few values in C order."""
+    if values.count(values[0]) == len(values):
+        return constant_column(name, values[0], shape)
+    return np.array(values, COLUMNS[name]).reshape(shape)
 
 
 def _unpack_manifest(

@@ -209,7 +209,7 @@ def build_metadata(
 def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
     """Return a chunk axis as JSON."""
     if isinstance(axis, RegularAxis):
-        return {"size": axis.length, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
+        return {"size": axis.size, "chunk": axis.step, "hidden": axis.inset, "last": axis.last}
     slabs = axis.slabs()
     columns = [np.diff(slabs.edges), slabs.encoded, slabs.inset]
     if not any(map(_has_many_runs, columns)):
