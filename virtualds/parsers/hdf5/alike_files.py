@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -22,7 +22,7 @@ from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.arrays.parser import MustBeEqual, select_for_file
 from virtualds.bounds import CHUNKS_PER_REFERENCE
-from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -163,16 +163,21 @@ class StoredColumns:
         )
         return stacked.join(sources, 0, first.insert_axis(0))
 
-    def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
+    def join(
+        self, sources: Sequence[SourceFile], axis: int | None, first: ManifestArray
+    ) -> ManifestArray:
         """Return the variable of all files concatenated along an axis.
 
         Parameters
         ----------
         sources : sequence of SourceFile
-        axis : int
+        axis : int or None
+            None for one file.
         first : ManifestArray
             The variable of the first file.
         """
+        if axis is None:
+            return self._join_equal_files(sources, axis, first)
         others = np.delete(self.chunks, axis, axis=1)
         cuts = np.flatnonzero((others[1:] != others[:-1]).any(axis=1)) + 1
         if not cuts.size:
@@ -184,17 +189,16 @@ class StoredColumns:
         return concatenate(parts, axis)
 
     def _join_equal_files(
-        self, sources: Sequence[SourceFile], axis: int, first: ManifestArray
+        self, sources: Sequence[SourceFile], axis: int | None, first: ManifestArray
     ) -> ManifestArray:
         """Join files whose chunks have the same lengths along all other axes."""
-        lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
-        counts = -(-lengths // chunk)
-        starts = np.cumsum(counts) - counts
-        axes: list[ChunkAxis] = [
-            ChunkAxis.regular(n, c)
-            for n, c in zip(self.shape[0].tolist(), self.chunks[0].tolist(), strict=True)
-        ]
-        axes[axis] = _join_chunk_axes(lengths.tobytes(), chunk.tobytes())
+        axes = list(make_regular_axes(self.shape[0].tolist(), self.chunks[0].tolist()))
+        starts = np.zeros(len(self.shape), np.int64)
+        if axis is not None:
+            lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
+            axes[axis] = _join_chunk_axes(lengths.tobytes(), chunk.tobytes())
+            counts = -(-lengths // chunk)
+            starts = np.cumsum(counts) - counts
         grid = tuple(chunk_axis.nchunks for chunk_axis in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
@@ -315,28 +319,32 @@ class _ColumnReader:
         self.matches = match.matches.copy()
         self.shapes: dict[Variable, Ints] = {}
         for name, variable in structure.variables.items():
-            axes = range(len(variable.header.space.limits))
-            columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
-            columns += [np.full(len(self.matches), n) for n in variable.within]
-            self.shapes[name] = self._stack(columns)
+            lengths = self._read_axes(variable, LENGTH)
+            within = np.tile(np.array(variable.within, np.int64), (len(lengths), 1))
+            self.shapes[name] = np.concatenate([lengths, within], axis=1)
         self.lengths = self._read_lengths()
         for shape in self.shapes.values():
             self.matches &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
 
-    def _get_column(self, *key: object) -> Ints:
-        return read_uints(self._match.get_column(self._slots[key]))
+    def _read(self, keys: Iterable[Hashable]) -> Ints:
+        """Return the numbers in slots of equal length: a row for each file."""
+        return self._match.read_numbers([self._slots[key] for key in keys])
 
-    def _stack(self, columns: list[Ints]) -> Ints:
-        return np.stack(columns, axis=1) if columns else np.zeros((len(self.matches), 0), np.int64)
+    def _read_axes(self, variable: VariableStructure, name: str) -> Ints:
+        """Return a number of each axis of a variable, without those within elements."""
+        axes = range(len(variable.header.space.limits))
+        return self._read((variable.owner, name, axis) for axis in axes)
 
     def _read_lengths(self) -> dict[Dimension, Ints]:
         """Return the length of each dimension; inconsistent files do not match."""
-        lengths: dict[Dimension, Ints] = {}
-        for (owner, axis), dimension in self._structure.axes.items():
-            column = self._get_column(owner, LENGTH, axis)
+        axes, lengths = self._structure.axes, dict[Dimension, Ints]()
+        columns = self._read((owner, LENGTH, axis) for owner, axis in axes).T
+        for dimension, column in zip(axes.values(), columns, strict=True):
             self.matches &= (column >= 0) & (column == lengths.setdefault(dimension, column))
-            if (owner, LIMIT, axis) in self._slots:
-                self.matches &= column <= self._get_column(owner, LIMIT, axis)
+        limited = [(owner, axis) for owner, axis in axes if (owner, LIMIT, axis) in self._slots]
+        limits = self._read((owner, LIMIT, axis) for owner, axis in limited).T
+        for key, limit in zip(limited, limits, strict=True):
+            self.matches &= lengths[axes[key]] <= limit
         return lengths
 
     def read(self) -> dict[Variable, StoredColumns]:
@@ -370,8 +378,7 @@ class _ColumnReader:
 
     def _read_chunk_lengths(self, variable: VariableStructure) -> Ints:
         """Return the chunk lengths in all files, which are arbitrary in files that do not match."""
-        axes = range(len(variable.header.layout.dims) - 1)
-        chunks = self._stack([self._get_column(variable.owner, CHUNK_LENGTH, n) for n in axes])
+        chunks = self._read_axes(variable, CHUNK_LENGTH)
         self.matches &= (chunks > 0).all(axis=1)
         return np.maximum(chunks, 1)
 
@@ -379,15 +386,15 @@ class _ColumnReader:
         """Yield the layouts of indexes (chunk shape, limits of axes), each with its files."""
         variable = self._structure.variables[name]
         files, index_layout = np.flatnonzero(self.matches), IndexLayout.from_header(variable.header)
-        limit_columns = []
+        columns = [chunks]
         for axis, limit in enumerate(variable.header.space.limits):
             if (variable.owner, LIMIT, axis) in self._slots:
-                limit_columns.append(self._get_column(variable.owner, LIMIT, axis))
+                columns.append(self._read([(variable.owner, LIMIT, axis)]))
             elif limit is None:
-                limit_columns.append(np.full(len(self.matches), UNLIMITED_AXIS))
+                columns.append(np.full((len(self.matches), 1), UNLIMITED_AXIS))
             else:
-                limit_columns.append(self.shapes[name][:, axis])
-        rows = np.concatenate([chunks, self._stack(limit_columns)], axis=1)[files]
+                columns.append(self.shapes[name][:, axis : axis + 1])
+        rows = np.concatenate(columns, axis=1)[files]
         if (rows == rows[:1]).all():
             layouts, group = rows[:1], np.zeros(len(files), np.int64)
         else:
@@ -411,13 +418,11 @@ class _ColumnReader:
         return _make_single_chunks(shape, nbytes > 0, np.arange(len(shape)), nbytes, inline)
 
     def _read_contiguous(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
-        address, nbytes = (
-            self._get_column(variable.owner, ADDRESS),
-            self._count_bytes(variable, shape),
-        )
+        address = self._read([(variable.owner, ADDRESS)])[:, 0]
+        nbytes = self._count_bytes(variable, shape)
         is_stored = is_defined(address, self._files.offset_size)
         if (variable.owner, SIZE) in self._slots:
-            self.matches &= ~is_stored | (self._get_column(variable.owner, SIZE) >= nbytes)
+            self.matches &= ~is_stored | (self._read([(variable.owner, SIZE)])[:, 0] >= nbytes)
         self.matches &= ~is_stored | ((address >= 0) & (address <= self._files.ends - nbytes))
         return _make_single_chunks(shape, is_stored & (nbytes > 0), address, nbytes)
 
@@ -430,7 +435,7 @@ class _ColumnReader:
         """Read the indexes of one layout, for each variable and file with such an index."""
         rank = len(index_layout.chunks)
         indexed = [(name, self._structure.variables[name], selected) for name, selected in members]
-        root = [self._get_column(v.owner, ADDRESS)[selected] for _, v, selected in indexed]
+        root = [self._read([(v.owner, ADDRESS)])[selected, 0] for _, v, selected in indexed]
         shape = [self.shapes[name][selected, :rank] for name, _, selected in indexed]
         single = [self._read_single(v, index_layout)[:, selected] for _, v, selected in indexed]
         file = np.concatenate([selected for _, selected in members])
@@ -501,7 +506,7 @@ def _select_chunks(
     """Return the chunks of one variable; axes within elements are not chunked."""
     owner = file[index_chunks.owner[rows]]
     within = np.zeros((len(variable.within), len(owner)), np.int64)
-    axes = np.broadcast_to(np.array(variable.within, np.int64), (len(shape), len(variable.within)))
+    axes = np.tile(np.array(variable.within, np.int64), (len(shape), 1))
     return StoredColumns(
         np.concatenate([chunks, axes], axis=1),
         shape,
@@ -554,7 +559,7 @@ class HDF5FileBatch:
         variables = {
             name: replace(
                 variable,
-                data=first.stack(name)[0],
+                data=first.columns[name].join(first.sources, None, first._get_array(name)),
                 attributes=select_for_file(name, self.attributes, 0, variable.attributes),
                 encoding={
                     **variable.encoding,

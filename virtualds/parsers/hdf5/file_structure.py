@@ -90,6 +90,12 @@ class Match:
         """Return the bytes of a slot in all files."""
         return self.rows[slot.block][:, slot.begin : slot.begin + slot.length]
 
+    def read_numbers(self, slots: Sequence[Slot]) -> Ints:
+        """Return the numbers in slots of equal length: a row for each file."""
+        if not slots:
+            return np.empty((len(self.matches), 0), np.int64)
+        return read_uints(np.stack([self.get_column(slot) for slot in slots], axis=1))
+
 
 class Blueprint:
     """The structure of one file.
@@ -121,8 +127,7 @@ class Blueprint:
         match = Match(np.ones(count, bool), [none] * len(self._structure_offsets), {}, {})
         addresses = np.zeros((len(self._structure_offsets), count), np.int64)
         for level in self._levels:
-            for number in level:
-                addresses[number] = self._find_addresses(number, match, files)
+            addresses[level] = self._find_addresses(level, match, files)
             self._fetch(level, addresses, match, files)
             for number in level:
                 rows = self._read_block_rows(number, addresses[number], match, files)
@@ -138,8 +143,8 @@ class Blueprint:
         self._check_addresses(addresses, match)
         self._check_checksums(match)
         self._check_references(match)
-        end = match.get_column(self.notes.slots[END_OF_FILE])
-        match.matches[:] &= read_uints(end) <= files.ends
+        end = match.read_numbers([self.notes.slots[END_OF_FILE]])[:, 0]
+        match.matches[:] &= end <= files.ends
         return match
 
     def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
@@ -160,30 +165,35 @@ class Blueprint:
         rows[files_to_read] = block_rows
         return rows
 
-    def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
-        """Return the address of a block in each file; files with invalid addresses do not match."""
-        block = self.notes.blocks[number]
-        addresses = self._get_addresses(block.pointer, match, len(files.ends))
-        is_inside = (addresses >= 0) & (addresses <= files.ends - len(block.data))
-        match.matches[:] &= is_inside
+    def _find_addresses(self, level: list[int], match: Match, files: ManyFiles) -> Ints:
+        """Return the addresses of blocks, a row for each; files with invalid ones do not match."""
+        blocks = [self.notes.blocks[number] for number in level]
+        addresses = self._get_addresses([block.pointer for block in blocks], match)
+        sizes = np.array([[len(block.data)] for block in blocks])
+        is_inside = (addresses >= 0) & (addresses <= files.ends - sizes)
+        match.matches[:] &= is_inside.all(axis=0)
         return np.where(is_inside, addresses, 0)
 
-    def _get_addresses(self, pointer: Pointer, match: Match, count: int) -> Ints:
-        if pointer.block == FIXED_ADDRESS:
-            return np.full(count, pointer.offset)
-        return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
+    def _get_addresses(self, pointers: Sequence[Pointer], match: Match) -> Ints:
+        """Return the addresses at pointers: a row for each pointer."""
+        fixed = np.array([pointer.offset for pointer in pointers], np.int64)
+        addresses = np.repeat(fixed[:, None], len(match.matches), axis=1)
+        stored = [n for n, pointer in enumerate(pointers) if pointer.block != FIXED_ADDRESS]
+        slots = [Slot(*pointers[n], self.offset_size) for n in stored]
+        addresses[stored] = match.read_numbers(slots).T
+        return addresses
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
         """Exclude files in which other addresses are equal than in the first file."""
-        count = addresses.shape[1]
-        for pointer, number in self.notes.same:
-            actual = self._get_addresses(pointer, match, count)
-            match.matches[:] &= actual == addresses[number]
+        actual = self._get_addresses([pointer for pointer, _ in self.notes.same], match)
+        expected = addresses[[number for _, number in self.notes.same]]
+        match.matches[:] &= (actual == expected).all(axis=0)
         ordered = np.sort(addresses, axis=0)
         match.matches[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
 
     def _check_checksums(self, match: Match) -> None:
-        for number, start in self.notes.checksums.items():
+        slots = [Slot(n, start, CHECKSUM_BYTES) for n, start in self.notes.checksums.items()]
+        for (number, start, _), stated in zip(slots, match.read_numbers(slots).T, strict=True):
             rows = match.rows[number]
             stop = start + CHECKSUM_BYTES
             checked = rows[:, :start]
@@ -192,15 +202,15 @@ class Blueprint:
                 checked = rows.copy()
                 checked[:, start:stop] = 0
             checksums = compute_checksums(np.ascontiguousarray(checked))
-            match.matches[:] &= checksums == read_uints(rows[:, start:stop])
+            match.matches[:] &= checksums == stated
 
     def _check_references(self, match: Match) -> None:
         """Exclude files whose heap objects do not have the recorded number of elements."""
-        for references in self.notes.references.values():
-            for reference in references:
-                count = read_uints(match.get_column(reference.counted))
-                _, length = match.objects[reference.block, reference.number]
-                match.matches[:] &= count * reference.width <= length
+        references = [r for found in self.notes.references.values() for r in found]
+        counts = match.read_numbers([reference.counted for reference in references]).T
+        for reference, count in zip(references, counts, strict=True):
+            _, length = match.objects[reference.block, reference.number]
+            match.matches[:] &= count * reference.width <= length
 
     def _align_objects(self, number: int, rows: Bytes, match: Match) -> Bytes:
         """Return the bytes of a collection with its objects at their offsets in the first file.
@@ -258,7 +268,7 @@ class Blueprint:
 
     def read_strings(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
         """Return the bytes of an object of the global heap in each of some files."""
-        count = read_uints(match.get_column(reference.counted)[indexes]) * reference.width
+        count = match.read_numbers([reference.counted])[indexes, 0] * reference.width
         begin = match.objects[reference.block, reference.number][0][indexes]
         rows = match.heaps[reference.block][indexes]
         ends = (begin + count).tolist()
