@@ -130,14 +130,16 @@ def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Seq
     return buffers
 
 
-def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
+def find_direct_target(decoders: Decoders, task: Task, out: Array) -> Array | None:
     """Return the view of the result into which a chunk can be read directly, or None.
 
     None for chunks that are encoded or packed, are small, or must be checked because of a checksum
     or an unexpected length.
     """
-    is_as_stored = decoder.is_plain and decoder.pipeline.packing is None
-    if not is_as_stored or task.checksum or task.length < MIN_DIRECT_BYTES:
+    if task.checksum or task.length < MIN_DIRECT_BYTES:
+        return None
+    decoder = decoders.get(task)
+    if not decoder.is_plain or decoder.pipeline.packing is not None:
         return None
     target = decoder.find_target(task, out)
     if target is None or target.nbytes != task.length:
@@ -325,6 +327,8 @@ def _prefetch(items: Iterable[Work]) -> None:
 def _find_host_slot(work: Work) -> HostSlot | None:
     if isinstance(work, DecodedTasks) or work.store is None:
         return None
+    if not work.store.request_limits.max_requests:
+        return None
     return HostSlot.from_url(_get_file(work).url, sum(length for _, length in _list_ranges(work)))
 
 
@@ -433,7 +437,7 @@ class _SelectionReader:
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
-            if (target := find_direct_target(decoders.get(task), task, self.out)) is not None
+            if (target := find_direct_target(decoders, task, self.out)) is not None
         }
         if not targets:
             return batch
