@@ -159,8 +159,7 @@ def to_virtual_dataset(
     """
     if dates:
         return _decode_dataset(group, opening, dates)[1]
-    key = _make_cache_key(group, opening)
-    if (usable_plan := plan or _get_plan(key, group)) is not None:
+    if (usable_plan := plan or find_decoding_plan(group, opening)) is not None:
         try:
             variables, indexes = usable_plan.decode_variables(group)
             attributes = usable_plan.select_attributes(group)
@@ -169,18 +168,14 @@ def to_virtual_dataset(
             # decode by xarray below, whose error explains the problem
             pass
     usable_plan, dataset = _decode_dataset(group, opening)
-    if key is not None:
+    if (key := _make_cache_key(group, opening)) is not None:
         DECODING_PLANS.put(key, usable_plan)
     return dataset
 
 
 def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
-    """Return the decoding plan of a group, or None if no such group has been decoded yet."""
-    return _get_plan(_make_cache_key(group, opening), group)
-
-
-def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
-    """Return the cached plan of a key, with the reference dates of a group."""
+    """Return the plan of a group, with its reference dates, or None if none was decoded yet."""
+    key = _make_cache_key(group, opening)
     plan = None if key is None else DECODING_PLANS.find(key)
     with suppress(MisfitError):
         return None if plan is None else plan.with_units_of(group)

@@ -228,8 +228,9 @@ def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenO
     if opening.parser is not None:
         return location, opening
     location, inner_path = find_set_above(location)
-    group = f"{inner_path}/{opening.group or ''}".rstrip("/") if inner_path else opening.group
-    return location, replace(opening, group=group)
+    if not inner_path:
+        return location, opening
+    return location, replace(opening, group=f"{inner_path}/{opening.group or ''}".rstrip("/"))
 
 
 def open_group(
