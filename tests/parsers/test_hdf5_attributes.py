@@ -14,7 +14,6 @@ import pytest
 import virtualds
 from virtualds.parsers.hdf5 import data_types, objects
 from virtualds.parsers.hdf5.data_types import read_attribute
-from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
 from virtualds.parsers.hdf5.objects import HDF5Files, HDF5Location
 from virtualds.source_file import normalise_url
 from virtualds.stores.scan_cache import describe_file
@@ -99,7 +98,7 @@ def test_attributes_in_headers_are_those_that_hdf5_reads(tmp_path: Path, libver:
         write_low_level(file)
     count = 0
     for place in places(path):
-        names = list_attribute_names(place)
+        names = place.attribute_names
         assert names == listed(place)
         ours = [outcome(place, name) for name in names]
         with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +115,7 @@ def test_few_attributes_need_no_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with h5py.File(path, "w") as file:
         file.create_group("g").attrs.update(common)
     for ours in places(path):
-        names = list_attribute_names(ours)
+        names = ours.attribute_names
         monkeypatch.setattr(h5py.h5a, "open", None)
         assert names == list(common)
         assert [read_attribute(ours, name) for name in names[:3]] == ["m", "m", 1]

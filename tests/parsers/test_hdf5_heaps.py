@@ -17,7 +17,6 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.parsers.hdf5 import objects, read
 from virtualds.parsers.hdf5.data_types import read_attribute
 from virtualds.parsers.hdf5.group_reader import HDF5Array
-from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.source_file import normalise_url
 from virtualds.stores.scan_cache import describe_file
@@ -47,7 +46,7 @@ def check_attributes(path: Path) -> int:
         found = objects.read_members(objects.open_root(files, source))
         for name, place in (found.groups | found.datasets).items():
             group = files.open(source)[name]
-            names = list_attribute_names(place)
+            names = place.attribute_names
             assert names == listed(group), name
             for one in names:
                 want = group.attrs[one]

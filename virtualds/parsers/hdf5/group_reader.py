@@ -54,7 +54,6 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     Structure,
     get_fill_past_end,
     join_metadata,
-    list_attribute_names,
     read_groups_below,
     read_structures,
 )
@@ -655,7 +654,7 @@ class _GroupReader:
             dtype, attributes = np.dtype("V1"), dict[str, Any]()
             with suppress(VirtualdsError), describe_damage(dataset.source):
                 dtype = dataset.stored.dtype
-                for attribute in {*SHARED_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
+                for attribute in {*SHARED_ATTRIBUTES}.intersection(dataset.attribute_names):
                     attributes[attribute] = read_attribute(dataset, attribute)
             left_out[variable_name] = describe_left_out(names, dtype, attributes)
         return left_out
@@ -681,7 +680,7 @@ class _GroupReader:
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the user attributes of a group or dataset."""
         attributes = {}
-        for name in list_attribute_names(owner):
+        for name in owner.attribute_names:
             if name in RESERVED_ATTRIBUTES:
                 continue
             try:

@@ -82,11 +82,6 @@ RESERVED_ATTRIBUTES = frozenset(
 """Attributes of dimension scales and of netCDF-C, which are not user attributes."""
 
 
-def list_attribute_names(owner: HDF5Location) -> list[str]:
-    """Return the names of all attributes, in creation order if it is tracked."""
-    return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
-
-
 # ---------------------------------------------------------------------- metadata of HDF-EOS
 # The grids and swaths of a file, with their dimensions.
 #
@@ -311,7 +306,8 @@ class NamedAxes:
         linked = [d for d in datasets if d.is_scale]
         # of several links to a scale, use the innermost, and within a group the first
         self._by_address = {d.address: d for d in [*parent_scales, *reversed(linked)]}
-        self.scales = [d for d in linked if self._find_dimension(d) is d]
+        self._dimension_of = {d: self._find_dimension(d) for d in linked}
+        self.scales = [d for d in linked if self._dimension_of[d] is d]
         self.named: Names = [(d, self._name_axes(d)) for d in datasets]
         self.lengths = self._find_unlimited_lengths()
 
@@ -343,12 +339,11 @@ class NamedAxes:
 
     def _name_axes(self, dataset: HDF5Dataset) -> tuple[str | None, ...]:
         rank = len(dataset.shape)
-        if dataset.is_scale:
+        if dimension := self._dimension_of.get(dataset):
             if rank > 1 and COORDINATE_IDS.encode() in dataset.attributes:
                 numbers = np.atleast_1d(read_attribute(dataset, COORDINATE_IDS))
                 return tuple(self._by_id.get(int(i)) for i in numbers)
-            name = self._find_dimension(dataset).name
-            return (name, *([None] * (rank - 1)))[:rank]
+            return (dimension.name, *([None] * (rank - 1)))[:rank]
         names: list[str | None] = []
         for axis, address in enumerate(read_scale_addresses(dataset)):
             if address is None:

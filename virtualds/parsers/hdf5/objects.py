@@ -351,6 +351,11 @@ class HDF5Location:
         """The attributes, in creation order if it is tracked."""
         return read_attributes(self.file, self.messages, int(self.at))
 
+    @property
+    def attribute_names(self) -> list[str]:
+        """The names of all attributes, in creation order if it is tracked."""
+        return [name.decode("utf-8", "surrogateescape") for name in self.attributes]
+
     @cached_property
     def links(self) -> list[Link]:
         """The links of a group, in creation order if it is tracked, otherwise by name."""
