@@ -1,5 +1,7 @@
 """A cut of an axis answers like a list of its elements, however it is held."""
 
+import copy
+import pickle
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -129,6 +131,15 @@ def test_an_axis_equals_itself_built_again_and_hashes_alike(axis: ChunkAxis) -> 
     assert one == two
     assert hash(one) == hash(two)
     assert one != ChunkAxis.regular(axis.size + 1, 5)
+
+
+@given(AXES)
+def test_an_axis_equals_its_pickle_and_its_copy(axis: ChunkAxis) -> None:
+    for again in (pickle.loads(pickle.dumps(axis)), copy.deepcopy(axis)):
+        assert (again, hash(again), repr(again)) == (axis, hash(axis), repr(axis))
+        assert (again.size, again.nchunks) == (axis.size, axis.nchunks)
+        box = Fragment.whole((again,), ChunkManifest.missing((axis.nchunks,)))
+        assert pickle.loads(pickle.dumps(box)).shape == (axis.size,)
 
 
 @pytest.mark.parametrize(
