@@ -285,7 +285,7 @@ def _label_arrays(group: ManifestGroup) -> ManifestGroup:
     """Return a group in which every array has its name, for errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
-        if isinstance(v.data, ManifestArray)
+        if isinstance(v.data, ManifestArray) and v.data.name != name
         else v
         for name, v in group.variables.items()
     }
