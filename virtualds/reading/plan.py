@@ -63,14 +63,17 @@ def subdivide(
     spans = [
         (k.start, k.stop) if isinstance(k, slice) else (int(k[0]), int(k[-1]) + 1) for k in keys
     ]
+    start, stop = fragment.start, fragment.stop
     for axis, (low, high) in enumerate(spans):
-        if low >= fragment.stop[axis] or high <= fragment.start[axis]:
+        if low >= stop[axis] or high <= start[axis]:
             return None
     if not pipelines or any(p.codecs for p in pipelines):
         return fragment, pipelines
     part = fragment
     for axis, (low, high) in enumerate(spans):
-        begin = max(low, part.start[axis])
+        if low <= start[axis] and high >= stop[axis]:
+            continue
+        begin = max(low, start[axis])
         cropped = part.crop(axis, begin, high)
         if cropped is None:
             return None
