@@ -395,7 +395,7 @@ class Dimensions:
         self.phony_count = 0
         self.lengths = {name: max(n, lengths.get(name, 0)) for name, n in axes.lengths.items()}
         self._dimensions = [
-            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
+            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.name in self.lengths)
             for d in axes.scales
         ]
         scales = len(self._dimensions)
