@@ -117,3 +117,14 @@ def test_what_has_to_be_written_anyway_is_written_as_one_table() -> None:
     tables = Tables(50_000)
     tables.put([50_000, 1, 3, 2], [None] * 4)
     assert tables.sizes == [50_006]
+
+
+def test_tables_may_stay_as_they_are() -> None:
+    parts = [
+        ManifestPart(0, (100 * n,), ChunkManifest.build((100,), files=FILES, length=1))
+        for n in range(2 * TABLES_PER_TIER)
+    ]
+    tables = {id(part.manifest): number for number, part in enumerate(parts)}
+    arguments = parts, lambda _: False, lambda part: tables.get(id(part.manifest))
+    assert join_small_parts(*arguments, merges=False) == parts
+    assert len(join_small_parts(*arguments)) < len(parts)

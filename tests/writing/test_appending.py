@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,6 +36,8 @@ from virtualds.arrays import sources
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.conversion import group_from_dataset
+from virtualds.formats import zarr_manifests
+from virtualds.formats.zarr import FOLDER
 from virtualds.writing import name_group_in_errors
 from virtualds.writing.append import AppendOptions, _find_readable_dates, append_along
 
@@ -1064,12 +1067,75 @@ def test_pauses_between_attempts_double_up_to_a_limit(monkeypatch: pytest.Monkey
     monkeypatch.setattr(writing.random, "uniform", lambda low, high: high)
     monkeypatch.setattr(writing.time, "sleep", pauses.append)
 
-    def attempt() -> None:
+    def attempt(earlier: int) -> None:
         raise virtualds.ConflictError("another writer")
 
     with pytest.raises(virtualds.ConflictError):
         writing.retry_on_conflict(attempt, "retry")
     assert pauses[:3] == [0.1, 0.2, 0.4] and pauses[-1] == 10.0
+
+
+@pytest.fixture
+def grown(files: list[Path], tmp_path: Path) -> Path:
+    """A set of the first file."""
+    append(files[0], tmp_path / "refs.zarr")
+    return tmp_path / "refs.zarr"
+
+
+def test_writers_that_try_again_wait_for_each_other(grown: Path, files: list[Path]) -> None:
+    """Also if one is at work for longer than others wait for one that has been killed."""
+    turn, options = writing.Turn(f"file://{grown}", None), {"conflict": "retry"}
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(writing, "BEAT_SECONDS", 0.05)
+        patch.setattr(writing, "TURN_SECONDS", 0.5)
+        turn.take()
+        waiting = [pool.submit(append, path, grown, **options) for path in files[1:3]]
+        done, _ = wait(waiting, 2.0)
+        assert not done and opened(grown).sizes["time"] == 4
+        # one that does not try again waits for nobody
+        append(files[3], grown)
+        turn.end()
+        for future in waiting:
+            future.result(60)
+    assert opened(grown).sizes["time"] == 16
+    assert not (grown / FOLDER / "turn").exists()
+
+
+def test_a_writer_that_was_killed_is_not_waited_for(
+    grown: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "TURN_SECONDS", 0.3)
+    (grown / FOLDER / "turn").write_text("of a writer that does not show that it works")
+    append(files[1], grown, conflict="retry")
+    assert opened(grown).sizes["time"] == 8
+    assert not (grown / FOLDER / "turn").exists()
+
+
+def test_a_turn_that_another_writer_has_taken_over_is_left_to_it(grown: Path) -> None:
+    turn, file = writing.Turn(f"file://{grown}", None), grown / FOLDER / "turn"
+    turn.take()
+    file.write_text("taken over, since the first one was suspended")
+    turn.end()
+    assert file.exists()
+
+
+def test_a_writer_that_has_lost_merges_no_tables(
+    grown: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges, commit = list[bool](), zarr_manifests._commit
+
+    def lose_once(*given: Any, **choices: Any) -> None:
+        """Let another writer be faster at the first attempt."""
+        merges.append(choices["merges"])
+        if len(merges) == 1:
+            append(files[2], grown)
+        commit(*given, **choices)
+
+    monkeypatch.setattr(zarr_manifests, "_commit", lose_once)
+    append(files[1], grown, conflict="retry")
+    # the second is that of the faster writer
+    assert merges == [True, True, False]
+    assert opened(grown).sizes["time"] == 12
 
 
 def test_a_group_without_the_dimension_does_not_change() -> None:

@@ -8,9 +8,11 @@ write atomically, and resolve conflicts with other writers.
 from __future__ import annotations
 
 import random
+import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Integral
@@ -54,6 +56,7 @@ from virtualds.formats.referenced_files import (
     make_known_check,
     warn_of_unreadable,
 )
+from virtualds.formats.zarr import FOLDER
 from virtualds.options import (
     check_choice,
     check_types,
@@ -64,8 +67,10 @@ from virtualds.options import (
 )
 from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading import StoredChunks, replace_chunks
+from virtualds.source_file import StorageOptions
+from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted
-from virtualds.stores.store import explain_write_errors
+from virtualds.stores.store import ChangedError, explain_write_errors
 from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
 from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rewriting
 
@@ -93,21 +98,94 @@ def explain_missing_set(location: Location) -> Iterator[None]:
         ) from None
 
 
-def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
-    """Call ``attempt``, and again after a conflict if ``conflict`` is "retry"."""
+BEAT_SECONDS, TURN_SECONDS = 5, 30
+"""Seconds after which a writer shows that it is still at work, and those after which it is not."""
+
+
+class Turn:
+    """The turn to change a set, for which writers wait that try again after conflicts.
+
+    Without it, all but one of them work in vain, and a change that takes long loses to short ones
+    again and again. The turn is a file of an existing set, which one writer can create, and writes
+    again as long as it works. Only the order of writers depends on it: each commit is conditional
+    as always.
+    """
+
+    def __init__(self, root: str, options: StorageOptions | None) -> None:
+        self._root, self._url, self._options = root, f"{root}/{FOLDER}/turn", options
+        self._store = find_store(root)
+        self._version: str | None = None
+        self._has_ended = threading.Event()
+        self._beat = threading.Thread(target=self._show, daemon=True)
+
+    def take(self) -> None:
+        """Wait for the turn, and take it; do nothing if there is no set yet."""
+        if self._store.find_version(f"{self._root}/zarr.json", self._options) is None:
+            return
+        seen, since, pause = None, time.monotonic(), PAUSE
+        while self._version is None:
+            found = self._store.find_version(self._url, self._options)
+            if found is not None and seen is None and is_logged(INFO):
+                log(INFO, f"{self._root}: another writer is at work; this one waits for its turn")
+            if found != seen:
+                seen, since = found, time.monotonic()
+            if found is None or time.monotonic() - since > TURN_SECONDS:
+                with suppress(ChangedError):
+                    self._write(found)
+                    self._beat.start()
+                    return
+            time.sleep(random.uniform(0, 2 * pause))
+            pause = min(2 * pause, 0.5)
+
+    def _write(self, expected: str | None) -> None:
+        token = secrets.token_hex(8).encode()
+        self._version = self._store.write_version(self._url, token, self._options, expected)
+
+    def _show(self) -> None:
+        """Write the file again and again, unless another writer has taken the turn."""
+        with suppress(OSError, VirtualdsError):
+            while not self._has_ended.wait(BEAT_SECONDS):
+                self._write(self._version)
+
+    def end(self) -> None:
+        """Let the next writer have its turn."""
+        if self._version is not None:
+            self._has_ended.set()
+            self._beat.join()
+            if self._store.find_version(self._url, self._options) == self._version:
+                self._store.remove([self._url], self._options)
+
+
+def retry_on_conflict(
+    attempt: Callable[[int], Result], conflict: str, turn: Turn | None = None
+) -> Result:
+    """Call ``attempt``, and again after a conflict if ``conflict`` is "retry".
+
+    ``attempt`` takes the number of earlier attempts. If there is a ``turn``, they wait for it.
+    """
     check_choice("conflict", conflict, ("raise", "retry"))
-    attempts_left = ATTEMPTS if conflict == "retry" else 1
-    pause = PAUSE
-    while True:
-        try:
-            return attempt()
-        except ConflictError:
-            attempts_left -= 1
-            if not attempts_left:
-                raise
-        # a random pause, since the same writer could otherwise lose again
-        time.sleep(random.uniform(0, 2 * pause))
-        pause = min(2 * pause, 5.0)
+    if conflict == "raise":
+        return attempt(0)
+    number, pause = 0, PAUSE
+    try:
+        if turn is not None:
+            # without its turn, a writer is as any other
+            with suppress(OSError, VirtualdsError):
+                turn.take()
+        while True:
+            try:
+                return attempt(number)
+            except ConflictError:
+                number += 1
+                if number == ATTEMPTS:
+                    raise
+            # a random pause, since the same writer could otherwise lose again
+            time.sleep(random.uniform(0, 2 * pause))
+            pause = min(2 * pause, 5.0)
+    finally:
+        if turn is not None:
+            with suppress(OSError, VirtualdsError):
+                turn.end()
 
 
 # ---------------------------------------------------------------------- groups of a set
@@ -453,7 +531,7 @@ class Destination:
 
     def create(self, make_group: MakeGroup) -> CommitResult:
         """Write a new set with the group that ``make_group`` returns: all of it, or nothing."""
-        return self._write(partial(self._create, make_group))
+        return self._write(lambda _: self._create(make_group))
 
     def change(self, change: ChangeGroup, make_group: MakeGroup | None = None) -> CommitResult:
         """Change a set, or create it with the group of ``make_group`` if there is none."""
@@ -461,10 +539,15 @@ class Destination:
             return self._try_change(change, make_group)
         return self._write(partial(self._change, change, make_group))
 
-    def _write(self, write: Callable[[], CommitResult]) -> CommitResult:
-        """Call ``write``, repeat it after conflicts if asked to, and log the time."""
-        started = time.perf_counter()
-        written = retry_on_conflict(write, self.options.conflict)
+    def _write(self, write: Callable[[int], CommitResult]) -> CommitResult:
+        """Call ``write``, repeat it after conflicts if asked to, and log the time.
+
+        ``write`` takes the number of earlier attempts.
+        """
+        started, turn = time.perf_counter(), None
+        if self.format.parts is not None:
+            turn = Turn(self.location.url.rstrip("/"), self.location.options)
+        written = retry_on_conflict(write, self.options.conflict, turn)
         if is_logged(INFO):
             seconds = time.perf_counter() - started
             log(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
@@ -496,8 +579,10 @@ class Destination:
                 self.rewrite.clear(group)
         return CommitResult(None, group)
 
-    def _change(self, change: ChangeGroup, make_group: MakeGroup | None) -> CommitResult:
-        """Change or create a set once."""
+    def _change(
+        self, change: ChangeGroup, make_group: MakeGroup | None, attempts: int
+    ) -> CommitResult:
+        """Change or create a set once, after some ``attempts``."""
         results: list[CommitResult] = []
         progress = ExitStack()
 
@@ -512,6 +597,9 @@ class Destination:
         try:
             with explain_write_errors(where), explain_missing_set(self.location), progress:
                 chosen = self.options.format_choices | self.rewrite.writer_arguments
+                if attempts and self.format.parts is not None:
+                    # to merge tables takes long, so it would lose again
+                    chosen |= {"merges": False}
                 access = self.location.options
                 change_set(self.format, where, prepare, access, policy, **chosen)
         except FileNotFoundError:

@@ -843,7 +843,7 @@ def _find_format_with_snapshots(location: Location) -> Format:
 def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
     """Call ``change``, and again after a conflict if ``conflict`` is "retry"."""
 
-    def attempt() -> Result:
+    def attempt(_: int) -> Result:
         with explain_write_errors(location.target), explain_missing_set(location):
             return change()
 

@@ -73,6 +73,7 @@ def write(
     manifest: str | None = None,
     relative_paths: bool | None = None,
     joined: PartsByPath | None = None,
+    merges: bool = True,
 ) -> None:
     """Write a reference set, or a new snapshot of a set: all of it, or nothing.
 
@@ -97,6 +98,8 @@ def write(
     joined : dict of str to list of ManifestPart, optional
         The result of `compact`: small tables of the set are joined with adjacent tables. The
         written references are compared with these parts.
+    merges : bool
+        Whether small tables of the set are merged when there are many.
 
     Raises
     ------
@@ -115,7 +118,9 @@ def write(
     existing = base if base is not None else find_replaceable(root, options, replace)
     if relative_paths is None:
         relative_paths = base is not None and base.document.is_relative
-    _commit(group, root, options, existing, manifest, relative_paths, joined=joined)
+    _commit(
+        *(group, root, options, existing, manifest, relative_paths), joined=joined, merges=merges
+    )
 
 
 def compact(base: FoundSet) -> dict[str, Any] | None:
@@ -161,6 +166,7 @@ def _commit(
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
     joined: PartsByPath | None = None,
+    merges: bool = True,
 ) -> None:
     """Write the files of a snapshot, then the document that makes it the newest."""
     find_store(root).check_conditions(root, options)
@@ -168,7 +174,9 @@ def _commit(
     name = parts.snapshot if parts else name
     before = existing.document if existing else None
     joins_all = joined is not None
-    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, joins_all)
+    writer = SnapshotWriter(
+        root, options, name, before, manifest, relative_paths, joins_all, merges
+    )
     try:
         document = writer.write(group)
         if joined is not None:

@@ -45,6 +45,7 @@ def join_small_parts(
     is_new: Callable[[ManifestPart], bool],
     table_of: TableOf,
     has_pipelines: bool = False,
+    merges: bool = True,
 ) -> list[ManifestPart]:
     """Merge small adjacent parts, so that small additions do not leave many small tables.
 
@@ -53,6 +54,7 @@ def join_small_parts(
     into one of the next size, so that each reference is written only a few times. Parts that
     another process has just written (``is_new``) are not merged, since all of them would have to be
     read again. ``has_pipelines`` says whether chunks, including missing ones, have a pipeline.
+    Without ``merges``, tables stay as they are.
 
     ``parts`` do not overlap, and each returned part is one table. Of manifests with one pipeline
     for all missing chunks (``rest``), only references are written, with the indices of their
@@ -72,6 +74,8 @@ def join_small_parts(
             last.append(run)
         else:
             runs.append(run)
+    if not merges:
+        return [run.merge() for run in runs]
     while tier := _find_tier(runs):
         runs[tier] = [_join_runs(runs[tier])]
     # insertions between existing data split tables, so join the smallest neighbours as well

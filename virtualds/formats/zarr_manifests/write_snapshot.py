@@ -73,6 +73,7 @@ class SnapshotWriter:
     The snapshot follows ``before``. ``manifest`` is the form of manifests, by default by the number
     of chunks. With ``relative_paths``, paths of sources are written relative to the set. With
     ``joins_all``, references that the set already has are rewritten in as few tables as possible.
+    Without ``merges``, none of them are rewritten.
     """
 
     root: str
@@ -82,6 +83,7 @@ class SnapshotWriter:
     manifest: str | None = None
     relative_paths: bool = False
     joins_all: bool = False
+    merges: bool = True
     written: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -274,7 +276,11 @@ class SnapshotWriter:
             joined = [*flatten_layers(join_all_parts(parts), has_fragments)]
         else:
             joined = join_small_parts(
-                parts, self._is_new, lambda part: self._find_own_table(part.manifest), has_fragments
+                parts,
+                self._is_new,
+                lambda part: self._find_own_table(part.manifest),
+                has_fragments,
+                self.merges,
             )
         has_several = self.manifest is None and len(joined) > 1
         for number, part in enumerate(joined):
