@@ -224,7 +224,7 @@ def test_a_remote_file_takes_few_requests(folder: Path) -> None:
     big = xr.Dataset({"v": (("time", "x"), np.random.default_rng(0).random((500, 1000)))})
     big["time"] = ("time", np.arange(500.0), {"units": "days since 2001-01-01"})
     (folder / "served").mkdir()
-    big.to_netcdf(folder / "served" / "big.nc", engine="h5netcdf")
+    big.to_netcdf(folder / "served" / "big.nc", engine="netcdf4")
     with counting_server(folder / "served") as (url, counts):
         [entry] = virtualds.catalog(f"{url}/big.nc").entries
     assert entry.find_extent("time") is not None
@@ -300,7 +300,7 @@ def test_curvilinear_grids_have_the_extents_of_their_2d_coordinates(tmp_path: Pa
             "nav_lon": (("y", "x"), x, {"units": "degrees_east"}),
         },
     )
-    grid.to_netcdf(tmp_path / "grid.nc", engine="h5netcdf")
+    grid.to_netcdf(tmp_path / "grid.nc", engine="netcdf4")
     # too large to be loaded when a file is opened
     assert x.nbytes > 16 * 1024
     [row] = virtualds.catalog(tmp_path / "grid.nc").to_dataframe().to_dict("records")
@@ -350,7 +350,7 @@ def test_lead_times_are_hours(tmp_path: Path) -> None:
     forecasts = forecasts.assign_coords(valid=forecasts["run"] + forecasts["lead"])
     forecasts["valid"].attrs["standard_name"] = "time"
     forecasts["run"].attrs["standard_name"] = "forecast_reference_time"
-    forecasts.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    forecasts.to_netcdf(tmp_path / "run.nc", engine="netcdf4")
     virtualds.catalog(tmp_path / "run.nc").to_stac(tmp_path / "stac")
     item = json.loads((tmp_path / "stac" / "run-nc" / "run-nc.json").read_text())
     cube = item["properties"]["cube:dimensions"]

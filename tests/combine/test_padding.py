@@ -66,7 +66,7 @@ def pad_natively(
     files: Iterable[Path], group: str = "PRODUCT", least: int = 0, **how: Any
 ) -> xr.Dataset:
     """What xarray makes of the files: NaN and NaT, and of text what netCDF reads as missing."""
-    opened = [xr.open_dataset(f, group=group, engine="h5netcdf", **how) for f in files]
+    opened = [xr.open_dataset(f, group=group, engine="netcdf4", **how) for f in files]
     longest = max([least, *(ds.sizes["scanline"] for ds in opened)])
     padded = [ds.pad(scanline=(0, longest - ds.sizes["scanline"])) for ds in opened]
     joined = xr.concat(padded, "time", **MINIMAL)
@@ -168,7 +168,7 @@ def write_table(path: Path, number: int, **variables: Any) -> Path:
         {name: value for name, value in variables.items() if name != "x"},
         {"time": [number], **({"x": variables["x"]} if "x" in variables else {})},
     )
-    made.to_netcdf(path, engine="h5netcdf")
+    made.to_netcdf(path, engine="netcdf4")
     return path
 
 
@@ -313,7 +313,7 @@ def test_a_grid_and_a_new_dimension_are_padded(tmp_path: Path) -> None:
             {"member": [member], "time": [time]},
         )
         files.append(tmp_path / f"{n}.nc")
-        part.to_netcdf(files[-1], engine="h5netcdf")
+        part.to_netcdf(files[-1], engine="netcdf4")
         parts[n] = part.pad(x=(0, 5 - size))
     found = open_tables(*files, concat_dim=["member", "time"])
     expected = xr.combine_by_coords([*parts.values()], **MINIMAL)
@@ -335,7 +335,7 @@ def test_two_dimensions_are_padded_at_once(tmp_path: Path) -> None:
     parts = []
     for n, shape in enumerate([(2, 5), (4, 3)]):
         parts.append(xr.Dataset({"v": (("time", "x", "y"), np.full((1, *shape), float(n)))}))
-        parts[-1].to_netcdf(tmp_path / f"{n}.nc", engine="h5netcdf")
+        parts[-1].to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
     files = [tmp_path / "0.nc", tmp_path / "1.nc"]
     found = open_tables(*files, pad=["x", "y"])
     expected = [ds.pad(x=(0, 4 - ds.sizes["x"]), y=(0, 5 - ds.sizes["y"])) for ds in parts]
@@ -447,7 +447,7 @@ def write_cell(path: Path, member: int, time: int, size: int) -> None:
         {"member": [member], "time": [time], "x": np.arange(size)},
     )
     settings = {"v": {"chunksizes": (1, 1, min(size, 3)), "zlib": True}}
-    ds.to_netcdf(path, engine="h5netcdf", encoding=settings)
+    ds.to_netcdf(path, engine="netcdf4", encoding=settings)
 
 
 def test_cells_of_a_grid_are_padded_by_sync(tmp_path: Path) -> None:

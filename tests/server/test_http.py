@@ -23,7 +23,7 @@ import pytest
 import xarray as xr
 from products import looped
 from range_server import Fault, faulty_server
-from serving import running, serving
+from serving import NO_TLS, get, make_client, request, running, serving
 
 import virtualds
 from virtualds_server import Limits, ServedData, create_app
@@ -68,8 +68,8 @@ def ask(url: str, path: str, method: str = "GET") -> tuple[int, bytes]:
 
 def test_chunks_are_the_bytes_of_the_source_where_readers_know_them(tmp_path: Path) -> None:
     with serving(make_set(tmp_path)) as url:
-        assert httpx.get(f"{url}zarr/t/c/0/0").content == CHUNK
-        assert httpx.get(f"{url}zarr2/t/0.0").content == CHUNK
+        assert get(f"{url}zarr/t/c/0/0").content == CHUNK
+        assert get(f"{url}zarr2/t/0.0").content == CHUNK
 
 
 def test_shuffled_chunks_are_passed_on_in_zarr_v2_and_decoded_in_v3(tmp_path: Path) -> None:
@@ -77,34 +77,34 @@ def test_shuffled_chunks_are_passed_on_in_zarr_v2_and_decoded_in_v3(tmp_path: Pa
     with h5py.File(tmp_path / "source.h5") as file:
         stored = file["t"].id.read_direct_chunk((0, 0))[1]
     with serving(target) as url:
-        assert httpx.get(f"{url}zarr2/t/0.0").content == stored
-        names = [codec["name"] for codec in httpx.get(f"{url}zarr/t/zarr.json").json()["codecs"]]
+        assert get(f"{url}zarr2/t/0.0").content == stored
+        names = [codec["name"] for codec in get(f"{url}zarr/t/zarr.json").json()["codecs"]]
         assert names == ["bytes", "zstd"]
 
 
 def test_metadata_are_consolidated_in_both_versions(tmp_path: Path) -> None:
     with serving(make_set(tmp_path)) as url:
-        root = httpx.get(f"{url}zarr/zarr.json")
+        root = get(f"{url}zarr/zarr.json")
         assert root.headers["content-type"] == "application/json"
         assert list(root.json()["consolidated_metadata"]["metadata"]) == ["t"]
-        old = httpx.get(f"{url}zarr2/.zmetadata").json()
+        old = get(f"{url}zarr2/.zmetadata").json()
         assert set(old["metadata"]) == {".zgroup", ".zattrs", "t/.zarray", "t/.zattrs"}
-        assert old["metadata"]["t/.zarray"] == httpx.get(f"{url}zarr2/t/.zarray").json()
+        assert old["metadata"]["t/.zarray"] == get(f"{url}zarr2/t/.zarray").json()
 
 
 def test_a_tag_is_the_same_for_equal_bytes_and_spares_the_transfer(tmp_path: Path) -> None:
     target = make_set(tmp_path)
     with serving(target) as url, serving(target) as other:
-        found = httpx.get(f"{url}zarr/t/c/0/0")
+        found = get(f"{url}zarr/t/c/0/0")
         tag = found.headers["etag"]
         assert re.fullmatch(r'"[0-9a-f]{32}"', tag)
-        assert httpx.get(f"{other}zarr/t/c/0/0").headers["etag"] == tag
-        assert httpx.get(f"{url}zarr/t/c/1/0").headers["etag"] != tag
+        assert get(f"{other}zarr/t/c/0/0").headers["etag"] == tag
+        assert get(f"{url}zarr/t/c/1/0").headers["etag"] != tag
         for condition in (tag, f'"x", W/{tag}', "*"):
-            again = httpx.get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": condition})
+            again = get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": condition})
             assert (again.status_code, again.content) == (304, b"")
             assert again.headers["etag"] == tag
-        changed = httpx.get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": '"x"'})
+        changed = get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": '"x"'})
         assert changed.content == CHUNK
 
 
@@ -128,7 +128,7 @@ RANGES = {
 
 
 def test_single_ranges_are_sent(tmp_path: Path) -> None:
-    with serving(make_set(tmp_path)) as url, httpx.Client(base_url=url) as client:
+    with serving(make_set(tmp_path)) as url, make_client(base_url=url) as client:
         tag = client.get("zarr/t/c/0/0").headers["etag"]
         for asked, (status, content, said) in RANGES.items():
             found = client.get("zarr/t/c/0/0", headers={"Range": asked.encode()})
@@ -143,7 +143,7 @@ def test_single_ranges_are_sent(tmp_path: Path) -> None:
 
 @looped("path", ["zarr/zarr.json", "zarr/t/c/0/0", "zarr/t/c/9/9", "zarr2/.zmetadata", ""])
 def test_head_says_what_get_says(path: str, tmp_path: Path) -> None:
-    with serving(make_set(tmp_path)) as url, httpx.Client(base_url=url) as client:
+    with serving(make_set(tmp_path)) as url, make_client(base_url=url) as client:
         whole, head = client.get(path), client.head(path)
         assert head.status_code == whole.status_code
         assert head.content == b"" and whole.content
@@ -157,14 +157,14 @@ def test_pages_of_any_origin_may_read(tmp_path: Path) -> None:
     with serving(make_set(tmp_path)) as url:
         origin = {"Origin": "https://example.org"}
         for path, status in (("zarr/t/c/0/0", 200), ("zarr/t/c/9/9", 404), ("health", 200)):
-            found = httpx.get(url + path, headers=origin)
+            found = get(url + path, headers=origin)
             assert found.status_code == status
             assert found.headers["access-control-allow-origin"] == "*"
             exposed = found.headers["access-control-expose-headers"].lower()
             assert {"etag", "content-range"} <= {one.strip() for one in exposed.split(",")}
         asks = {**origin, "Access-Control-Request-Method": "GET"}
         asks["Access-Control-Request-Headers"] = "range"
-        found = httpx.options(f"{url}zarr/t/c/0/0", headers=asks)
+        found = request("OPTIONS", f"{url}zarr/t/c/0/0", headers=asks)
         assert found.status_code == 204
         assert found.headers["access-control-allow-methods"] == "GET, HEAD"
         assert "range" in found.headers["access-control-allow-headers"].lower()
@@ -174,10 +174,10 @@ def test_pages_of_any_origin_may_read(tmp_path: Path) -> None:
 def test_nothing_can_be_written(method: str, tmp_path: Path) -> None:
     with serving(make_set(tmp_path)) as url:
         for path in ("zarr/t/c/0/0", "zarr2/.zgroup", "health", ""):
-            found = httpx.request(method, url + path)
+            found = request(method, url + path)
             assert found.status_code == 405
             assert found.headers["allow"] == "GET, HEAD, OPTIONS"
-        assert httpx.get(f"{url}zarr/t/c/0/0").content == CHUNK
+        assert get(f"{url}zarr/t/c/0/0").content == CHUNK
 
 
 NOWHERE = (
@@ -205,15 +205,15 @@ def test_a_missing_chunk_is_404_and_reads_as_the_fill_value(tmp_path: Path) -> N
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("t", (4,), "<f4", chunks=(2,), fillvalue=7.5)[:2] = [1, 2]
     with serving(tmp_path / "a.h5") as url:
-        assert httpx.get(f"{url}zarr/t/c/0").status_code == 200
-        assert httpx.get(f"{url}zarr/t/c/1").status_code == 404
+        assert get(f"{url}zarr/t/c/0").status_code == 200
+        assert get(f"{url}zarr/t/c/1").status_code == 404
         found = zarr.open_array(f"{url}zarr/t", mode="r")
         assert np.asarray(found[...]).tolist() == [1, 2, 7.5, 7.5]
 
 
 def test_health_says_what_is_served(tmp_path: Path) -> None:
     with serving(make_set(tmp_path)) as url:
-        health = httpx.get(f"{url}health")
+        health = get(f"{url}health")
         assert health.json() == {
             "status": "ok",
             "version": 1,
@@ -250,10 +250,10 @@ def test_a_broken_source_is_502_and_never_fill(damage: str, tmp_path: Path) -> N
             DAMAGES[damage](folder / "source.h5")
             for key in ("zarr/t/c/0/0", "zarr2/t/0.0"):
                 for method in ("GET", "HEAD"):
-                    found = httpx.request(method, url + key)
+                    found = request(method, url + key)
                     assert found.status_code == 502, (key, method, found.text)
                     assert found.headers["cache-control"] == "no-store"
-                said = httpx.get(url + key).text
+                said = get(url + key).text
                 asked = key.partition("/")[2]
                 assert (
                     said == f"ReadError: {asked} cannot be read; the log of the server says why\n"
@@ -266,14 +266,14 @@ def test_a_broken_source_is_502_and_never_fill(damage: str, tmp_path: Path) -> N
 
 def test_gdal_which_fills_after_every_error_gets_what_is_no_chunk(tmp_path: Path) -> None:
     target = make_set(tmp_path)
-    with serving(target) as url, httpx.Client(headers={"User-Agent": "GDAL/3.11"}) as gdal:
+    with serving(target) as url, make_client(headers={"User-Agent": "GDAL/3.11"}) as gdal:
         assert gdal.get(f"{url}zarr/t/c/0/0").content == CHUNK
         (tmp_path / "source.h5").unlink()
         for key in ("zarr/t/c/1/0", "zarr2/t/1.0"):
             found = gdal.get(url + key)
             assert (found.status_code, found.content) == (200, b"!")
             assert found.headers["cache-control"] == "no-store" and "etag" not in found.headers
-            assert httpx.get(url + key).status_code == 502
+            assert get(url + key).status_code == 502
         # a missing chunk it may fill, and missing metadata are an error for it, too
         assert gdal.get(f"{url}zarr/t/c/9/9").status_code == 404
     with serving(tmp_path / "gone.zarr") as url:
@@ -292,9 +292,9 @@ def test_gdal_gets_what_is_no_chunk_after_every_error(
 
     store.read = fail
     with running(app) as url:
-        found = httpx.get(f"{url}zarr/t/c/0/0", headers={"User-Agent": "GDAL/3.11"})
+        found = get(f"{url}zarr/t/c/0/0", headers={"User-Agent": "GDAL/3.11"})
         assert (found.status_code, found.content) == (200, b"!")
-        other = httpx.get(f"{url}zarr/t/c/0/0")
+        other = get(f"{url}zarr/t/c/0/0")
         assert other.status_code == (502 if error is OSError else 500)
         assert other.text.startswith(f"{error.__name__}: t/c/0/0 cannot be read")
         assert other.headers["access-control-allow-origin"] == "*"
@@ -310,14 +310,14 @@ def test_opening_that_fails_in_any_way_is_an_error_each_time() -> None:
 
     with serving(ServedData("odd", fail)) as url:
         for _ in range(2):
-            assert httpx.get(f"{url}zarr/zarr.json").status_code == 500
-            health = httpx.get(f"{url}health")
+            assert get(f"{url}zarr/zarr.json").status_code == 500
+            health = get(f"{url}health")
             assert health.status_code == 503 and "archive" not in health.text
             assert health.json()["reason"].startswith("TypeError: it cannot be opened")
 
 
 def gdal_status(url: str) -> int:
-    return httpx.get(f"{url}zarr/zarr.json", headers={"User-Agent": "GDAL/3.11"}).status_code
+    return get(f"{url}zarr/zarr.json", headers={"User-Agent": "GDAL/3.11"}).status_code
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])
@@ -327,7 +327,7 @@ def test_no_chunk_is_a_single_byte(shape: tuple[int, ...], tmp_path: Path) -> No
         made[...] = 7
     with serving(tmp_path / "a.h5") as url:
         for version, key in (("zarr", "c/0" if shape else "c"), ("zarr2", "0")):
-            assert len(httpx.get(f"{url}{version}/t/{key}").content) > 1
+            assert len(get(f"{url}{version}/t/{key}").content) > 1
             found = zarr.open_array(f"{url}{version}/t", mode="r")
             assert np.asarray(found[...]).tolist() == np.full(shape, 7).tolist()
 
@@ -336,23 +336,23 @@ def test_a_broken_source_that_is_mended_serves_again(tmp_path: Path) -> None:
     target, source = make_set(tmp_path), tmp_path / "source.h5"
     with serving(target) as url:
         source.rename(tmp_path / "away")
-        assert httpx.get(f"{url}zarr/t/c/0/0").status_code == 502
+        assert get(f"{url}zarr/t/c/0/0").status_code == 502
         (tmp_path / "away").rename(source)
-        assert httpx.get(f"{url}zarr/t/c/0/0").content == CHUNK
+        assert get(f"{url}zarr/t/c/0/0").content == CHUNK
 
 
 def test_a_set_that_is_gone_is_502_and_serves_when_it_is_back(tmp_path: Path) -> None:
     target = make_set(tmp_path)
     with serving(target, limits=Limits(check_every=0)) as url:
-        assert httpx.get(f"{url}zarr/zarr.json").status_code == 200
+        assert get(f"{url}zarr/zarr.json").status_code == 200
         target.rename(tmp_path / "away")
         for path in ("zarr/zarr.json", "zarr2/.zmetadata", "zarr/t/c/0/0"):
-            assert httpx.get(url + path).status_code == 502
-        health = httpx.get(f"{url}health")
+            assert get(url + path).status_code == 502
+        health = get(f"{url}health")
         assert (health.status_code, health.json()["status"]) == (503, "failing")
         assert str(tmp_path) not in health.text
         (tmp_path / "away").rename(target)
-        assert httpx.get(f"{url}zarr/t/c/0/0").content == CHUNK
+        assert get(f"{url}zarr/t/c/0/0").content == CHUNK
 
 
 def test_an_array_without_a_form_in_zarr_is_named_and_can_be_left_out(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_an_array_without_a_form_in_zarr_is_named_and_can_be_left_out(tmp_path: 
         file["good"] = np.arange(3)
         file["odd"] = np.zeros(3, [("part", "<f4", (2,))])
     with serving(tmp_path / "a.h5") as url:
-        found = httpx.get(f"{url}zarr/zarr.json")
+        found = get(f"{url}zarr/zarr.json")
         assert found.status_code == 501
         assert "'odd'" in found.text and "drop_variables" in found.text
     with serving(tmp_path / "a.h5", drop_variables="odd") as url:
@@ -374,13 +374,13 @@ def test_a_slow_source_is_504_and_others_are_served_meanwhile(tmp_path: Path) ->
         vds = virtualds.open_virtual_dataset(f"{source.url}/source.h5", loadable_variables=[])
         vds.virtual.to_manifest(target)
         with serving(target, limits=Limits(timeout=0.5)) as url:
-            assert httpx.get(f"{url}zarr/zarr.json").status_code == 200
+            assert get(f"{url}zarr/zarr.json").status_code == 200
             source.always = Fault("slow", seconds=2)
             begun = time.monotonic()
             with ThreadPoolExecutor() as pool:
-                slow = pool.submit(httpx.get, f"{url}zarr/t/c/0/0")
+                slow = pool.submit(get, f"{url}zarr/t/c/0/0")
                 time.sleep(0.1)
-                assert httpx.get(f"{url}zarr/t/zarr.json").status_code == 200
+                assert get(f"{url}zarr/t/zarr.json").status_code == 200
                 assert slow.result().status_code == 504
             assert time.monotonic() - begun < 2
             source.always = None
@@ -397,7 +397,7 @@ def test_too_many_requests_that_wait_are_503(tmp_path: Path) -> None:
     served = ServedData("late", open_late)
     with serving(served, limits=Limits(threads=1, waiting=2)) as url:
         with ThreadPoolExecutor(20) as pool:
-            asked = [pool.submit(httpx.get, f"{url}zarr/zarr.json", timeout=60) for _ in range(12)]
+            asked = [pool.submit(get, f"{url}zarr/zarr.json", timeout=60) for _ in range(12)]
             until = time.monotonic() + 30
             while sum(one.done() for one in asked) < 9 and time.monotonic() < until:
                 time.sleep(0.01)
@@ -405,7 +405,7 @@ def test_too_many_requests_that_wait_are_503(tmp_path: Path) -> None:
             answers = [one.result() for one in asked]
         assert sorted(one.status_code for one in answers) == [200] * 3 + [503] * 9
         assert {one.headers.get("retry-after") for one in answers} == {"1", None}
-        assert httpx.get(f"{url}zarr/zarr.json").status_code == 200
+        assert get(f"{url}zarr/zarr.json").status_code == 200
 
 
 # ---------------------------------------------------------------------- secrets and access
@@ -420,11 +420,11 @@ def test_no_answer_has_a_secret_of_the_source(
         signed = f"{source.url}/source.h5?X-Amz-Signature={secret}&token={secret}&other={secret}"
         with serving(signed, limits=Limits(check_every=0)) as url:
             paths = ("", "health", "zarr/zarr.json", "zarr/t/c/0/0", "zarr2/t/0.0", "zarr/x")
-            answers = [httpx.get(url + path) for path in paths]
+            answers = [get(url + path) for path in paths]
             assert [one.status_code for one in answers] == [200] * 5 + [404]
             source.always = Fault("status", 403)
             with caplog.at_level(logging.INFO):
-                broken = [httpx.get(url + path) for path in (*paths, "zarr2/t/1.0")]
+                broken = [get(url + path) for path in (*paths, "zarr2/t/1.0")]
             assert [one.status_code for one in broken] == [200, 503, 502, 502, 502, 502, 502]
             for one in answers + broken:
                 assert secret not in one.text + repr(one.headers)
@@ -459,7 +459,7 @@ def test_answers_have_nothing_of_the_message_of_an_error(text: str) -> None:
 
     with serving(ServedData("odd", fail)) as url:
         for path in ("health", "zarr/zarr.json", "zarr2/t/0.0"):
-            found = httpx.get(url + path)
+            found = get(url + path)
             assert found.status_code in (502, 503)
             assert not re.search("home|brien|run|archive|SECRET|gone", found.text)
 
@@ -477,11 +477,11 @@ def test_on_error_is_no_name_of_a_variable_or_a_group(tmp_path: Path) -> None:
 def test_only_allowed_files_are_read(tmp_path: Path) -> None:
     target = make_set(tmp_path)
     with serving(target, allow=str(tmp_path / "elsewhere")) as url:
-        found = httpx.get(f"{url}zarr/zarr.json")
+        found = get(f"{url}zarr/zarr.json")
         assert found.status_code == 502
         assert str(tmp_path) not in found.text
     with serving(target, allow=str(tmp_path)) as url:
-        assert httpx.get(f"{url}zarr/t/c/0/0").content == CHUNK
+        assert get(f"{url}zarr/t/c/0/0").content == CHUNK
 
 
 # ---------------------------------------------------------------------- versions
@@ -497,7 +497,7 @@ def test_a_new_version_of_a_set_serves_at_once(tmp_path: Path) -> None:
         for version in ("zarr", "zarr2"):
             found = xr.open_zarr(url + version, chunks=None)["t"].values
             assert found.tolist() == np.concatenate([VALUES, VALUES[:2] * 2]).tolist()
-        assert httpx.get(f"{url}health").json()["version"] == 2
+        assert get(f"{url}health").json()["version"] == 2
 
 
 @pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
@@ -518,10 +518,10 @@ def test_a_set_that_is_replaced_is_followed_in_each_format(suffix: str, tmp_path
 def test_chunks_of_the_version_before_are_not_served_for_long(tmp_path: Path) -> None:
     target = make_set(tmp_path)
     with serving(target, limits=Limits(check_every=0)) as url:
-        before = httpx.get(f"{url}zarr/t/c/0/0")
+        before = get(f"{url}zarr/t/c/0/0")
         other = make_file(tmp_path / "other.h5", VALUES + 1)
         virtualds.open_virtual_dataset(other).virtual.to_manifest(target, mode="w")
-        after = httpx.get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": before.headers["etag"]})
+        after = get(f"{url}zarr/t/c/0/0", headers={"If-None-Match": before.headers["etag"]})
         assert (after.status_code, after.content) == (200, (VALUES[:2] + 1).tobytes())
 
 
@@ -559,12 +559,12 @@ def test_the_version_before_serves_while_files_are_combined_again(
 
     served = ServedData("late", open_late, find_state=lambda: state)
     limits = Limits(threads=1, timeout=20, check_every=0)
-    with serving(served, limits=limits) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with serving(served, limits=limits) as url, make_client(base_url=url, timeout=60) as client:
         before = client.get("zarr/t/c/0").content
         state = 1
         begun = time.monotonic()
         with ThreadPoolExecutor(12) as pool:
-            asked = list(pool.map(lambda _: httpx.get(f"{url}zarr/zarr.json"), range(12)))
+            asked = list(pool.map(lambda _: get(f"{url}zarr/zarr.json"), range(12)))
         assert {one.status_code for one in asked} == {200}
         assert client.get("zarr/t/c/0").content == before
         assert client.get("health").json()["version"] == 1
@@ -631,7 +631,9 @@ def ask_many(folder: Path, clients: int) -> None:
         async def ask_all() -> list[httpx.Response]:
             import asyncio
 
-            async with httpx.AsyncClient(base_url=url, limits=limits, timeout=300) as client:
+            async with httpx.AsyncClient(
+                verify=NO_TLS, base_url=url, limits=limits, timeout=300
+            ) as client:
                 return await asyncio.gather(
                     *(client.get(f"zarr/t/c/{i % 200}/0") for i in range(clients))
                 )
@@ -669,7 +671,7 @@ def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None
 
     store.read = watch
     with running(app) as url, ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda i: httpx.get(f"{url}zarr/t/c/{i}/0"), range(40)))
+        answers = list(pool.map(lambda i: get(f"{url}zarr/t/c/{i}/0"), range(40)))
     assert {one.status_code for one in answers} == {200}
     assert most == 3
 
@@ -687,7 +689,7 @@ def test_a_chunk_that_many_ask_for_at_once_is_read_once(tmp_path: Path) -> None:
 
     store.read = count
     with running(app) as url, ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda _: httpx.get(f"{url}zarr/t/c/0/0"), range(20)))
+        answers = list(pool.map(lambda _: get(f"{url}zarr/t/c/0/0"), range(20)))
     assert {one.content for one in answers} == {CHUNK}
     assert asked == ["t/c/0/0"]
 
@@ -696,7 +698,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     app = create_app(
         make_set(tmp_path, values=np.zeros((400, 4), "f4")), limits=Limits(cache_bytes=5000)
     )
-    with running(app) as url, httpx.Client(base_url=url) as client:
+    with running(app) as url, make_client(base_url=url) as client:
         for i in range(200):
             assert client.get(f"zarr/t/c/{i}/0").status_code == 200
         bodies = app.state.server.bodies
@@ -705,7 +707,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
 
 def test_keys_that_do_not_exist_count_in_the_cache(tmp_path: Path) -> None:
     app = create_app(make_set(tmp_path), limits=Limits(cache_bytes=50_000))
-    with running(app) as url, httpx.Client(base_url=url) as client:
+    with running(app) as url, make_client(base_url=url) as client:
         for i in range(40):
             assert client.get(f"zarr/{i:03}{'x' * 8000}").status_code == 404
         kept = app.state.server.bodies._cache
@@ -738,7 +740,7 @@ def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) 
         said = json.loads(text)
         assert said["url"].startswith("http://127.0.0.1:")
         assert said["served"] == "refs.zarr" and said["arrays"] == 1
-        assert httpx.get(f"{said['zarr']}t/c/0/0").content == CHUNK
+        assert get(f"{said['zarr']}t/c/0/0").content == CHUNK
         process.send_signal(signal.SIGINT)
         rest, log = process.communicate(timeout=60)
         assert rest == "" and process.returncode == 0

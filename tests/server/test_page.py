@@ -16,7 +16,7 @@ import xarray as xr
 from counting_server import counting_server
 from page_files import GAP, SHAPE, make_archive, make_values
 from products import looped
-from serving import running, running_command, serving
+from serving import get, make_client, running, running_command, serving
 
 import virtualds
 from virtualds_server import ServedData, create_app
@@ -38,7 +38,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(archive: Path) -> Any:
-    with serving(archive) as url, httpx.Client(base_url=url) as client:
+    with serving(archive) as url, make_client(base_url=url) as client:
         yield client
 
 
@@ -114,7 +114,7 @@ def test_a_tree_is_listed_with_all_its_groups(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "tree.h5", "w") as file:
         file["a/b/t"] = np.arange(6.0).reshape(2, 3)
         file["u"] = np.arange(4)
-    with serving(tmp_path / "tree.h5") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "tree.h5") as url, make_client(base_url=url) as client:
         told = ask(client, "contents.json")
         paths = {one["path"] for group in told["groups"] for one in group["variables"]}
         assert {"/a/b/t", "/u"} <= paths
@@ -125,7 +125,7 @@ def test_a_tree_is_listed_with_all_its_groups(tmp_path: Path) -> None:
 def test_latitude_and_longitude_are_drawn_whatever_their_order(tmp_path: Path) -> None:
     dataset = xr.open_dataset(make_archive(tmp_path, 2), engine="virtual").load()
     dataset.transpose("lon", "time", "lat", "level").to_netcdf(tmp_path / "other.nc")
-    with serving(tmp_path / "other.nc") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "other.nc") as url, make_client(base_url=url) as client:
         told = ask(client, "dimensions.json", variable="/t")
         assert told["plane"] == ["lat", "lon"]
         assert [one["dim"] for one in told["dims"]] == ["lon", "time", "lat", "level"]
@@ -211,7 +211,7 @@ def test_a_picture_reads_only_the_chunks_that_it_shows(tmp_path: Path) -> None:
         file.create_dataset("t", (64, 4096), "f4", chunks=(1, 4096), data=np.ones((64, 4096)))
     with counting_server(tmp_path) as (base, counts):
         virtualds.open_virtual_dataset(f"{base}/large.h5").virtual.to_manifest(tmp_path / "r.zarr")
-        with serving(tmp_path / "r.zarr") as url, httpx.Client(base_url=url) as client:
+        with serving(tmp_path / "r.zarr") as url, make_client(base_url=url) as client:
             ask(client, "dimensions.json", variable="/t")
             before = counts.sent
             client.get("view/picture.png?variable=/t&width=64&height=8").raise_for_status()
@@ -298,7 +298,7 @@ def test_a_series_has_the_values_of_the_files(served: httpx.Client) -> None:
 def test_a_series_has_gaps_where_dates_are_missing(tmp_path: Path) -> None:
     days = np.datetime64("2001-01-01", "ns") + np.array([0, 1, 2, 10, 11]) * np.timedelta64(1, "D")
     xr.Dataset({"t": ("time", np.arange(5.0))}, {"time": days}).to_netcdf(tmp_path / "gap.nc")
-    with serving(tmp_path / "gap.nc") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "gap.nc") as url, make_client(base_url=url) as client:
         told = ask(client, "series.json", variable="/t", along="time")
         assert told["gaps"] == [2]
         assert told["places"] == [0, 0.09091, 0.18182, 0.90909, 1]
@@ -340,7 +340,7 @@ def test_what_no_file_has_is_told_so(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "gaps.h5", "w") as file:
         made = file.create_dataset("t", (4, 4), "f4", chunks=(2, 4), fillvalue=-1)
         made[:2] = 5
-    with serving(tmp_path / "gaps.h5") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "gaps.h5") as url, make_client(base_url=url) as client:
         dims = [one["dim"] for one in ask(client, "dimensions.json", variable="/t")["dims"]]
         told = ask(client, "point.json", variable="/t", **{f"at__{dims[0]}": 3})
         assert told["origin"]["file"] is None
@@ -351,7 +351,7 @@ def test_what_no_file_has_is_told_so(tmp_path: Path) -> None:
 def test_texts_and_single_values_are_listed(tmp_path: Path) -> None:
     values = {"names": ("station", ["a", "<b>", "ü"]), "n": ((), 7)}
     xr.Dataset(values).to_netcdf(tmp_path / "texts.nc")
-    with serving(tmp_path / "texts.nc") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "texts.nc") as url, make_client(base_url=url) as client:
         assert ask(client, "values.json", variable="/names")["values"] == ["a", "<b>", "ü"]
         assert ask(client, "values.json", variable="/n")["values"] == ["7"]
         assert client.get("view/slice.json?variable=/names").status_code == 400
@@ -363,7 +363,7 @@ def test_dates_and_durations_are_drawn(tmp_path: Path) -> None:
     steps = np.arange(6).reshape(2, 3) * np.timedelta64(6, "h")
     dims = ("y", "x")
     xr.Dataset({"day": (dims, days), "step": (dims, steps)}).to_netcdf(tmp_path / "dates.nc")
-    with serving(tmp_path / "dates.nc") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "dates.nc") as url, make_client(base_url=url) as client:
         told = ask(client, "slice.json", variable="/day")
         assert (told["least"], told["greatest"]) == ("2001-01-01", "2001-01-05")
         assert round(told["missing"] * 6) == 1
@@ -417,7 +417,7 @@ def test_a_server_for_others_shows_no_folder_of_its_files(
 
 
 def test_on_the_own_machine_the_page_names_whole_paths(archive: Path) -> None:
-    with view(archive) as url, httpx.Client(base_url=url) as client:
+    with view(archive) as url, make_client(base_url=url) as client:
         point = ask(client, "point.json", variable="/t", at__time=5)
         assert point["origin"]["file"].endswith("/secret/files/day05.nc")
         contents = ask(client, "contents.json")
@@ -428,7 +428,7 @@ def test_on_the_own_machine_the_page_names_whole_paths(archive: Path) -> None:
 
 
 def test_on_the_own_machine_names_of_other_servers_are_refused(archive: Path) -> None:
-    with view(archive) as url, httpx.Client(base_url=url) as client:
+    with view(archive) as url, make_client(base_url=url) as client:
         assert client.get("view/contents.json").status_code == 200
         for host in ("example.org", "127.0.0.1.example.org"):
             assert client.get("view/contents.json", headers={"host": host}).status_code == 400
@@ -436,7 +436,7 @@ def test_on_the_own_machine_names_of_other_servers_are_refused(archive: Path) ->
 
 def test_other_users_of_the_machine_do_not_get_in(archive: Path) -> None:
     served = replace(ServedData.of(archive, {}), is_private=True)
-    with running(create_app(served, token="secret")) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(served, token="secret")) as url, make_client(base_url=url) as client:
         for path in ("", "page/page.js", "health", "view/contents.json", "?token=none", "?token="):
             answer = client.get(path)
             assert (answer.status_code, "virtualds view" in answer.text) == (403, True)
@@ -450,14 +450,14 @@ def test_other_users_of_the_machine_do_not_get_in(archive: Path) -> None:
 def test_the_command_prints_an_address_that_opens_the_page(archive: Path) -> None:
     with running_command("view", str(archive), "--no-browser") as told:
         assert (told["first"], told["variables"]) == ("/t", 5)
-        with httpx.Client(follow_redirects=True) as client:
+        with make_client(follow_redirects=True) as client:
             assert "page/page.js" in client.get(told["url"]).text
-        assert httpx.get(told["url"].partition("?")[0]).status_code == 403
+        assert get(told["url"].partition("?")[0]).status_code == 403
 
 
 def test_a_file_that_is_gone_is_an_error_and_no_picture(tmp_path: Path) -> None:
     archive = make_archive(tmp_path, 3)
-    with serving(archive) as url, httpx.Client(base_url=url) as client:
+    with serving(archive) as url, make_client(base_url=url) as client:
         assert client.get("view/picture.png?variable=/t&at.time=0").status_code == 200
         (tmp_path / "secret" / "files" / "day01.nc").unlink()
         for name in ("slice.json", "picture.png", "point.json", "series.json"):
@@ -465,7 +465,7 @@ def test_a_file_that_is_gone_is_an_error_and_no_picture(tmp_path: Path) -> None:
             assert answer.status_code == 502
             assert "secret" not in answer.text
         with view(archive) as own:
-            answer = httpx.get(f"{own}view/slice.json?variable=/t&at.time=1")
+            answer = get(f"{own}view/slice.json?variable=/t&at.time=1")
             assert (answer.status_code, "day01.nc" in answer.text) == (502, True)
 
 
@@ -481,32 +481,28 @@ def test_errors_are_not_for_pages_of_other_origins(tmp_path: Path) -> None:
     origin = {"origin": "https://example.org"}
     paths = ("view/point.json?variable=/none", "view/point.json?variable=/t", "view/none.json")
     with view(archive) as own, serving(archive) as url:
-        httpx.get(f"{own}view/contents.json").raise_for_status()
+        get(f"{own}view/contents.json").raise_for_status()
         (tmp_path / "secret" / "files" / "day00.nc").unlink()
         for path in (*paths, "health", "none"):
-            assert (
-                "access-control-allow-origin" not in httpx.get(own + path, headers=origin).headers
-            )
+            assert "access-control-allow-origin" not in get(own + path, headers=origin).headers
         for path in paths:
-            assert (
-                "access-control-allow-origin" not in httpx.get(url + path, headers=origin).headers
-            )
+            assert "access-control-allow-origin" not in get(url + path, headers=origin).headers
         # readers of Zarr may be pages
-        answer = httpx.get(f"{url}zarr/none", headers=origin)
+        answer = get(f"{url}zarr/none", headers=origin)
         assert answer.headers["access-control-allow-origin"] == "*"
-        assert httpx.get(f"{url}view/contents.json").json()["code"] is None
+        assert get(f"{url}view/contents.json").json()["code"] is None
 
 
 def test_a_picture_of_another_version_is_refused(tmp_path: Path) -> None:
     archive = make_archive(tmp_path, 2)
-    with serving(archive) as url, httpx.Client(base_url=url) as client:
+    with serving(archive) as url, make_client(base_url=url) as client:
         version = ask(client, "slice.json", variable="/t")["version"]
         path = f"view/picture.png?variable=/t&version={version}"
         assert client.get(path).status_code == 200
         assert client.get(f"{path}x").status_code == 409
     with serving(archive) as url:
         # another process, or the same one that was started again
-        assert httpx.get(f"{url}{path}").status_code == 409
+        assert get(f"{url}{path}").status_code == 409
 
 
 def test_files_of_several_hosts_keep_different_names(tmp_path: Path) -> None:
@@ -518,7 +514,7 @@ def test_files_of_several_hosts_keep_different_names(tmp_path: Path) -> None:
         urls = [str(tmp_path / "secret" / "a" / "t.h5"), f"{base}/secret/b/t.h5"]
         parts = [virtualds.open_virtual_dataset(one) for one in urls]
         xr.concat(parts, parts[0]["t"].dims[0]).virtual.to_manifest(tmp_path / "both.zarr")
-        with serving(tmp_path / "both.zarr") as url, httpx.Client(base_url=url) as client:
+        with serving(tmp_path / "both.zarr") as url, make_client(base_url=url) as client:
             facts = ask(client, "variable.json", variable="/t")
     shown = facts["chunks"] + "".join(facts["strips"])
     assert "secret" not in shown and str(tmp_path) not in shown and base not in shown
@@ -541,7 +537,7 @@ def test_values_of_all_kinds_have_pictures_and_series(
     tmp_path: Path, values: np.ndarray[Any, Any], expected: list[str]
 ) -> None:
     xr.Dataset({"t": (("y", "x"), values)}).to_netcdf(tmp_path / "t.nc")
-    with serving(tmp_path / "t.nc") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "t.nc") as url, make_client(base_url=url) as client:
         told = ask(client, "slice.json", variable="/t")
         assert all(0 <= at <= 1 and label for at, label in told["scale"])
         seen = decode_picture(client.get("view/picture.png?variable=/t").content)
@@ -564,7 +560,7 @@ def test_series_of_many_centuries_lie_within_their_figure() -> None:
 def test_a_chunk_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "large.h5", "w") as file:
         file.create_dataset("t", (20_000, 20_000), "f8", chunks=(20_000, 20_000), fillvalue=1)
-    with serving(tmp_path / "large.h5") as url, httpx.Client(base_url=url) as client:
+    with serving(tmp_path / "large.h5") as url, make_client(base_url=url) as client:
         for name in ("picture.png", "slice.json", "series.json", "point.json", "values.json"):
             answer = client.get(f"view/{name}?variable=/t")
             assert (answer.status_code, "3,052 MiB" in answer.text) == (501, True)
@@ -575,7 +571,7 @@ def test_values_of_one_chunk_are_read_once(tmp_path: Path) -> None:
         file.create_dataset("t", data=np.arange(4096.0).reshape(64, 64), chunks=(32, 64))
     with counting_server(tmp_path) as (base, counts):
         virtualds.open_virtual_dataset(f"{base}/t.h5").virtual.to_manifest(tmp_path / "r.zarr")
-        with serving(tmp_path / "r.zarr") as url, httpx.Client(base_url=url) as client:
+        with serving(tmp_path / "r.zarr") as url, make_client(base_url=url) as client:
             [y, x] = (one["dim"] for one in ask(client, "dimensions.json", variable="/t")["dims"])
             ask(client, "value.json", variable="/t")
             before = len(counts.requests)
@@ -591,7 +587,7 @@ def test_what_zarr_has_no_form_for_can_be_looked_at(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file["t"] = np.arange(6.0).reshape(2, 3)
         file["wide"] = np.zeros((2, 3), [("a", "f4"), ("b", "f8", (2,))])
-    with view(tmp_path / "odd.h5") as url, httpx.Client(base_url=url) as client:
+    with view(tmp_path / "odd.h5") as url, make_client(base_url=url) as client:
         names = [v["name"] for v in ask(client, "contents.json")["groups"][0]["variables"]]
         assert "t" in names
         assert client.get("view/picture.png?variable=/t").status_code == 200

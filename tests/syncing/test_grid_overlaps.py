@@ -221,7 +221,7 @@ def write_sparsely(path: Path, ds: xr.Dataset, missing: Iterable[int]) -> None:
     """
     import h5py
 
-    ds.drop_vars("t").to_netcdf(path, engine="h5netcdf")
+    ds.drop_vars("t").to_netcdf(path, engine="netcdf4")
     with h5py.File(path, "a") as file:
         fill = np.float32(np.nan)
         made = file.create_dataset("t", ds["t"].shape, "f4", chunks=(1, 1, WIDTH), fillvalue=fill)

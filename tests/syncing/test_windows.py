@@ -49,7 +49,7 @@ def names(urls: Any) -> list[str]:
 def read_archive(overlap: str = "last") -> xr.Dataset:
     """What the files hold, each day from the first or last that has it."""
     paths = sorted(Path("data").glob("*.nc"))
-    files = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
+    files = [xr.load_dataset(path, engine="netcdf4") for path in paths]
     files = files if overlap == "first" else files[::-1]
     found = files[0]
     for file in files[1:]:
@@ -283,7 +283,7 @@ def test_swaths_of_other_places_come_one_by_one(folder: Path) -> None:
     def granule(number: int) -> None:
         place = {"lat": (("y", "x"), np.full((2, 3), number + 0.5))}
         dataset = xr.Dataset({"v": (("y", "x"), np.full((2, 3), float(number)))}, place)
-        dataset.to_netcdf(f"data/g_{number}.nc", engine="h5netcdf")
+        dataset.to_netcdf(f"data/g_{number}.nc", engine="netcdf4")
 
     how: Any = {"concat_dim": "orbit", "coords": "different", "settle": 0}
     for numbers in ([1, 2], [3], [4, 5]):
@@ -415,7 +415,7 @@ def test_files_that_the_archive_deletes_beyond_the_window_are_no_error(write: Wr
 def test_a_window_of_a_grid_leaves_whole_rows(folder: Path) -> None:
     def cell(member: str, number: int) -> None:
         dataset = days(4 * number)[["t"]] + len(member)
-        dataset.to_netcdf(f"data/{member}_{number:02}.nc", engine="h5netcdf")
+        dataset.to_netcdf(f"data/{member}_{number:02}.nc", engine="netcdf4")
 
     for number in range(3):
         cell("r1", number)
@@ -467,7 +467,7 @@ def test_a_window_that_cannot_be_is_refused(keep: Any, error: type[Exception], s
 def test_a_duration_needs_times(folder: Path) -> None:
     for number in range(2):
         dataset = xr.Dataset({"t": ("x", np.arange(3.0))}, {"x": 3 * number + np.arange(3)})
-        dataset.to_netcdf(f"data/{number}.nc", engine="h5netcdf")
+        dataset.to_netcdf(f"data/{number}.nc", engine="netcdf4")
     with pytest.raises(CombineError, match="the values of 'x' are not times"):
         run(concat_dim="x", keep={"x": "P1D"}, settle=0)
 
