@@ -53,14 +53,16 @@ def looped(names: str, values: Iterable[Any], quick: int | None = None) -> Calla
         Their values.
     quick : int, optional
         How many of the values the quick suite tries. These take turns: where the test has other
-        parameters, each of their values comes with the next of these. The rest is a test of the
-        full suite.
+        parameters, each of their values comes with the next of these. Which come first depends on
+        the name of the test, so that tests of the same values take turns, too. The rest is a test
+        of the full suite.
     """
     keys, values = [name.strip() for name in names.split(",")], list(values)
     turn = f"turn_of_{'_'.join(keys)}"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         asked = inspect.signature(test).parameters
+        first = zlib.crc32(test.__name__.encode())
 
         @functools.wraps(test)
         def run(request: pytest.FixtureRequest, **given: Any) -> None:
@@ -68,7 +70,7 @@ def looped(names: str, values: Iterable[Any], quick: int | None = None) -> Calla
             if part is not None:
                 # of a fixture with parameters, these, not what the fixture made of them
                 others = {n: v for n, v in request.node.callspec.params.items() if n != turn}
-                row = sum(_places(run, others))
+                row = first + sum(_places(run, others))
                 few = {(row * quick + n) % len(values) for n in range(quick or 0)}
                 chosen = [n for n in chosen if (n in few) == (part == "quick")]
             if "request" in asked:

@@ -75,7 +75,7 @@ LOOPED = """
 import pytest
 from products import looped
 
-SEEN = []
+SEEN, NUMBERS = [], []
 MANY = 5 * 2 * 4
 
 @pytest.mark.parametrize("row", range(5))
@@ -85,6 +85,14 @@ def test_turns(row, one, two, column, tmp_path):
     assert not any(tmp_path.iterdir())
     (tmp_path / "mine").touch()
     SEEN.append((row, two, column))
+
+@looped("number", range(100), quick=1)
+def test_a_number(number):
+    NUMBERS.append(number)
+
+@looped("number", range(100), quick=1)
+def test_another_number(number):
+    NUMBERS.append(number)
 
 @looped("one, two", [(1, 2), (3, 4)])
 @looped("three", [5, 6])
@@ -98,6 +106,8 @@ def test_what_was_seen():
     assert {row for row, _, _ in SEEN} == set(range(5))
     assert {column for _, _, column in SEEN} == set("abcd")
     assert len(SEEN) == MANY
+    # of the same values, tests with other names try others first
+    assert NUMBERS[0] != NUMBERS[1]
 """
 
 
@@ -106,11 +116,11 @@ def test_a_loop_tries_each_case_and_names_the_one_that_fails(pytester: pytest.Py
     pytester.makeconftest(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n")
     pytester.makepyfile(LOOPED)
     whole = pytester.runpytest("-p", "no:asyncio")
-    whole.assert_outcomes(passed=5 * 2 * 2 + 1, failed=1)
+    whole.assert_outcomes(passed=5 * 2 * 2 + 2 * 2 + 1, failed=1)
     whole.stdout.fnmatch_lines(["*in the case {'three': 6}*", "*in the case {'one': 3, 'two': 4}*"])
     pytester.makepyfile(LOOPED.replace("5 * 2 * 4", "5 * 2 * 2"))
     quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
-    quick.assert_outcomes(passed=5 * 2 + 1, failed=1, deselected=5 * 2)
+    quick.assert_outcomes(passed=5 * 2 + 2 + 1, failed=1, deselected=5 * 2 + 2)
 
 
 @pytest.mark.full

@@ -65,7 +65,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 @ALL
-@looped("dtype", DTYPES)
+@looped("dtype", DTYPES, quick=2)
 def test_decoding_takes_back_encoding(name: str, dtype: str) -> None:
     codec = codec_from_zarr_v2(CONFIGS[name])
     for size in SIZES:

@@ -48,7 +48,7 @@ def test_combining_and_opening_commute(name: str, transform: str, archives: Arch
     assert_identical(change(found), change(archives.native(name)))
 
 
-@looped("name", KINDS)
+@looped("name", KINDS, quick=len(KINDS) // 3)
 def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives) -> None:
     opened = parts(archives, name)
     with nullcontext() if KINDS[name].reads else no_reads():

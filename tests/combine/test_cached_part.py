@@ -91,7 +91,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert found.xindexes[name].equals(index)
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_every_kind_of_file_is_kept_as_it_was_opened(name: str, archive: Archive) -> None:
     with warnings.catch_warnings():
         # what xarray says of some, opening the file or decoding dates of a model

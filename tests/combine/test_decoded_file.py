@@ -120,7 +120,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Make]] = {
 days = np.datetime64("2000-01-01", "ns") + np.arange(20) * np.timedelta64(1, "D")
 
 
-@looped("size", [1, 2, 3, 7])
+@looped("size", [1, 2, 3, 7], quick=2)
 @looped("which", OPTIONS)
 def test_options_mean_what_they_mean_to_xarray(which: str, size: int) -> None:
     options, made = OPTIONS[which]
@@ -164,7 +164,7 @@ NOT_CERTAIN: dict[str, tuple[dict[str, Any], Make]] = {
 }
 
 
-@looped("size", [1, 2, 7])
+@looped("size", [1, 2, 7], quick=1)
 @looped("which", NOT_CERTAIN)
 def test_xarray_combines_files_under_uncertain_options(which: str, size: int) -> None:
     options, made = NOT_CERTAIN[which]

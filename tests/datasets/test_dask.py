@@ -79,7 +79,7 @@ OPENERS: dict[str, Callable[[xr.Dataset, Path, Any], xr.Dataset]] = {
 
 
 @looped("opener", OPENERS)
-@looped("name", ARCHIVES)
+@looped("name", ARCHIVES, quick=len(ARCHIVES) // 3)
 def test_blocks_are_the_stored_chunks(name: str, opener: str, tmp_path: Path) -> None:
     ds, values = joined(name, tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.zarr")
@@ -92,7 +92,7 @@ OPENERS_AUTO = OPENERS | {"chunk": lambda ds, path, chunks: ds.chunk(chunks)}
 
 
 @looped("opener", OPENERS_AUTO)
-@looped("name", ARCHIVES)
+@looped("name", ARCHIVES, quick=len(ARCHIVES) // 3)
 def test_automatic_blocks_are_whole_chunks_near_the_size_that_dask_wants(
     name: str, opener: str, tmp_path: Path
 ) -> None:

@@ -130,7 +130,7 @@ WRITTEN: dict[str, tuple[Make, bool]] = {
 }
 
 
-@looped("suffix", SUFFIXES)
+@looped("suffix", SUFFIXES, quick=1)
 @looped("name", WRITTEN)
 def test_values_come_back(name: str, suffix: str, tmp_path: Path) -> None:
     make, decode_cf = WRITTEN[name]
@@ -437,7 +437,7 @@ UNITS: tuple[dict[str, Any], ...] = (
 
 @looped("name", DATES)
 @looped("units", UNITS)
-@looped("dtype", ("", "i2", "i4", "i8", "u4", "f4", "f8"))
+@looped("dtype", ("", "i2", "i4", "i8", "u4", "f4", "f8"), quick=2)
 def test_dates_are_encoded_as_by_xarray(name: str, units: dict[str, Any], dtype: str) -> None:
     encoding = {"_FillValue": None, **units, **({"dtype": np.dtype(dtype)} if dtype else {})}
     variable = xr.Variable("t", DATES[name], {"long_name": "time"}, encoding)

@@ -246,7 +246,7 @@ def _(work: Work) -> None:
     assert zarr.open_group(virtualds.zarr_store(work.vds), mode="r")["t"].shape == (12, 6, 8)
 
 
-@looped("there", CASES)
+@looped("there", CASES, quick=len(CASES) // 3)
 def test_the_row_holds(there: str, tmp_path: Path, archive_files: list[Path]) -> None:
     CASES[there](Work(tmp_path, archive_files))
 

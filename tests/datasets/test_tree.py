@@ -102,7 +102,7 @@ def unlimited(node: xr.DataTree) -> set[Any]:
     return set(node.encoding.get("unlimited_dims", ()))
 
 
-@looped("name", TREES)
+@looped("name", TREES, quick=len(TREES) // 3)
 def test_groups_open_one_by_one_as_well(name: str, forest: Forest) -> None:
     case, path = TREES[name], forest.path(name)
     native = xr.open_groups(path, engine=case.engine, **case.options)

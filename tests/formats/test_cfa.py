@@ -387,7 +387,7 @@ WRITTEN: tuple[Make, ...] = (
 
 
 # each writes files, and reads them in three ways
-@looped("make", WRITTEN, quick=10)
+@looped("make", WRITTEN, quick=5)
 def test_what_is_written_has_the_values_of_the_dataset(make: Make, tmp_path: Path) -> None:
     os.chdir(tmp_path)
     check_written(make())

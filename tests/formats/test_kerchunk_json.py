@@ -84,7 +84,7 @@ def lazy(path: Path, **options: Any) -> xr.Dataset:
 # ---------------------------------------------------------------------- read(write(g)) == g
 
 
-@looped("name", CAN_BE_HELD)
+@looped("name", CAN_BE_HELD, quick=len(CAN_BE_HELD) // 3)
 def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: Path) -> None:
     group = open_group(Location.of(archive.path(name)), OpenOptions(CASES[name].group))
     written(group, tmp_path / "refs.json")
@@ -833,7 +833,7 @@ def test_a_set_is_written_to_and_read_from_any_store(memory: Any, archive: Archi
 # ---------------------------------------------------------------------- inline values
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path: Path) -> None:
     native = archive.native(name)
     native.virtual.to_manifest(tmp_path / "refs.json")

@@ -107,7 +107,7 @@ def assert_decided(path: Path) -> None:
     np.testing.assert_array_equal(lazy.good, [1, 2, 3])
 
 
-@looped("form, what", CASES)
+@looped("form, what", CASES, quick=len(CASES) // 3)
 def test_of_attributes_that_mean_nothing_on_error_decides(
     form: str, what: str, tmp_path: Path
 ) -> None:

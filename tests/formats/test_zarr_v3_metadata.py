@@ -339,7 +339,7 @@ LITTLE = zarr.codecs.BytesCodec(endian="little")
 
 
 @looped("dtype", DTYPES)
-@looped("endian", ["little", "big"])
+@looped("endian", ["little", "big"], quick=1)
 @looped("order", [(0, 1), (1, 0)])
 def test_every_data_type_of_zarr_python_is_read(
     dtype: np.dtype[Any], endian: Any, order: tuple[int, ...], tmp_path: Path

@@ -43,7 +43,7 @@ def assert_image_is_that_of_astropy(path: Path) -> xr.Dataset:
     return ds
 
 
-@looped("tiles", TILES)
+@looped("tiles", TILES, quick=1)
 @looped("dtype", ["u1", "i2", "u2", "i4", "u4"])
 @looped("how", ["RICE_1", "GZIP_1", "GZIP_2"])
 def test_integers_are_those_of_astropy(how: str, dtype: str, tiles: str, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def floats(dtype: str) -> Any:
 
 
 @looped("tiles", TILES, quick=1)
-@looped("method", METHODS)
+@looped("method", METHODS, quick=1)
 @looped("dtype", ["f4", "f8"])
 @looped("how", ["RICE_1", "GZIP_1", "GZIP_2", "HCOMPRESS_1"])
 def test_floats_that_were_made_integers_are_those_of_astropy(
@@ -144,7 +144,7 @@ def test_tiles_that_did_not_become_integers_are_those_of_astropy(tmp_path: Path)
     assert_image_is_that_of_astropy(path)
 
 
-@looped("shape", [(10, 90), (70, 90), (32, 32)])
+@looped("shape", [(10, 90), (70, 90), (32, 32)], quick=1)
 @looped("dtype", ["u1", "i2", "u2", "i4"])
 @looped("how", ["HCOMPRESS_1", "NOCOMPRESS"])
 def test_integers_in_whole_images_are_those_of_astropy(

@@ -52,7 +52,7 @@ def assert_same_attributes(ours: dict[str, Any], theirs: dict[str, Any]) -> None
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> None:
     path = written(folder, name)
     expected, found = native(path), virtualds.open_virtual_dataset(path)

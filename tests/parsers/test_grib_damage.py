@@ -86,7 +86,7 @@ TURNS = [
 @pytest.mark.filterwarnings("ignore:1 damaged part left out of files")
 @pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")
 # Some ways start processes: 10 s.
-@looped("name, through", TURNS)
+@looped("name, through", TURNS, quick=len(TURNS) // 3)
 def test_of_many_files_damaged_messages_are_left_out_and_reported(
     name: str, through: str, tmp_path: Path
 ) -> None:

@@ -270,7 +270,7 @@ def test_every_index_has_the_chunks_that_hdf5_reads(
         np.testing.assert_array_equal(order, np.arange(len(order)))
 
 
-@looped("compression", FILTERS)
+@looped("compression", FILTERS, quick=1)
 @looped("name", CASES)
 def test_several_files_at_once_give_what_each_gives_alone(
     name: str, compression: str | None, tmp_path: Path
@@ -297,7 +297,7 @@ def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
 
 
 @looped("compression", FILTERS, quick=1)
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_a_lookup_finds_what_the_whole_index_has(
     name: str, compression: str | None, tmp_path: Path
 ) -> None:
@@ -324,7 +324,7 @@ def test_a_lookup_finds_what_the_whole_index_has(
 BLOCKS = [b"TREE\x01", *(b"FAHD FADB EAHD EAIB EADB EASB BTHD BTLF BTIN".split())]
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_damage_names_only_the_file_that_has_it(name: str, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.h5" for number in range(4)]
     for path in paths:

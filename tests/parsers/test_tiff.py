@@ -735,7 +735,7 @@ PADDED: dict[str, dict[str, Any]] = {
 
 
 @looped("compression", PADDED)
-@looped("shape", [(50, 40), (50, 40, 3), (49, 31), (9, 31)])
+@looped("shape", [(50, 40), (50, 40, 3), (49, 31), (9, 31)], quick=1)
 def test_bytes_of_a_strip_beyond_the_image_are_dropped(
     shape: tuple[int, ...], compression: str, tmp_path: Path
 ) -> None:

@@ -118,7 +118,7 @@ V3_COMPRESSORS = {
 
 @looped("name", V2_COMPRESSORS)
 @looped("order", ["C", "F"])
-@looped("separator", [".", "/"])
+@looped("separator", [".", "/"], quick=1)
 def test_arrays_of_version_2(tmp_path: Path, name: str, order: str, separator: str) -> None:
     values = np.arange(5 * 7, dtype=">i4").reshape(5, 7)
     array = zarr.create_array(

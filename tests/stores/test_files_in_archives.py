@@ -199,7 +199,7 @@ DEFLATERS: dict[str, Callable[[Path, Path, str], None]] = {
 
 
 @looped("compressors", [None, "auto"])
-@looped("version", [2, 3])
+@looped("version", [2, 3], quick=1)
 @looped("deflater", DEFLATERS)
 def test_the_chunks_of_a_zarr_store_may_be_deflated_members(
     deflater: str, version: int, compressors: Any, tmp_path: Path

@@ -104,7 +104,7 @@ def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> N
     assert_identical(virtualds.open_virtual_dataset(last).virtual.load(), opened(last).load())
 
 
-@looped("name", KINDS)
+@looped("name", KINDS, quick=len(KINDS) // 3)
 def test_references_that_a_format_cannot_hold_are_refused(
     name: str, archives: Archives, tmp_path: Path
 ) -> None:
