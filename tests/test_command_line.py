@@ -21,6 +21,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner, Result
 from daily_files import content
+from programs import run_module
 from transforms import assert_identical
 from unknown_form import UNKNOWN, write_known, write_unknown
 
@@ -776,10 +777,9 @@ def test_a_list_comes_from_standard_input() -> None:
 
 
 def test_an_error_ends_the_program_with_1_and_says_nothing_on_standard_output() -> None:
-    process = program("info", "missing.nc")
-    stdout, stderr = process.communicate(timeout=300)
-    assert (process.returncode, stdout) == (1, "")
-    assert stderr.startswith("error: ")
+    ended = run_module("virtualds_cli", "info", "missing.nc")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: ")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import fsspec
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from pools import quick_processes
 from products import few_quick, looped
 
 import virtualds
@@ -220,7 +220,7 @@ def label(dataset: xr.Dataset, name: str = "run") -> xr.Dataset:
 EXECUTORS: dict[str, Callable[[], Any]] = {
     "none": lambda: nullcontext(None),
     "threads": lambda: ThreadPoolExecutor(2),
-    "processes": lambda: ProcessPoolExecutor(2, mp_context=get_context("spawn")),
+    "processes": lambda: quick_processes(2),
 }
 
 

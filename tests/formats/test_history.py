@@ -77,8 +77,8 @@ def nightly(tmp_path: Path) -> Nightly:
 @pytest.fixture
 def most_listed(monkeypatch: pytest.MonkeyPatch) -> int:
     """Earlier snapshots that the root lists itself: fewer, so that fewer nights have a file."""
-    monkeypatch.setattr(snapshots, "MAX_LISTED", 16)
-    return 16
+    monkeypatch.setattr(snapshots, "MAX_LISTED", 8)
+    return 8
 
 
 def opened(target: Any, **how: Any) -> xr.Dataset:

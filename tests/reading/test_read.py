@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory import peak
 from products import looped
+from programs import run_code
 from range_server import range_server
 from virtual_arrays import (
     PLAIN,
@@ -1005,13 +1006,7 @@ print("all read")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_reads_while_its_parent_does(folder: Path) -> None:
-    out = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK, str(folder), str(TESTS)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    out = run_code(FORK, folder, TESTS)
     assert out.stdout.strip() == "all read", out.stderr
 
 

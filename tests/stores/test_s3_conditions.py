@@ -88,62 +88,59 @@ def test_a_server_that_takes_one_write_of_an_object_at_a_time_passes_too() -> No
         assert names_at(bucket, options) == ["refs.json"]
 
 
-def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
-    with s3_server() as options:
-        first, second = bucket_at(options), bucket_at(options)
-        before = len(requests_to(options))
-        for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
-            find_store(url).write_version(url, b"data", StorageOptions(options), None)
-        asked = requests_to(options)[before:]
-        tried = [request for request in asked if conditional.TEST_PREFIX in request]
-        # one creates, two are refused, of some at a time one wins, and one comes late; those that
-        # are refused look whose the object is
-        writes = 1 + 2 + 2 * conditional.CONCURRENT_WRITES + 1
-        assert Counter(r.split()[0] for r in tried) == {"PUT": writes, "HEAD": writes - 3}
-        assert all(f"/a/{conditional.TEST_PREFIX}" in request for request in tried)
-        assert len({request.split()[1] for request in tried}) == 2
-        # and a look for those that were left, and their removal
-        assert len(asked) == len(tried) + 2 + 3
-        url = f"{second}/x.json"
-        find_store(url).write_version(url, b"data", StorageOptions(options), None)
-        assert any(f"{second[5:]}/{conditional.TEST_PREFIX}" in r for r in requests_to(options))
-        assert names_at(first, options) == ["a/x.json", "b/c/z.json", "b/y.json"]
+def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket(moto: dict[str, Any]) -> None:
+    first, second = bucket_at(moto), bucket_at(moto)
+    before = len(requests_to(moto))
+    for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
+        find_store(url).write_version(url, b"data", StorageOptions(moto), None)
+    asked = requests_to(moto)[before:]
+    tried = [request for request in asked if conditional.TEST_PREFIX in request]
+    # one creates, two are refused, of some at a time one wins, and one comes late; those that
+    # are refused look whose the object is
+    writes = 1 + 2 + 2 * conditional.CONCURRENT_WRITES + 1
+    assert Counter(r.split()[0] for r in tried) == {"PUT": writes, "HEAD": writes - 3}
+    assert all(f"/a/{conditional.TEST_PREFIX}" in request for request in tried)
+    assert len({request.split()[1] for request in tried}) == 2
+    # and a look for those that were left, and their removal
+    assert len(asked) == len(tried) + 2 + 3
+    url = f"{second}/x.json"
+    find_store(url).write_version(url, b"data", StorageOptions(moto), None)
+    assert any(f"{second[5:]}/{conditional.TEST_PREFIX}" in r for r in requests_to(moto))
+    assert names_at(first, moto) == ["a/x.json", "b/c/z.json", "b/y.json"]
 
 
 @pytest.mark.parametrize("name", few_quick(SETS, SETS[:1]))
-def test_trial_objects_lie_beside_the_set(name: str) -> None:
-    with s3_server() as options:
-        bucket = bucket_at(options)
-        dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=options)
-        tried = [request for request in requests_to(options) if conditional.TEST_PREFIX in request]
-        assert tried and all(f"/of/it/{conditional.TEST_PREFIX}" in request for request in tried)
-        assert not [
-            found for found in names_at(bucket, options) if conditional.TEST_PREFIX in found
-        ]
+def test_trial_objects_lie_beside_the_set(moto: dict[str, Any], name: str) -> None:
+    bucket, before = bucket_at(moto), len(requests_to(moto))
+    dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=moto)
+    tried = [
+        request for request in requests_to(moto)[before:] if conditional.TEST_PREFIX in request
+    ]
+    assert tried and all(f"/of/it/{conditional.TEST_PREFIX}" in request for request in tried)
+    assert not [found for found in names_at(bucket, moto) if conditional.TEST_PREFIX in found]
 
 
-def test_a_set_may_be_all_of_a_bucket() -> None:
-    with s3_server() as options:
-        bucket = bucket_at(options)
-        dataset(0, 3).virtual.to_manifest(bucket, format="zarr-v3", storage_options=options)
-        found = xr.open_dataset(bucket, engine="virtual", storage_options=options)
-        xr.testing.assert_equal(found.load(), dataset(0, 3))
+def test_a_set_may_be_all_of_a_bucket(moto: dict[str, Any]) -> None:
+    bucket = bucket_at(moto)
+    dataset(0, 3).virtual.to_manifest(bucket, format="zarr-v3", storage_options=moto)
+    found = xr.open_dataset(bucket, engine="virtual", storage_options=moto)
+    xr.testing.assert_equal(found.load(), dataset(0, 3))
 
 
 def test_trial_objects_of_killed_processes_are_not_listed_and_are_removed(
+    moto: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with s3_server() as options:
-        bucket = bucket_at(options)
-        filesystem, path = fsspec.core.url_to_fs(bucket, **options)
-        left = f"{conditional.TEST_PREFIX}0123"
-        filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
-        assert find_store(bucket).list_files(bucket, StorageOptions(options)) == []
-        url = f"{bucket}/x.json"
-        find_store(url).write_version(url, b"1", StorageOptions(options), None)
-        # another process may be at it just now
-        assert names_at(bucket, options) == [left, "x.json"]
-        monkeypatch.setattr(conditional, "LEFTOVER_AGE", -60.0)
-        conditional._UNSAFE_REASONS.clear()
-        find_store(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
-        assert names_at(bucket, options) == ["x.json", "y.json"]
+    bucket = bucket_at(moto)
+    filesystem, path = fsspec.core.url_to_fs(bucket, **moto)
+    left = f"{conditional.TEST_PREFIX}0123"
+    filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
+    assert find_store(bucket).list_files(bucket, StorageOptions(moto)) == []
+    url = f"{bucket}/x.json"
+    find_store(url).write_version(url, b"1", StorageOptions(moto), None)
+    # another process may be at it just now
+    assert names_at(bucket, moto) == [left, "x.json"]
+    monkeypatch.setattr(conditional, "LEFTOVER_AGE", -60.0)
+    conditional._UNSAFE_REASONS.clear()
+    find_store(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(moto), None)
+    assert names_at(bucket, moto) == ["x.json", "y.json"]
