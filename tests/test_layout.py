@@ -170,7 +170,17 @@ def nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         node, inside = following.pop()
         yield node, inside
         inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        following += [(child, inside) for child in ast.iter_child_nodes(node)][::-1]
+        following += [(child, inside) for child in children(node)][::-1]
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a node, but for what says whether a name is read or set: a third of all."""
+    for name in node._fields:
+        found = None if name == "ctx" else getattr(node, name, None)
+        if isinstance(found, list):
+            yield from (child for child in found if isinstance(child, ast.AST))
+        elif isinstance(found, ast.AST):
+            yield found
 
 
 @functools.cache

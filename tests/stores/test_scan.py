@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -55,7 +55,7 @@ from virtualds.stores.store import Range, RequestLimits, StoreError
 MIB = 2**20
 
 
-def write_typical(path: Path, number: int = 0, size: int = 60) -> None:
+def write_typical(path: Path, number: int = 0, size: int = 60) -> Path:
     """A file as models write them: record by record, deflated, coordinates, a group."""
     rng = np.random.default_rng(number)
     with netCDF4.Dataset(path, "w") as file:
@@ -83,6 +83,7 @@ def write_typical(path: Path, number: int = 0, size: int = 60) -> None:
             for field in fields:
                 field[step] = rng.integers(0, 30000, (size, 2 * size), dtype="i2")
         flag[:] = 1
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +224,17 @@ def test_no_byte_is_fetched_twice(large: Path, archive: Archive) -> None:
 
 
 @pytest.fixture(scope="module")
-def hundred(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("hundred")
-    paths = [folder / f"{number:03}.nc" for number in range(100)]
-    for number, path in enumerate(paths):
-        write_typical(path, number, size=10)
-    return paths
+def forty(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_many(tmp_path_factory.mktemp("many"), range(40))
+
+
+@pytest.fixture(scope="module")
+def hundred(forty: list[Path]) -> list[Path]:
+    return forty + write_many(forty[0].parent, range(40, 100))
+
+
+def write_many(folder: Path, numbers: Iterable[int]) -> list[Path]:
+    return [write_typical(folder / f"{number:03}.nc", number, size=10) for number in numbers]
 
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
@@ -255,23 +261,23 @@ def test_a_hundred_files_are_opened_at_the_same_time(hundred: list[Path]) -> Non
     assert found["t2m"].encoding["source"].endswith("000.nc")
 
 
-def test_remote_files_come_in_order_and_the_first_error_is_raised(hundred: list[Path]) -> None:
+def test_remote_files_come_in_order_and_the_first_error_is_raised(forty: list[Path]) -> None:
     seen = []
 
     def preprocess(ds: xr.Dataset) -> xr.Dataset:
         seen.append((Path(ds.encoding["source"]).name, threading.current_thread()))
         return ds
 
-    with counting_server(hundred[0].parent) as (url, _):
-        urls = [f"{url}/{path.name}" for path in hundred[:20]]
+    with counting_server(forty[0].parent) as (url, _):
+        urls = [f"{url}/{path.name}" for path in forty[:20]]
         virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, **NESTED)
-        assert seen == [(path.name, threading.current_thread()) for path in hundred[:20]]
+        assert seen == [(path.name, threading.current_thread()) for path in forty[:20]]
         urls[7], urls[3] = f"{url}/seven.nc", f"{url}/three.nc"
         with pytest.raises(FileNotFoundError, match=r"three\.nc"):
             virtualds.open_virtual_mfdataset(urls, **NESTED)
 
 
-def test_an_executor_of_the_user_is_used_as_it_is(hundred: list[Path]) -> None:
+def test_an_executor_of_the_user_is_used_as_it_is(forty: list[Path]) -> None:
     names = set()
 
     def preprocess(ds: xr.Dataset) -> xr.Dataset:
@@ -279,10 +285,10 @@ def test_an_executor_of_the_user_is_used_as_it_is(hundred: list[Path]) -> None:
         return ds
 
     with (
-        counting_server(hundred[0].parent) as (url, _),
+        counting_server(forty[0].parent) as (url, _),
         ThreadPoolExecutor(2, thread_name_prefix="mine") as pool,
     ):
-        urls = [f"{url}/{path.name}" for path in hundred[:5]]
+        urls = [f"{url}/{path.name}" for path in forty[:5]]
         virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, parallel=pool, **NESTED)
     assert names == {"mine"}
 
@@ -628,13 +634,13 @@ def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
             assert store.ranges[before:] == [(2 * MIB, 3)]
 
 
-def test_a_preprocessing_that_fails_ends_the_opening(hundred: list[Path]) -> None:
+def test_a_preprocessing_that_fails_ends_the_opening(forty: list[Path]) -> None:
     def preprocess(ds: xr.Dataset) -> xr.Dataset:
         raise KeyError("no such variable")
 
     # four times as many files as requests at a time are begun before the first is prepared
-    with counting_server(hundred[0].parent) as (url, counts), virtualds.set_options(max_requests=4):
-        urls = [f"{url}/{path.name}" for path in hundred]
+    with counting_server(forty[0].parent) as (url, counts), virtualds.set_options(max_requests=4):
+        urls = [f"{url}/{path.name}" for path in forty]
         with pytest.raises(KeyError, match="no such"):
             virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, **NESTED)
         assert 1 <= len(counts.requests) <= 20
