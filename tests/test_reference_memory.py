@@ -137,6 +137,8 @@ def test_writing_takes_a_buffer(name: str, tmp_path: Path) -> None:
     assert taken[1] - taken[0] < 3_000_000
 
 
+# Each of many references becomes a text: 2 s.
+@pytest.mark.full
 def test_a_json_document_is_written_in_little_more_than_twice_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
-@looped("form", ["inline", "json", "parquet"])
+@looped("form", ["inline", "json", "parquet"], quick=1)
 def test_zarr_v3_holds_every_archive(
     name: str, form: str, archives: Archives, tmp_path: Path
 ) -> None:

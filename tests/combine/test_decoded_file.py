@@ -217,7 +217,7 @@ DIFFERENT: dict[str, xr.Dataset] = {
 }
 
 
-@looped("size", [1, 2, 5])
+@looped("size", [1, 2, 5], quick=1)
 @looped("which", DIFFERENT)
 def test_a_dataset_that_is_not_alike_is_found(which: str, size: int) -> None:
     datasets = [day(0), day(1), day(2), DIFFERENT[which], day(4)]

@@ -226,7 +226,7 @@ OF_TIMES: dict[str, dict[str, Any]] = {
 }
 
 
-@looped("chunks", [None, {}])
+@looped("chunks", [None, {}], quick=1)
 @looped("which", OF_TIMES)
 def test_options_mean_the_same_for_times(which: str, chunks: Any, tmp_path: Path) -> None:
     path, options = tmp_path / "times.nc", {"chunks": chunks, **OF_TIMES[which]}

@@ -81,7 +81,7 @@ def test_a_tree_is_what_xarray_opens(name: str, opener: str, forest: Forest) -> 
     same(found, forest.native(name))
 
 
-@looped("opener", OPENERS)
+@looped("opener", OPENERS, quick=1)
 @looped("name", [name for name in TREES if TREES[name].engine == "netcdf4"])
 def test_encoding_is_what_xarray_says(name: str, opener: str, forest: Forest) -> None:
     path = forest.path(name)

@@ -292,7 +292,7 @@ VALUES: dict[str, Callable[[int, int], xr.Dataset]] = {
 }  # fmt: skip
 
 
-@looped("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)])
+@looped("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)], quick=1)
 @looped("what", VALUES)
 def test_values_in_memory_grow_at_their_end(
     what: str, cuts: tuple[int, ...], tmp_path: Path
@@ -697,7 +697,6 @@ def test_the_only_writer_needs_no_conditions(form: str) -> None:
 # ---------------------------------------------------------------------- several writers
 
 
-@pytest.mark.product
 @everywhere
 def test_of_two_writers_one_gets_an_error(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
@@ -891,7 +890,6 @@ def add_first(target: Target, path: Path) -> None:
     )
 
 
-@pytest.mark.product
 @everywhere
 def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
     with ThreadPoolExecutor(RIVALS) as pool:
@@ -899,7 +897,6 @@ def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path
     all_are_there(target, years[:RIVALS])
 
 
-@pytest.mark.product
 @everywhere
 def test_of_threads_that_create_a_set_one_succeeds(target: Target, years: list[Path]) -> None:
     barrier = threading.Barrier(4)

@@ -76,7 +76,7 @@ def locate(system: Any) -> Any:
     return change.transform(7.0, 44.0)
 
 
-@looped("name", METHODS)
+@looped("name", METHODS, quick=len(METHODS) // 3)
 def test_a_projection_without_a_code_shows_the_same_ground(name: str) -> None:
     method, parameters, proj = METHODS[name]
     attrs = describe_crs(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": method} | parameters)

@@ -568,7 +568,7 @@ def test_every_number_type_has_a_case(tmp_path: Path) -> None:
     assert dtypes == set(KINDS)
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 3)
 def test_verification_compares_each_case_with_pyhdf_or_says_why_not(
     name: str, tmp_path: Path
 ) -> None:

@@ -176,7 +176,7 @@ def written(folder: Path, name: str) -> Path:
     return path if path.exists() else IMAGES[name].write(path)
 
 
-@looped("name", IMAGES)
+@looped("name", IMAGES, quick=len(IMAGES) // 3)
 def test_values_and_axes_are_those_of_tifffile(name: str, folder: Path) -> None:
     path = written(folder, name)
     expected = tifffile.imread(path)

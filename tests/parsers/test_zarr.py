@@ -142,7 +142,7 @@ def test_arrays_of_version_2(tmp_path: Path, name: str, order: str, separator: s
 
 
 @looped("name", V3_COMPRESSORS)
-@looped("keys", ["default/", "default.", "v2/", "v2."])
+@looped("keys", ["default/", "default.", "v2/", "v2."], quick=1)
 def test_arrays_of_version_3(tmp_path: Path, name: str, keys: str) -> None:
     values = np.arange(5 * 7 * 2, dtype="f4").reshape(5, 7, 2)
     array = zarr.create_array(

@@ -1,4 +1,7 @@
-"""The page in a real browser: what a person sees, chooses, moves and follows."""
+"""The page in a real browser: what a person sees, chooses, moves and follows.
+
+Those that wait for what moves or changes are of the full suite.
+"""
 
 from __future__ import annotations
 
@@ -190,6 +193,7 @@ def test_another_map_and_another_range_are_drawn(browser: Any, url: str) -> None
         assert page.locator("#low").input_value() == "200"
 
 
+@pytest.mark.full
 def test_playing_moves_along_and_stops(browser: Any, url: str) -> None:
     with looking(browser, url) as page:
         page.locator("button[id='play.time']").click()
@@ -374,6 +378,7 @@ def test_a_new_version_of_the_archive_is_shown(browser: Any, tmp_path: Path) -> 
         assert "has changed" in page.locator("#notice").inner_text()
 
 
+@pytest.mark.full
 def test_a_new_version_shows_its_own_picture(browser: Any, tmp_path: Path) -> None:
     seen = """() => {
         const image = document.querySelector("#picture img");
@@ -404,6 +409,7 @@ def test_a_new_version_shows_its_own_picture(browser: Any, tmp_path: Path) -> No
     assert len(set(pictures)) == 3
 
 
+@pytest.mark.full
 def test_nothing_of_another_variable_stays_where_one_cannot_be_read(
     browser: Any, tmp_path: Path
 ) -> None:
@@ -428,6 +434,7 @@ def test_nothing_of_another_variable_stays_where_one_cannot_be_read(
         assert not page.locator("#problem").is_visible()
 
 
+@pytest.mark.full
 def test_the_value_under_the_pointer_is_of_the_picture_that_is_seen(browser: Any, url: str) -> None:
     with looking(browser, url) as page:
         box = page.locator("#frame").bounding_box()
@@ -457,6 +464,7 @@ def test_sliders_stand_where_the_cross_is(browser: Any, url: str) -> None:
         assert not page.locator("#cross-x").is_visible()
 
 
+@pytest.mark.full
 def test_a_slider_that_is_dragged_asks_for_few_pictures(browser: Any, url: str) -> None:
     with looking(browser, url) as page:
         asked = list[str]()

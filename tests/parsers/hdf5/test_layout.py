@@ -55,7 +55,7 @@ def layout_of(path: Path, name: str, sizes: tuple[int, int] = (8, 8)) -> Layout:
 
 
 @looped("sizes", SIZES)
-@looped("libver", LIBVERS)
+@looped("libver", LIBVERS, quick=1)
 def test_chunks_are_those_that_h5py_reads(
     tmp_path: Path, libver: str, sizes: tuple[int, int]
 ) -> None:
