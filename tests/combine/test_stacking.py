@@ -137,7 +137,7 @@ TAKES_AN_INDEX = {("other lengths", "nothing loaded"), ("some have it", "nothing
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.product
+@pytest.mark.product(times=2)
 @pytest.mark.filterwarnings("ignore:No index created for dimension")
 @pytest.mark.parametrize(
     ("case", "way"), [pair for pair in product(CASES, WAYS) if pair not in TAKES_AN_INDEX]
