@@ -633,11 +633,6 @@ def test_diagnose_takes_what_scan_takes() -> None:
     assert said("scan", *how, "-o", "refs.json")["dims"]["time"] == 2
 
 
-def test_demo() -> None:
-    assert "identical" in done("demo", "--folder", "new").output
-    assert Path("new/picture.png").exists()
-
-
 # ---------------------------------------------------------------------- info
 
 

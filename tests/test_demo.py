@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 
 from virtualds_cli import demo
+from virtualds_cli.program import main
 
 
 def test_the_demo_reports_true_numbers(tmp_path: Path) -> None:
@@ -16,8 +18,10 @@ def test_the_demo_reports_true_numbers(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "refs.json").read_text())["version"] == 1
     assert any("identical" in line for line in said)
-    # and it can run again in its folder
-    assert demo.run_demo(tmp_path, print_line=lambda _: None) == picture
+    # and the command runs it again in its folder
+    again = CliRunner().invoke(main, ["demo", "--folder", str(tmp_path)])
+    assert again.exit_code == 0, again.output
+    assert "identical" in again.output and f"The picture: {picture}\n" in again.output
 
 
 def test_archive_is_awkward(tmp_path: Path) -> None:
