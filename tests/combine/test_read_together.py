@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -517,12 +518,22 @@ def test_alike_files_are_joined_before_all_are_there(
 # ---------------------------------------------------------------------- far away
 
 
-@pytest.fixture
-def far_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], Counts]]:
-    """Urls of forty files, of which ten are read together, and what their server was asked for."""
-    monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 10)
+@pytest.fixture(scope="module")
+def forty_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forty")
     for number in range(40):
-        day(number, steps=1).to_netcdf(tmp_path / f"{number:02d}.nc", engine="h5netcdf")
+        day(number, steps=1).to_netcdf(folder / f"{number:02d}.nc", engine="netcdf4")
+    return folder
+
+
+@pytest.fixture
+def far_days(
+    forty_days: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[list[str], Counts]]:
+    """Urls of forty files, of which ten are read together, and what their server was asked for."""
+    # two such pieces may be in memory
+    monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 20)
+    shutil.copytree(forty_days, tmp_path, dirs_exist_ok=True)
     with counting_server(tmp_path) as (url, counts):
         yield [f"{url}/{number:02d}.nc" for number in range(40)], counts
 
@@ -552,8 +563,14 @@ def test_the_next_files_are_fetched_while_those_before_are_joined(
     assert asked == [False, True, True, False]
 
 
-def test_files_fetched_ahead_count_as_requests(far_days: tuple[list[str], Counts]) -> None:
+@pytest.mark.parametrize("alone", [(), (12, 13, 25)], ids=["all alike", "some unlike"])
+def test_files_fetched_ahead_count_as_requests(
+    far_days: tuple[list[str], Counts], tmp_path: Path, alone: tuple[int, ...]
+) -> None:
     urls, counts = far_days
+    for number in alone:
+        made = day(number, steps=1).assign_attrs(note="a longer header")
+        made.to_netcdf(tmp_path / f"{number:02d}.nc", engine="netcdf4")
     together, most, lock = 0, 0, threading.Lock()
 
     def watch(path: str) -> None:
@@ -561,7 +578,7 @@ def test_files_fetched_ahead_count_as_requests(far_days: tuple[list[str], Counts
         with lock:
             together += 1
             most = max(most, together)
-        time.sleep(0.01)
+        time.sleep(0.02)
         with lock:
             together -= 1
 
@@ -569,6 +586,33 @@ def test_files_fetched_ahead_count_as_requests(far_days: tuple[list[str], Counts
     with virtualds.set_options(max_requests=3):
         virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
     assert most == 3
+
+
+def test_nothing_is_fetched_after_an_error(
+    far_days: tuple[list[str], Counts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of forty files, the second ten have an error when twenty more are asked for."""
+    urls, counts = far_days
+    counts.meanwhile = lambda path: time.sleep(0.05)
+    sort, calls = batch_job.BatchJob._sort_outcomes, list[int]()
+
+    def fail_later(job: Any, outcomes: Any) -> Any:
+        calls.append(len(outcomes))
+        if len(calls) == 2:
+            raise virtualds.FormatError("damaged")
+        return sort(job, outcomes)
+
+    monkeypatch.setattr(batch_job.BatchJob, "_sort_outcomes", fail_later)
+    with (
+        virtualds.set_options(max_requests=2),
+        pytest.raises(virtualds.FormatError, match="damaged"),
+    ):
+        virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
+    # requests that were sent are answered
+    time.sleep(0.2)
+    before = len(counts.requests)
+    time.sleep(0.5)
+    assert len(counts.requests) == before < 36
 
 
 def test_of_files_after_one_that_fails_few_are_fetched(

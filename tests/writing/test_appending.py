@@ -1086,7 +1086,7 @@ def test_writers_that_try_again_wait_for_each_other(grown: Path, files: list[Pat
     """Also if one is at work for longer than others wait for one that has been killed."""
     turn, options = writing.Turn(f"file://{grown}", None), {"conflict": "retry"}
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(writing, "BEAT_SECONDS", 0.05)
+        patch.setattr(writing, "RENEW_SECONDS", 0.05)
         patch.setattr(writing, "TURN_SECONDS", 0.5)
         turn.take()
         waiting = [pool.submit(append, path, grown, **options) for path in files[1:3]]
@@ -1109,6 +1109,33 @@ def test_a_writer_that_was_killed_is_not_waited_for(
     append(files[1], grown, conflict="retry")
     assert opened(grown).sizes["time"] == 8
     assert not (grown / FOLDER / "turn").exists()
+
+
+def test_a_writer_that_works_for_too_long_is_not_waited_for(
+    grown: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for this one, as a task of dask does for others of its worker."""
+    monkeypatch.setattr(writing, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(writing, "PATIENCE", 0.5)
+    turn = writing.Turn(f"file://{grown}", None)
+    turn.take()
+    append(files[1], grown, conflict="retry")
+    assert opened(grown).sizes["time"] == 8
+    # it has the turn as before
+    assert (grown / FOLDER / "turn").exists()
+    turn.end()
+    assert not (grown / FOLDER / "turn").exists()
+
+
+def test_a_turn_that_was_left_is_removed_with_other_files_that_nobody_needs(grown: Path) -> None:
+    turn = grown / FOLDER / "turn"
+    turn.write_text("of a writer that was killed")
+    virtualds.clean_up(grown)
+    assert turn.exists()
+    two_days_ago = turn.stat().st_mtime - 2 * 86400
+    os.utime(turn, (two_days_ago, two_days_ago))
+    virtualds.clean_up(grown)
+    assert not turn.exists()
 
 
 def test_a_turn_that_another_writer_has_taken_over_is_left_to_it(grown: Path) -> None:

@@ -575,7 +575,8 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             a region: chunks that have references already.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
-            apply the change to the new state of the set.
+            apply the change to the new state of the set. With ``"retry"``, writers of a zarr-v3 set
+            also wait for each other.
         allow : str, path, or iterable of them, optional
             Folders that must contain all files to which a changed set refers, as in
             `open_virtual_dataset`. A remote set may refer to local files only if they are allowed

@@ -14,8 +14,10 @@ import os
 import pickle
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -69,7 +71,7 @@ from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, check_choice, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
 from virtualds.reading import chunk_cache
-from virtualds.reading.threads import iterate_results
+from virtualds.reading.threads import ending_requests, fetch_many, iterate_results
 from virtualds.source_file import StorageOptions, normalise_url
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import choose_wait, is_temporary, iterate_causes, log_failure, pause
@@ -503,48 +505,56 @@ class BatchJob:
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
         try:
-            for piece, together in self._read_pieces(number, pool, items):
-                outcomes_together, opened = self._sort_outcomes(together)
-                yield from outcomes_together
-                remaining = list_unopened(piece, outcomes_together)
-                alone = [item for item in remaining if item[0] not in opened]
-                outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
-                if number > 1:
-                    ordered = iterate_results(
-                        pool, self.open_file, alone, ahead=PIECES_AHEAD * number
-                    )
-                    outcomes = (future.result() for _, future in ordered)
-                prepared = (
-                    self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
-                    for item in remaining
-                )
-                yield from self.gather(prepared, remaining)
+            with ending_requests() as context:
+
+                def start(piece: Sequence[NumberedFile]) -> Future[list[OpenOutcome[Any]]]:
+                    return pool.submit(context.copy().run, self._read_together, piece)
+
+                pieces = self._split(items, number)
+                read = map(self._read_piece, pieces) if number == 1 else _read_ahead(start, pieces)
+                for piece, together in read:
+                    yield from self._open_rest(number, pool, piece, together)
         finally:
             # if the build ends early, do not wait for slow servers
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
 
-    def _read_pieces(
-        self, number: int, pool: Executor, items: Sequence[NumberedFile]
-    ) -> Iterator[tuple[Sequence[NumberedFile], list[OpenOutcome[Any]]]]:
-        """Yield pieces of the files in order, with the outcomes of those that are read together.
+    def _open_rest(
+        self,
+        number: int,
+        pool: Executor,
+        piece: Sequence[NumberedFile],
+        together: list[OpenOutcome[Any]],
+    ) -> Outcomes:
+        """Yield the outcomes of files, of which some were read together, after opening the rest."""
+        outcomes_together, opened = self._sort_outcomes(together)
+        yield from outcomes_together
+        remaining = list_unopened(piece, outcomes_together)
+        alone = [item for item in remaining if item[0] not in opened]
+        outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
+        if number > 1:
+            ordered = iterate_results(pool, self.open_file, alone, ahead=PIECES_AHEAD * number)
+            outcomes = (future.result() for _, future in ordered)
+        prepared = (
+            self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
+            for item in remaining
+        )
+        yield from self.gather(prepared, remaining)
 
-        With several threads, the next piece is fetched while one is decoded. Nothing is fetched
-        before the first piece is open, since it may fail.
-        """
-        pieces = self._split(items, number)
-        for piece in islice(pieces, 1 if number > 1 else None):
-            yield piece, self._read_together(piece)
-        for piece, future in iterate_results(pool, self._read_together, pieces, ahead=2):
-            yield piece, future.result()
+    def _read_piece(
+        self, piece: Sequence[NumberedFile]
+    ) -> tuple[Sequence[NumberedFile], list[OpenOutcome[Any]]]:
+        return piece, self._read_together(piece)
 
     def _split(
         self, items: Sequence[NumberedFile], number: int
     ) -> Iterator[Sequence[NumberedFile]]:
-        start, size = 0, min(max(self.first_files, number), MAX_FILES_TOGETHER)
+        # with several threads, two pieces are in memory
+        most = MAX_FILES_TOGETHER if number == 1 else MAX_FILES_TOGETHER // 2
+        start, size = 0, min(max(self.first_files, number), most)
         while start < len(items):
             yield items[start : start + size]
-            start, size = start + size, min(size * GROWTH, MAX_FILES_TOGETHER)
+            start, size = start + size, min(size * GROWTH, most)
 
     def open_file(self, item: NumberedFile) -> OpenOutcome[Any]:
         """Open a file with retries, and cache it; raise `OSError` if the cache is not writable."""
@@ -713,6 +723,31 @@ def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
     return copied
 
 
+def _read_ahead(
+    start: Callable[[Sequence[NumberedFile]], Future[list[OpenOutcome[Any]]]],
+    pieces: Iterator[Sequence[NumberedFile]],
+) -> Iterator[tuple[Sequence[NumberedFile], list[OpenOutcome[Any]]]]:
+    """Yield pieces of the files in order, with the outcomes of those that are read together.
+
+    One piece is fetched while another is decoded. Nothing is fetched ahead before the first piece
+    is open, since it may fail, nor while files are opened alone, since each of these sends
+    requests, too.
+    """
+    running: deque[tuple[Sequence[NumberedFile], Future[list[OpenOutcome[Any]]]]] = deque()
+    most = 1
+    while True:
+        running.extend((piece, start(piece)) for piece in islice(pieces, most - len(running)))
+        if not running:
+            return
+        piece, future = running.popleft()
+        outcomes = future.result()
+        are_together = sum(len(outcome.numbers) for outcome in outcomes) == len(piece)
+        most = 2 if are_together else 1
+        if not are_together:
+            wait_for([following for _, following in running])
+        yield piece, outcomes
+
+
 # ---------------------------------------------------------------------- files read together
 
 DECODING_ATTRIBUTES = frozenset(
@@ -765,7 +800,10 @@ class SameStructureOpener:
             )
             read: ReadTogether | None = None
             if is_plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
-                parser, _ = reader_of(first, self.opening.parser)
+                # a request that counts among those of its host
+                [(parser, _)] = fetch_many(
+                    [first.url], lambda url: url, lambda _: reader_of(first, self.opening.parser)
+                )
                 read = parser.read_together if isinstance(parser, Parser) else None
             if read is None:
                 yield ()

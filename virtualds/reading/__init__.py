@@ -19,6 +19,7 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.numcodecs import Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import DEBUG, is_logged, log
@@ -165,10 +166,10 @@ MIN_CACHED_BYTES = 16 * 1024
 
 MAX_CACHED_RATIO = 32
 """Maximum decoded size of a chunk that is cached after it was used whole, as a multiple of its
-encoded size, if it is in a local file and its codecs fill existing memory.
+encoded size, if it is in a local file and compressed by zstd, LZ4 or Blosc.
 
-Such codecs decode a smaller chunk at 5 GB/s or more, while new memory is filled at 1 to 8 GB/s. So
-a copy in the cache would save little time.
+These decode a smaller chunk at 5 GB/s or more. New memory is filled at 1 to 8 GB/s, so that a copy
+in the cache would save little time.
 """
 
 
@@ -210,7 +211,8 @@ def decodes_like_a_copy(batch: Batch, task: Task, decoder: Decoder) -> bool:
     is_small = decoder.nbytes > MAX_CACHED_RATIO * task.length
     if not (is_small and isinstance(batch.store, LocalStore)):
         return False
-    return all(codec.fills_output for codec in decoder.pipeline.codecs)
+    codecs = decoder.pipeline.codecs
+    return all(isinstance(codec, Numcodecs) and codec.fills_output for codec in codecs)
 
 
 class ChunkCache(RecordCache[Array]):

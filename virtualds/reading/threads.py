@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from itertools import chain, islice
 from queue import SimpleQueue
@@ -255,6 +255,21 @@ def _get_threads(pid: int, host: str, max_requests: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_requests, thread_name_prefix=f"virtualds {host}")
 
 
+_has_ended: ContextVar[threading.Event | None] = ContextVar("_has_ended", default=None)
+"""Set when those who asked for items in this context need no more of them."""
+
+
+@contextmanager
+def ending_requests() -> Iterator[Context]:
+    """Yield a context in which `fetch_many` sends no more requests once the block has ended."""
+    context, ended = copy_context(), threading.Event()
+    context.run(_has_ended.set, ended)
+    try:
+        yield context
+    finally:
+        ended.set()
+
+
 def fetch_many(
     items: Sequence[Entry], get_url: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
@@ -268,7 +283,11 @@ def fetch_many(
         url = get_url(items[number])
         return None if url is None else HostSlot.from_url(url, ASSUMED_ITEM_BYTES)
 
+    ended = _has_ended.get()
+
     def fetch_one(number: int) -> tuple[Bytes]:
+        if ended is not None and ended.is_set():
+            raise _Stopped
         return (fetch(items[number]),)
 
     def finish(answer: tuple[int, Any]) -> None:
@@ -276,4 +295,6 @@ def fetch_many(
         results[number] = fetch_one(number)[0] if fetched is None else fetched[0]
 
     run_all(Prefetcher(iter(range(len(items))), get_slot, fetch_one), finish)
+    if len(results) < len(items):
+        raise _Stopped
     return [results[number] for number in range(len(items))]

@@ -29,6 +29,7 @@ from virtualds.datasets.location import (
     CHANGES,
     FORMATS,
     SUBCHUNK,
+    ZARR_V3,
     Location,
     find_existing_format,
     format_for,
@@ -56,12 +57,13 @@ from virtualds.formats.referenced_files import (
     make_known_check,
     warn_of_unreadable,
 )
-from virtualds.formats.zarr import FOLDER
+from virtualds.formats.zarr import FOLDER, MARKER
 from virtualds.options import (
     check_choice,
     check_types,
     find_arguments,
     format_suggestion,
+    get_options,
     select_fields,
     to_names,
 )
@@ -98,62 +100,92 @@ def explain_missing_set(location: Location) -> Iterator[None]:
         ) from None
 
 
-BEAT_SECONDS, TURN_SECONDS = 5, 30
-"""Seconds after which a writer shows that it is still at work, and those after which it is not."""
+RENEW_SECONDS, TURN_SECONDS, PATIENCE = 5, 30, 120
+"""In seconds: how often a writer renews its turn, how long after the last time others take it over,
+and how long they wait for one writer that does renew it."""
 
 
 class Turn:
     """The turn to change a set, for which writers wait that try again after conflicts.
 
     Without it, all but one of them work in vain, and a change that takes long loses to short ones
-    again and again. The turn is a file of an existing set, which one writer can create, and writes
-    again as long as it works. Only the order of writers depends on it: each commit is conditional
-    as always.
+    again and again. The turn is a file of an existing set, which one writer can create, and renews
+    as long as it works. Only the order of writers depends on it: each commit is conditional as
+    always.
     """
 
     def __init__(self, root: str, options: StorageOptions | None) -> None:
         self._root, self._url, self._options = root, f"{root}/{FOLDER}/turn", options
-        self._store = find_store(root)
+        self._store, self._writer = find_store(root), secrets.token_hex(8).encode()
         self._version: str | None = None
         self._has_ended = threading.Event()
-        self._beat = threading.Thread(target=self._show, daemon=True)
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    @classmethod
+    def of(cls, location: Location) -> Turn | None:
+        """Return the turn of a set, or None for a writer that is said to be the only one."""
+        is_alone = get_options().only_writer or not isinstance(location.target, str)
+        return None if is_alone else cls(location.url.rstrip("/"), location.options)
 
     def take(self) -> None:
         """Wait for the turn, and take it; do nothing if there is no set yet."""
-        if self._store.find_version(f"{self._root}/zarr.json", self._options) is None:
+        found, version = self._read(f"{self._root}/{MARKER}")
+        if version is None or not ZARR_V3.detect(found):
             return
-        seen, since, pause = None, time.monotonic(), PAUSE
-        while self._version is None:
-            found = self._store.find_version(self._url, self._options)
-            if found is not None and seen is None and is_logged(INFO):
-                log(INFO, f"{self._root}: another writer is at work; this one waits for its turn")
-            if found != seen:
-                seen, since = found, time.monotonic()
-            if found is None or time.monotonic() - since > TURN_SECONDS:
+        is_remote = bool(self._store.request_limits.max_requests)
+        writer, pause = b"", PAUSE
+        since = renewed = time.monotonic()
+        while True:
+            found, found_version = self._read(self._url)
+            now, found_writer = time.monotonic(), found[: len(self._writer)]
+            if found_writer != writer:
+                if found_writer and not writer and is_logged(INFO):
+                    log(INFO, f"{self._root}: this writer waits for another one to finish")
+                writer, since = found_writer, now
+            if found_version != version:
+                version, renewed = found_version, now
+            if now - since > PATIENCE:
+                # it may wait for this one
+                return
+            if version is None or now - renewed > TURN_SECONDS:
                 with suppress(ChangedError):
-                    self._write(found)
-                    self._beat.start()
+                    self._write(version)
+                    with suppress(RuntimeError):
+                        self._thread.start()
                     return
-            time.sleep(random.uniform(0, 2 * pause))
-            pause = min(2 * pause, 0.5)
+            time.sleep(random.uniform(0, pause))
+            pause = min(2 * pause, 0.5) if is_remote else 0.02
+
+    def _read(self, url: str) -> tuple[bytes, str | None]:
+        try:
+            return self._store.read_with_version(url, self._options)
+        except (FileNotFoundError, NotADirectoryError):
+            return b"", None
 
     def _write(self, expected: str | None) -> None:
-        token = secrets.token_hex(8).encode()
-        self._version = self._store.write_version(self._url, token, self._options, expected)
+        data = self._writer + secrets.token_hex(8).encode()
+        self._version = self._store.write_version(self._url, data, self._options, expected)
 
-    def _show(self) -> None:
-        """Write the file again and again, unless another writer has taken the turn."""
-        with suppress(OSError, VirtualdsError):
-            while not self._has_ended.wait(BEAT_SECONDS):
+    def _renew(self) -> None:
+        """Rewrite the file regularly, so that others see that this writer is at work."""
+        while not self._has_ended.wait(RENEW_SECONDS):
+            try:
                 self._write(self._version)
+            except ChangedError:
+                # another writer has taken it over
+                return
+            except (OSError, VirtualdsError):
+                continue
 
     def end(self) -> None:
         """Let the next writer have its turn."""
-        if self._version is not None:
-            self._has_ended.set()
-            self._beat.join()
-            if self._store.find_version(self._url, self._options) == self._version:
-                self._store.remove([self._url], self._options)
+        if self._version is None:
+            return
+        self._has_ended.set()
+        if self._thread.is_alive():
+            self._thread.join(1)
+        if self._store.find_version(self._url, self._options) == self._version:
+            self._store.remove([self._url], self._options)
 
 
 def retry_on_conflict(
@@ -169,7 +201,7 @@ def retry_on_conflict(
     number, pause = 0, PAUSE
     try:
         if turn is not None:
-            # without its turn, a writer is as any other
+            # a writer without the turn can still commit
             with suppress(OSError, VirtualdsError):
                 turn.take()
         while True:
@@ -545,8 +577,8 @@ class Destination:
         ``write`` takes the number of earlier attempts.
         """
         started, turn = time.perf_counter(), None
-        if self.format.parts is not None:
-            turn = Turn(self.location.url.rstrip("/"), self.location.options)
+        if self.format is ZARR_V3 and self.options.mode not in CREATING:
+            turn = Turn.of(self.location)
         written = retry_on_conflict(write, self.options.conflict, turn)
         if is_logged(INFO):
             seconds = time.perf_counter() - started
@@ -597,7 +629,7 @@ class Destination:
         try:
             with explain_write_errors(where), explain_missing_set(self.location), progress:
                 chosen = self.options.format_choices | self.rewrite.writer_arguments
-                if attempts and self.format.parts is not None:
+                if attempts and self.format is ZARR_V3:
                     # to merge tables takes long, so it would lose again
                     chosen |= {"merges": False}
                 access = self.location.options

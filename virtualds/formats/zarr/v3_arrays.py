@@ -97,7 +97,8 @@ request for each."""
 CHUNK_BYTES = 2**23
 """The maximum size in bytes of a chunk, unless one row is longer.
 
-It fits into the scratch memory of a reader, who needs the first and the last date of an axis."""
+For the first and the last date of an axis, a reader decodes two chunks, which fit into its scratch
+memory."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 """The compressor of strings, of elements that are bytes, and of chunks too large for Blosc."""
 BLOSC = {"cname": "zstd", "clevel": 3, "blocksize": 0}

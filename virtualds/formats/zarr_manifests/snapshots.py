@@ -288,9 +288,9 @@ def _iterate_unneeded(
 ) -> Iterator[ListedFile]:
     """Yield the files of the set that no snapshot needs; files of other writers only if old.
 
-    Only files with the id of a snapshot in their name, and chunks to which a snapshot refers,
-    belong to the set. Chunks that are named by their hash are yielded only if old, since a writer
-    may still commit a new chunk.
+    Only files with the id of a snapshot in their name, chunks to which a snapshot refers, and the
+    turn of a writer belong to the set. Chunks that are named by their hash are yielded only if old,
+    since a writer may still commit a new chunk.
     """
     folders = tuple(path for path in needed if path.endswith("/"))
     chunks = {path for document in expired for path in _iterate_chunk_paths(document)}
@@ -300,7 +300,7 @@ def _iterate_unneeded(
             continue
         ids = set(SNAPSHOT_ID.findall(path))
         is_old = listed.modified is not None and listed.modified < before.timestamp()
-        is_own = ids or path.startswith(f"{CHUNKS}/")
+        is_own = ids or path.startswith(f"{CHUNKS}/") or path == f"{FOLDER}/turn"
         if path in chunks or not ids.isdisjoint(expired_ids) or (is_own and is_old):
             yield listed
 

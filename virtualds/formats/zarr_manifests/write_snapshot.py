@@ -58,6 +58,9 @@ from virtualds.source_file import StorageOptions, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
+MAX_MERGED_ROWS = 2**26
+"""The number of written references after which a snapshot merges no tables, so that other writers
+do not wait for minutes. Later snapshots merge them."""
 MAX_COPIED_COORDINATE = 2**16
 """The maximum size in bytes of a chunk of a coordinate or scalar that is copied to the root."""
 MAX_COPIED_OTHER = 2**14
@@ -94,6 +97,7 @@ class SnapshotWriter:
         self._ranges: dict[str, Any] = {}
         self._moved: dict[SourceTable, str] = {}
         self._claim: list[str] = []
+        self._rows_written = 0
 
     # ------------------------------------------------------------------ snapshots
 
@@ -280,7 +284,7 @@ class SnapshotWriter:
                 self._is_new,
                 lambda part: self._find_own_table(part.manifest),
                 has_fragments,
-                self.merges,
+                self.merges and self._rows_written < MAX_MERGED_ROWS,
             )
         has_several = self.manifest is None and len(joined) > 1
         for number, part in enumerate(joined):
@@ -312,6 +316,7 @@ class SnapshotWriter:
     ) -> dict[str, Any]:
         """Write references to a table, and return its entry in the metadata."""
         folder = f"manifest.{self.name}.{number}"
+        self._rows_written += manifest.size
         sparse = gather_references(manifest) if manifest.missing_pipeline is not None else None
         if sparse is None:
             counts = self._writer.write_table(f"{path}/{folder}", manifest, has_fragments, advance)
