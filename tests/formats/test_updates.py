@@ -31,7 +31,7 @@ from conftest import write_year
 from effort import others_soaked
 from fsspec.implementations.memory import MemoryFileSystem
 from large_sets import METADATA, counted
-from object_stores import OBJECT_STORES, make_bucket
+from object_stores import OBJECT_STORES, make_folder
 from products import looped
 
 import virtualds
@@ -177,8 +177,8 @@ def target(request: pytest.FixtureRequest) -> Target:
         return Target(f"file://{request.getfixturevalue('tmp_path')}/{name}", form)
     if place == "memory":
         return Target(f"memory://{uuid.uuid4().hex}/{name}", form)
-    bucket, options = make_bucket(place, request)
-    return Target(f"{bucket}/{name}", form, StorageOptions(options))
+    folder, options = make_folder(place, request)
+    return Target(f"{folder}/{name}", form, StorageOptions(options))
 
 
 _TURNS = itertools.count()

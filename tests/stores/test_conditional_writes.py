@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from object_stores import OBJECT_STORES, make_bucket
+from object_stores import OBJECT_STORES, make_folder
 from other_s3_servers import S3_SERVERS
 from products import looped
 
@@ -129,8 +129,8 @@ def counters() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def in_bucket(request: pytest.FixtureRequest) -> Place:
-    bucket, options = make_bucket(request.param, request)
-    return Place(f"{bucket}/of/it", StorageOptions(options))
+    folder, options = make_folder(request.param, request)
+    return Place(f"{folder}/of/it", StorageOptions(options))
 
 
 @pytest.fixture
