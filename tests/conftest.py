@@ -19,6 +19,7 @@ from cases import Archive
 from effort import add_option, leave_for_a_soak, set_effort, times
 from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
+from object_stores import make_folder
 from other_s3_servers import bucket_at, seaweedfs_server
 from products import leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
@@ -169,6 +170,12 @@ def s3_server(moto: dict[str, Any]) -> dict[str, Any]:
 def s3_bucket(s3_server: dict[str, Any]) -> str:
     """The url of a bucket that nobody else uses."""
     return bucket_at(s3_server)
+
+
+@pytest.fixture
+def s3_folder(request: pytest.FixtureRequest) -> str:
+    """The url of a folder that nobody else uses, in a bucket that others use, too."""
+    return make_folder("moto", request)[0]
 
 
 @pytest.fixture(scope="session")

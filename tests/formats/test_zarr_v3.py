@@ -1210,19 +1210,19 @@ def test_a_set_in_memory(memory: Any, archive: Archive) -> None:
 
 @pytest.mark.parametrize("form", few_quick(FORMS, ["parquet"]))
 def test_a_set_in_s3(
-    form: str, s3_bucket: str, s3_server: dict[str, Any], archive_files: list[Path]
+    form: str, s3_folder: str, s3_server: dict[str, Any], archive_files: list[Path]
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server)
     for path in archive_files:
-        filesystem.put(str(path), f"{s3_bucket}/{path.name}")
+        filesystem.put(str(path), f"{s3_folder}/{path.name}")
     vds = xr.concat(
         [
-            virtualds.open_virtual_dataset(f"{s3_bucket}/{p.name}", storage_options=s3_server)
+            virtualds.open_virtual_dataset(f"{s3_folder}/{p.name}", storage_options=s3_server)
             for p in archive_files
         ],
         "time",
     )
-    target = f"{s3_bucket}/sets/refs.zarr"
+    target = f"{s3_folder}/sets/refs.zarr"
     for _ in range(2):
         vds.virtual.to_manifest(
             target, storage_options=s3_server, manifest=form, relative_paths=True, mode="w"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -190,6 +191,8 @@ def test_a_cell_of_a_cube_without_a_file_reads_as_missing(tmp_path: Path) -> Non
 
 
 RUNS, STEPS = (0, 6, 12), (0, 6, 9)
+Forecasts = dict[tuple[int, int], tuple[bytes, bytes]]
+"""The bytes of files and of their indexes, by run and step."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +203,11 @@ class Bucket:
     options: dict[str, Any]
 
     @classmethod
-    def fill(cls, folder: Path, url: str, options: dict[str, Any]) -> Bucket:
+    def fill(cls, forecasts: Forecasts, url: str, options: dict[str, Any]) -> Bucket:
         found = cls(url, options)
-        for run in RUNS:
-            for step in STEPS:
-                path = write(folder / f"{run}.{step}.grib2", 20240102, run, step)
-                found.filesystem.pipe(found.name(run, step), path.read_bytes())
-                index = write_wgrib2_index(path).read_bytes()
-                found.filesystem.pipe(f"{found.name(run, step)}.idx", index)
+        for (run, step), (data, index) in forecasts.items():
+            found.filesystem.pipe(found.name(run, step), data)
+            found.filesystem.pipe(f"{found.name(run, step)}.idx", index)
         return found
 
     @cached_property
@@ -228,9 +228,18 @@ class Bucket:
         )
 
 
+@pytest.fixture(scope="module")
+def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
+    folder, found = tmp_path_factory.mktemp("forecasts"), Forecasts()
+    for run, step in itertools.product(RUNS, STEPS):
+        path = write(folder / f"{run}.{step}.grib2", 20240102, run, step)
+        found[run, step] = path.read_bytes(), write_wgrib2_index(path).read_bytes()
+    return found
+
+
 @pytest.fixture
-def bucket(tmp_path: Path, s3_bucket: str, s3_server: dict[str, Any]) -> Bucket:
-    return Bucket.fill(tmp_path, s3_bucket, s3_server)
+def bucket(forecasts: Forecasts, s3_bucket: str, s3_server: dict[str, Any]) -> Bucket:
+    return Bucket.fill(forecasts, s3_bucket, s3_server)
 
 
 def test_a_pattern_of_a_bucket_is_a_cube_whose_files_nobody_reads(bucket: Bucket) -> None:

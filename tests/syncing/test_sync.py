@@ -705,29 +705,29 @@ def test_a_set_that_was_removed_meanwhile_does_not_come_back_with_the_new_files_
 
 
 def test_a_bucket_is_compared_by_its_listing(
-    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+    make: Make, s3_folder: str, s3_server: dict[str, Any]
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server)
     for number in range(3):
-        filesystem.put_file(str(make(number)), f"{s3_bucket}/data/{number}.nc")
+        filesystem.put_file(str(make(number)), f"{s3_folder}/data/{number}.nc")
     how: Any = {"concat_dim": "time", "storage_options": s3_server, "settle": 0}
-    for target in (f"{s3_bucket}/refs.zarr", "refs.zarr"):
+    for target in (f"{s3_folder}/refs.zarr", "refs.zarr"):
         access = {"target_options": s3_server} if target.startswith("s3") else {}
-        first = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        first = virtualds.sync(f"{s3_folder}/data/*.nc", target, **how, **access)
         assert len(first.added) == 3
         # of the same size, so that only the etag tells
-        filesystem.put_file(str(make(1, seed=len(target))), f"{s3_bucket}/data/1.nc")
-        second = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        filesystem.put_file(str(make(1, seed=len(target))), f"{s3_folder}/data/1.nc")
+        second = virtualds.sync(f"{s3_folder}/data/*.nc", target, **how, **access)
         assert (names(second.replaced), second.unchanged) == (["1.nc"], 2)
         found = xr.open_dataset(target, engine="virtual", storage_options=s3_server).load()
         xr.testing.assert_identical(found, native(files()))
-        before = filesystem.find(s3_bucket, detail=True)
-        third = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        before = filesystem.find(s3_folder, detail=True)
+        third = virtualds.sync(f"{s3_folder}/data/*.nc", target, **how, **access)
         assert (third.unchanged, third.is_written) == (3, False)
         filesystem.invalidate_cache()
-        assert filesystem.find(s3_bucket, detail=True) == before
+        assert filesystem.find(s3_folder, detail=True) == before
     with pytest.warns(UserWarning, match="no set yet, since 3 files"):
-        done = virtualds.sync(f"{s3_bucket}/data/*.nc", "later.zarr", **{**how, "settle": 3600})
+        done = virtualds.sync(f"{s3_folder}/data/*.nc", "later.zarr", **{**how, "settle": 3600})
     assert len(done.waiting) == 3
 
 
@@ -770,32 +770,32 @@ def test_unchanged_files_of_a_web_server_cost_one_head_each(make: Make) -> None:
 
 
 def test_a_remote_set_refers_to_local_files_only_if_they_are_allowed(
-    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+    make: Make, s3_folder: str, s3_server: dict[str, Any]
 ) -> None:
     path = make(0)
     how: Any = {"target_options": s3_server}
     with pytest.warns(virtualds.AccessWarning, match="refers to 1 file of"):
-        run(f"{s3_bucket}/refs.json", **how)
+        run(f"{s3_folder}/refs.json", **how)
     with pytest.raises(virtualds.AccessError):
-        run(f"{s3_bucket}/refs.json", **how)
-    assert run(f"{s3_bucket}/refs.json", allow=path.parent, **how).unchanged == 1
+        run(f"{s3_folder}/refs.json", **how)
+    assert run(f"{s3_folder}/refs.json", allow=path.parent, **how).unchanged == 1
 
 
 def test_only_what_a_format_can_change_is_changed(
-    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+    make: Make, s3_folder: str, s3_server: dict[str, Any]
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server)
     how: Any = {"storage_options": s3_server, "target_options": s3_server, "settle": 0}
     for numbers in ((0, 2), (3,)):
         for number in numbers:
-            filesystem.put_file(str(make(number)), f"{s3_bucket}/data/{number}.nc")
+            filesystem.put_file(str(make(number)), f"{s3_folder}/data/{number}.nc")
         virtualds.sync(
-            f"{s3_bucket}/data/*.nc", f"{s3_bucket}/refs.parquet", concat_dim="time", **how
+            f"{s3_folder}/data/*.nc", f"{s3_folder}/refs.parquet", concat_dim="time", **how
         )
-    filesystem.put_file(str(make(1)), f"{s3_bucket}/data/1.nc")
+    filesystem.put_file(str(make(1)), f"{s3_folder}/data/1.nc")
     with pytest.raises(UnsupportedError, match=r"local disk"):
         virtualds.sync(
-            f"{s3_bucket}/data/*.nc", f"{s3_bucket}/refs.parquet", concat_dim="time", **how
+            f"{s3_folder}/data/*.nc", f"{s3_folder}/refs.parquet", concat_dim="time", **how
         )
 
 

@@ -940,11 +940,11 @@ def test_a_set_in_memory_of_local_files_grows_where_allow_permits(
 
 
 def test_a_remote_set_of_local_files_grows_if_allow_permits(
-    files: list[Path], target: Path, s3_bucket: str, s3_server: dict[str, Any]
+    files: list[Path], target: Path, s3_folder: str, s3_server: dict[str, Any]
 ) -> None:
     if target.suffix == ".icechunk":
         pytest.skip("Icechunk keeps its own list of places")
-    url, there = f"{s3_bucket}/{target.name}", {"storage_options": s3_server}
+    url, there = f"{s3_folder}/{target.name}", {"storage_options": s3_server}
     with pytest.warns(virtualds.AccessWarning, match="allow="):
         virtual(files[0]).virtual.to_manifest(url, **there)
     with pytest.raises(virtualds.AccessError, match="allow="):

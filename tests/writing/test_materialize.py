@@ -483,11 +483,11 @@ def test_of_two_writers_of_a_plain_store_one_is_refused_and_leaves_the_files_of_
 @pytest.mark.parametrize("place", ["memory", "s3"])
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
 def test_copies_in_stores_of_fsspec(
-    tmp_path: Path, layout: str, place: str, s3_bucket: str, s3_server: dict[str, Any]
+    tmp_path: Path, layout: str, place: str, s3_folder: str, s3_server: dict[str, Any]
 ) -> None:
     virtual = archive(tmp_path / "sources", STORAGE["packed"])
     native = read_natively(tmp_path / "sources")
-    root = {"memory": f"memory://{uuid.uuid4().hex}", "s3": s3_bucket}[place]
+    root = {"memory": f"memory://{uuid.uuid4().hex}", "s3": s3_folder}[place]
     options = s3_server if place == "s3" else None
     url = f"{root}/copy.zarr"
     copy = virtual.virtual.materialize(url, layout=layout, storage_options=options)

@@ -510,10 +510,10 @@ def test_verify_says_so_where_the_originals_are_gone(tmp_path: Path) -> None:
 
 
 def test_chunks_lie_beside_a_set_on_s3(
-    s3_bucket: str, s3_server: dict[str, Any], tmp_path: Path
+    s3_folder: str, s3_server: dict[str, Any], tmp_path: Path
 ) -> None:
     paths = MIXED["packing_changes"].write(tmp_path)
-    virtual, target = MIXED["packing_changes"].virtual(paths), f"{s3_bucket}/refs.json"
+    virtual, target = MIXED["packing_changes"].virtual(paths), f"{s3_folder}/refs.json"
     for mode in ("w-", "w"):
         virtual.virtual.to_manifest(
             target, mode=mode, on_unsupported="rewrite", storage_options=s3_server
