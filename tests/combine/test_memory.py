@@ -17,6 +17,7 @@ from counting_server import counting_server
 from effort import others_soaked, times
 
 import virtualds
+from virtualds.combine import batch_job
 
 JOINED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 MARK = 1.2345678e300
@@ -109,7 +110,11 @@ def test_a_build_that_writes_its_set_takes_no_more_for_more_files(
     )
 
 
-def test_a_build_of_remote_files_takes_at_most_a_kilobyte_a_file(files: list[Path]) -> None:
+def test_a_build_of_remote_files_takes_at_most_a_kilobyte_a_file(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # those that are fetched at the same time are in memory, of few files and of many
+    monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 32)
     with counting_server(files[0].parent) as (url, counts):
         urls = [f"{url}/{path.name}" for path in files[: len(files) // 3]][::-1]
 
