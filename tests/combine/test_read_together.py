@@ -18,6 +18,7 @@ from alike_reference import ReadEach, reading_together
 from builds import assert_same, assert_same_set
 from counting_server import Counts, counting_server
 from days import CASES, FILES, FilesOf, day, timed
+from gauge import Gauge
 from products import looped, named_case
 
 import virtualds
@@ -571,21 +572,16 @@ def test_files_fetched_ahead_count_as_requests(
     for number in alone:
         made = day(number, steps=1).assign_attrs(note="a longer header")
         made.to_netcdf(tmp_path / f"{number:02d}.nc", engine="netcdf4")
-    together, most, lock = 0, 0, threading.Lock()
+    gauge = Gauge()
 
     def watch(path: str) -> None:
-        nonlocal together, most
-        with lock:
-            together += 1
-            most = max(most, together)
-        time.sleep(0.02)
-        with lock:
-            together -= 1
+        with gauge.inside():
+            time.sleep(0.02)
 
     counts.meanwhile = watch
     with virtualds.set_options(max_requests=3):
         virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
-    assert most == 3
+    assert gauge.most == 3
 
 
 def test_nothing_is_fetched_after_an_error(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gauge import Gauge
 from range_server import range_server
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 
@@ -149,21 +150,16 @@ FAR = HostSlot("http://h", 4, 1)
 
 def test_as_many_requests_are_under_way_as_the_limit_of_the_host() -> None:
     """Nobody is done before four are under way; a fifth would be counted."""
-    live, most, lock, four = 0, 0, threading.Lock(), threading.Barrier(4)
+    gauge, four = Gauge(), threading.Barrier(4)
 
     def fetch(item: int) -> int:
-        nonlocal live, most
-        with lock:
-            live += 1
-            most = max(most, live)
-        four.wait(300)
-        with lock:
-            live -= 1
+        with gauge.inside():
+            four.wait(300)
         return item * 2
 
     found = dict(Prefetcher(range(48), lambda item: FAR, fetch))
     assert found == {i: 2 * i for i in range(48)}
-    assert most == 4
+    assert gauge.most == 4
 
 
 def test_prefetched_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

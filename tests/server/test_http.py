@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 import xarray as xr
+from gauge import Gauge
 from products import looped
 from range_server import Fault, faulty_server
 from serving import NO_TLS, get, make_client, request, running, serving
@@ -653,19 +654,14 @@ def test_200_requests_at_once_all_get_their_chunk(tmp_path: Path) -> None:
 
 
 def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None:
-    at_once, most, lock = 0, 0, threading.Lock()
+    gauge = Gauge()
     app = create_app(make_set(tmp_path, values=np.zeros((80, 4), "f4")), limits=Limits(threads=3))
     store = app.state.server.tracker.get().open_store(3)
     read = store.read
 
     def watch(key: str) -> bytes | None:
-        nonlocal at_once, most
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        time.sleep(0.02)
-        with lock:
-            at_once -= 1
+        with gauge.inside():
+            time.sleep(0.02)
         found: bytes | None = read(key)
         return found
 
@@ -673,7 +669,7 @@ def test_no_more_chunks_are_decoded_at_once_than_allowed(tmp_path: Path) -> None
     with running(app) as url, ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda i: get(f"{url}zarr/t/c/{i}/0"), range(40)))
     assert {one.status_code for one in answers} == {200}
-    assert most == 3
+    assert gauge.most == 3
 
 
 def test_a_chunk_that_many_ask_for_at_once_is_read_once(tmp_path: Path) -> None:
