@@ -316,7 +316,6 @@ class SnapshotWriter:
     ) -> dict[str, Any]:
         """Write references to a table, and return its entry in the metadata."""
         folder = f"manifest.{self.name}.{number}"
-        self._rows_written += manifest.size
         sparse = gather_references(manifest) if manifest.missing_pipeline is not None else None
         if sparse is None:
             counts = self._writer.write_table(f"{path}/{folder}", manifest, has_fragments, advance)
@@ -324,6 +323,7 @@ class SnapshotWriter:
         else:
             self._writer.write_sparse(f"{path}/{folder}", *sparse, advance)
             rows_entry = {"chunks": sparse[0].size, "begins": sparse[0][::RECORD_SIZE].tolist()}
+        self._rows_written += manifest.size if sparse is None else sparse[0].size
         # the number of files is known only when everything is written
         sources = [f"{find_path_to_set(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
