@@ -511,8 +511,8 @@ class BatchJob:
                     return pool.submit(context.copy().run, self._read_together, piece)
 
                 pieces = self._split(items, number)
-                read = map(self._read_piece, pieces) if number == 1 else _read_ahead(start, pieces)
-                for piece, together in read:
+                read = ((piece, self._read_together(piece)) for piece in pieces)
+                for piece, together in read if number == 1 else _read_ahead(start, pieces):
                     yield from self._open_rest(number, pool, piece, together)
         finally:
             # if the build ends early, do not wait for slow servers
@@ -540,11 +540,6 @@ class BatchJob:
             for item in remaining
         )
         yield from self.gather(prepared, remaining)
-
-    def _read_piece(
-        self, piece: Sequence[NumberedFile]
-    ) -> tuple[Sequence[NumberedFile], list[OpenOutcome[Any]]]:
-        return piece, self._read_together(piece)
 
     def _split(
         self, items: Sequence[NumberedFile], number: int

@@ -35,7 +35,7 @@ from virtualds.codecs.cf import (
 )
 from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
-from virtualds.errors import VirtualdsError, locating
+from virtualds.errors import locating
 
 TIME_ATTRIBUTES = (*UNITS_OF_DATES, "dtype", *PACKING_ATTRIBUTES)
 """Attributes that determine how dates, durations and packed numbers decode."""
@@ -552,14 +552,11 @@ class DecodingPlan:
         indexes: dict[Any, xr.Index] = {}
         for name, part in self.parts.items():
             stored = group.variables[name]
-            try:
+            with locating(f"variable {part.name!r}"):
                 if part.is_index:
                     variables[part.name], indexes[part.name] = part.build_index(stored)
                 else:
                     variables[part.name] = part.decode_variable(stored)
-            except VirtualdsError as error:
-                error.locate(f"variable {part.name!r}")
-                raise
         return variables, indexes
 
     def load(self, group: ManifestGroup) -> ManifestGroup:

@@ -57,7 +57,7 @@ from virtualds.formats.referenced_files import (
     make_known_check,
     warn_of_unreadable,
 )
-from virtualds.formats.zarr import FOLDER, MARKER
+from virtualds.formats.zarr import MARKER, TURN
 from virtualds.options import (
     check_choice,
     check_types,
@@ -115,7 +115,7 @@ class Turn:
     """
 
     def __init__(self, root: str, options: StorageOptions | None) -> None:
-        self._root, self._url, self._options = root, f"{root}/{FOLDER}/turn", options
+        self._root, self._url, self._options = root, f"{root}/{TURN}", options
         self._store, self._writer = find_store(root), secrets.token_hex(8).encode()
         self._version: str | None = None
         self._has_ended = threading.Event()

@@ -42,6 +42,8 @@ FOLDER = "__virtualds__"
 """The folder of snapshots and tables of sources; no Zarr node may have this name."""
 CHUNKS = f"{FOLDER}/chunks"
 """The folder of copied chunks, named by their hash; no snapshot has this name."""
+TURN = f"{FOLDER}/turn"
+"""The file of the writer whose turn it is to change a set."""
 VERSION = 1
 """The version of the layout."""
 CONSOLIDATED = "consolidated_metadata"

@@ -26,6 +26,7 @@ from virtualds.formats.zarr import (
     HISTORY,
     MARKER,
     NOTES,
+    TURN,
     Document,
     build_value_entries,
     check_node,
@@ -300,7 +301,7 @@ def _iterate_unneeded(
             continue
         ids = set(SNAPSHOT_ID.findall(path))
         is_old = listed.modified is not None and listed.modified < before.timestamp()
-        is_own = ids or path.startswith(f"{CHUNKS}/") or path == f"{FOLDER}/turn"
+        is_own = ids or path.startswith(f"{CHUNKS}/") or path == TURN
         if path in chunks or not ids.isdisjoint(expired_ids) or (is_own and is_old):
             yield listed
 
