@@ -14,7 +14,8 @@ from effort import others_soaked, times
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.formats.zarr_manifests import snapshots
+from virtualds.formats.zarr_manifests import snapshots, write_snapshot
+from virtualds.formats.zarr_manifests.join_parts import MAX_INLINE, TABLES_PER_TIER
 from virtualds.stores.local import LocalStore
 
 NIGHTS = times(20)
@@ -120,6 +121,8 @@ def test_every_night_stays_a_snapshot(nightly: Nightly, most_listed: int) -> Non
     assert len(listed) == nightly.days
     root = json.loads((nightly.target / "zarr.json").read_bytes())
     history = root["attributes"]["virtualds"]["history"]
+    # the files have become one, which the root names with the number of its snapshots
+    assert [entry[1] for entry in history if len(entry) == 3] == [2 * most_listed]
     assert len(history) < most_listed < len(listed)
     for night in (0, 1, most_listed - 1, most_listed, 2 * most_listed, nightly.days - 1):
         nightly.check(opened(nightly.target, snapshot=listed[night]), night + 1)
@@ -140,6 +143,18 @@ def test_old_nights_go_and_what_others_need_stays(nightly: Nightly, most_listed:
     nightly.append(2)
     nightly.check(opened(nightly.target))
     assert len(virtualds.snapshots(nightly.target)) == 3
+
+
+def test_tables_that_only_older_snapshots_need_stay(nightly: Nightly) -> None:
+    """The newest needs none, and the one that wrote them goes."""
+    days = xr.concat([write_day(nightly.folder, day) for day in range(20)], "time")
+    days.virtual.to_manifest(nightly.target, relative_paths=True, manifest="parquet")
+    nightly.days = 20
+    nightly.append(1)
+    write_day(nightly.folder, 0).virtual.to_manifest(nightly.target, mode="w")
+    kept = virtualds.snapshots(nightly.target)["snapshot"].to_list()[1]
+    assert len(virtualds.expire_snapshots(nightly.target, keep=2).snapshots) == 1
+    nightly.check(opened(nightly.target, snapshot=kept))
 
 
 def test_a_set_that_was_begun_with_many_days_grows_beside_them(tmp_path: Path) -> None:
@@ -187,6 +202,35 @@ def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> N
     files, nbytes = nightly.measure()
     assert files <= 12_000 / 3_650 * nights
     assert nbytes <= 30_000_000 / 3_650 * nights
+
+
+def test_a_snapshot_merges_some_references_and_the_next_one_more(
+    nightly: Nightly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits until the tables of all variables are merged; values are the same."""
+
+    def append(days: int) -> list[int]:
+        """Append days in one snapshot, and return the number of tables of each variable."""
+        new = [write_day(nightly.folder, nightly.days + day) for day in range(days)]
+        first = {"relative_paths": True, "manifest": "parquet"}
+        there = {"append_dim": "time"} if nightly.days else first
+        xr.concat(new, "time").virtual.to_manifest(nightly.target, **there)
+        nightly.days += days
+        nodes = json.loads((nightly.target / "zarr.json").read_bytes())["consolidated_metadata"]
+        transformers = [nodes["metadata"][name]["storage_transformers"][0] for name in "abcd"]
+        return [len(one["configuration"]["parts"]) for one in transformers]
+
+    days = MAX_INLINE + 1
+    monkeypatch.setattr(write_snapshot, "MAX_MERGED_ROWS", TABLES_PER_TIER * days + 1)
+    for count in range(1, TABLES_PER_TIER):
+        assert append(days) == [count] * 4
+    # the first two variables have more references together
+    assert append(days) == [1, 1, TABLES_PER_TIER, TABLES_PER_TIER]
+    nightly.check(opened(nightly.target))
+    monkeypatch.undo()
+    # then it is the turn of the others
+    assert append(days) == [2, 2, 1, 1]
+    nightly.check(opened(nightly.target))
 
 
 def test_compact_joins_what_is_small(nightly: Nightly) -> None:

@@ -37,7 +37,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.conversion import group_from_dataset
 from virtualds.formats import zarr_manifests
-from virtualds.formats.zarr import FOLDER
+from virtualds.formats.zarr import FOLDER, TURN
+from virtualds.stores.fence import Turn
 from virtualds.writing import name_group_in_errors
 from virtualds.writing.append import AppendOptions, _find_readable_dates, append_along
 
@@ -1084,10 +1085,10 @@ def grown(files: list[Path], tmp_path: Path) -> Path:
 
 def test_writers_that_try_again_wait_for_each_other(grown: Path, files: list[Path]) -> None:
     """Also if one is at work for longer than others wait for one that has been killed."""
-    turn, options = writing.Turn(f"file://{grown}", None), {"conflict": "retry"}
+    turn, options = Turn(f"file://{grown}", TURN, None), {"conflict": "retry"}
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(writing, "RENEW_SECONDS", 0.05)
-        patch.setattr(writing, "TURN_SECONDS", 0.5)
+        patch.setattr(Turn, "RENEW_SECONDS", 0.05)
+        patch.setattr(Turn, "TURN_SECONDS", 0.5)
         turn.take()
         waiting = [pool.submit(append, path, grown, **options) for path in files[1:3]]
         done, _ = wait(waiting, 2.0)
@@ -1104,7 +1105,7 @@ def test_writers_that_try_again_wait_for_each_other(grown: Path, files: list[Pat
 def test_a_writer_that_was_killed_is_not_waited_for(
     grown: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "TURN_SECONDS", 0.3)
+    monkeypatch.setattr(Turn, "TURN_SECONDS", 0.3)
     (grown / FOLDER / "turn").write_text("of a writer that does not show that it works")
     append(files[1], grown, conflict="retry")
     assert opened(grown).sizes["time"] == 8
@@ -1115,9 +1116,9 @@ def test_a_writer_that_works_for_too_long_is_not_waited_for(
     grown: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may wait for this one, as a task of dask does for others of its worker."""
-    monkeypatch.setattr(writing, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(writing, "PATIENCE", 0.5)
-    turn = writing.Turn(f"file://{grown}", None)
+    monkeypatch.setattr(Turn, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(Turn, "PATIENCE", 0.5)
+    turn = Turn(f"file://{grown}", TURN, None)
     turn.take()
     append(files[1], grown, conflict="retry")
     assert opened(grown).sizes["time"] == 8
@@ -1139,7 +1140,7 @@ def test_a_turn_that_was_left_is_removed_with_other_files_that_nobody_needs(grow
 
 
 def test_a_turn_that_another_writer_has_taken_over_is_left_to_it(grown: Path) -> None:
-    turn, file = writing.Turn(f"file://{grown}", None), grown / FOLDER / "turn"
+    turn, file = Turn(f"file://{grown}", TURN, None), grown / FOLDER / "turn"
     turn.take()
     file.write_text("taken over, since the first one was suspended")
     turn.end()

@@ -1,8 +1,9 @@
-"""Write leases for concurrent writers of a folder with fixed file names, by conditional writes.
+"""Leases and turns: how writers of one folder exclude each other, or wait for each other.
 
-The marker is the file that readers open first. A writer first replaces it by a fence, a marker with
-its own id, which locks out all earlier writers. Then it writes the other files, and finally the
-new marker. Decision 15 explains why this is safe, and why one of many writers always finishes.
+A lease is for files whose names are fixed. The marker is the file that readers open first. A writer
+first replaces it by a fence, a marker with its own id, which locks out all earlier writers. Then it
+writes the other files, and finally the new marker. Decision 15 explains why this is safe, and why
+one of many writers always finishes. A turn excludes nobody; it is for writers that wait.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import random
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from virtualds.errors import ConflictError, ReadError, make_exists_error
+from virtualds.errors import ConflictError, ReadError, VirtualdsError, make_exists_error
+from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -25,7 +28,7 @@ WAIT_SECONDS = 1.0
 MAX_WAIT = 300.0
 """Maximum seconds for which a fence is respected."""
 PAUSE = 0.02
-"""Maximum seconds between two checks of a fence."""
+"""Maximum seconds between two checks of a fence, or of a turn in a local folder."""
 
 
 class ReadMarker(NamedTuple):
@@ -113,6 +116,83 @@ class WriteLease:
     def is_current(self) -> bool:
         """Return whether the marker is still the fence of this writer."""
         return self._store.find_version(self._marker, self._options) == self._version
+
+
+class Turn:
+    """The turn to change a folder, for which writers wait that try again after conflicts.
+
+    Without it, all but one of them work in vain, and a change that takes long loses to short ones
+    again and again. The turn is a file, which one writer can create, and renews as long as it
+    works. Only the order of writers depends on it: each commit is conditional as always.
+    """
+
+    RENEW_SECONDS, TURN_SECONDS, PATIENCE = 5.0, 30.0, 120.0
+    """How often a writer renews its turn, how long after the last time others take it over, and how
+    long they wait for one writer that does renew it."""
+
+    def __init__(self, root: str, file: str, options: StorageOptions | None) -> None:
+        self._root, self._url, self._options = root, f"{root}/{file}", options
+        self._store, self._writer = find_store(root), secrets.token_hex(8).encode()
+        self._version: str | None = None
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    def take(self) -> None:
+        """Wait for the turn, and take it."""
+        is_remote = bool(self._store.request_limits.max_requests)
+        version, writer, pause = None, b"", PAUSE
+        since = renewed = time.monotonic()
+        while True:
+            found, found_version = self._read()
+            now, found_writer = time.monotonic(), found[: len(self._writer)]
+            if found_writer != writer:
+                if found_writer and not writer and is_logged(INFO):
+                    log(INFO, f"{self._root}: this writer waits for another one to finish")
+                writer, since = found_writer, now
+            if found_version != version:
+                version, renewed = found_version, now
+            if now - since > self.PATIENCE:
+                # it may wait for this one
+                return
+            if version is None or now - renewed > self.TURN_SECONDS:
+                with suppress(ChangedError):
+                    self._write(version)
+                    with suppress(RuntimeError):
+                        self._thread.start()
+                    return
+            time.sleep(random.uniform(0, pause))
+            pause = min(2 * pause, 0.5) if is_remote else PAUSE
+
+    def _read(self) -> tuple[bytes, str | None]:
+        try:
+            return self._store.read_with_version(self._url, self._options)
+        except (FileNotFoundError, NotADirectoryError):
+            return b"", None
+
+    def _write(self, expected: str | None) -> None:
+        data = self._writer + secrets.token_hex(8).encode()
+        self._version = self._store.write_version(self._url, data, self._options, expected)
+
+    def _renew(self) -> None:
+        """Rewrite the file regularly, so that others see that this writer is at work."""
+        while not self._has_ended.wait(self.RENEW_SECONDS):
+            try:
+                self._write(self._version)
+            except ChangedError:
+                # another writer has taken it over
+                return
+            except (OSError, VirtualdsError):
+                continue
+
+    def end(self) -> None:
+        """Let the next writer have its turn."""
+        if self._version is None:
+            return
+        self._has_ended.set()
+        if self._thread.is_alive():
+            self._thread.join(1)
+        if self._store.find_version(self._url, self._options) == self._version:
+            self._store.remove([self._url], self._options)
 
 
 CLAIM = b'{"virtualds-is-creating-this":'

@@ -8,8 +8,6 @@ write atomically, and resolve conflicts with other writers.
 from __future__ import annotations
 
 import random
-import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -69,10 +67,10 @@ from virtualds.options import (
 )
 from virtualds.progress import INFO, count_written_references, is_logged, log
 from virtualds.reading import StoredChunks, replace_chunks
-from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted
-from virtualds.stores.store import ChangedError, explain_write_errors
+from virtualds.stores.fence import Turn
+from virtualds.stores.store import explain_write_errors
 from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
 from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rewriting
 
@@ -100,109 +98,36 @@ def explain_missing_set(location: Location) -> Iterator[None]:
         ) from None
 
 
-RENEW_SECONDS, TURN_SECONDS, PATIENCE = 5, 30, 120
-"""In seconds: how often a writer renews its turn, how long after the last time others take it over,
-and how long they wait for one writer that does renew it."""
-
-
-class Turn:
-    """The turn to change a set, for which writers wait that try again after conflicts.
-
-    Without it, all but one of them work in vain, and a change that takes long loses to short ones
-    again and again. The turn is a file of an existing set, which one writer can create, and renews
-    as long as it works. Only the order of writers depends on it: each commit is conditional as
-    always.
-    """
-
-    def __init__(self, root: str, options: StorageOptions | None) -> None:
-        self._root, self._url, self._options = root, f"{root}/{TURN}", options
-        self._store, self._writer = find_store(root), secrets.token_hex(8).encode()
-        self._version: str | None = None
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, daemon=True)
-
-    @classmethod
-    def of(cls, location: Location) -> Turn | None:
-        """Return the turn of a set, or None for a writer that is said to be the only one."""
-        is_alone = get_options().only_writer or not isinstance(location.target, str)
-        return None if is_alone else cls(location.url.rstrip("/"), location.options)
-
-    def take(self) -> None:
-        """Wait for the turn, and take it; do nothing if there is no set yet."""
-        found, version = self._read(f"{self._root}/{MARKER}")
-        if version is None or not ZARR_V3.detect(found):
-            return
-        is_remote = bool(self._store.request_limits.max_requests)
-        writer, pause = b"", PAUSE
-        since = renewed = time.monotonic()
-        while True:
-            found, found_version = self._read(self._url)
-            now, found_writer = time.monotonic(), found[: len(self._writer)]
-            if found_writer != writer:
-                if found_writer and not writer and is_logged(INFO):
-                    log(INFO, f"{self._root}: this writer waits for another one to finish")
-                writer, since = found_writer, now
-            if found_version != version:
-                version, renewed = found_version, now
-            if now - since > PATIENCE:
-                # it may wait for this one
-                return
-            if version is None or now - renewed > TURN_SECONDS:
-                with suppress(ChangedError):
-                    self._write(version)
-                    with suppress(RuntimeError):
-                        self._thread.start()
-                    return
-            time.sleep(random.uniform(0, pause))
-            pause = min(2 * pause, 0.5) if is_remote else 0.02
-
-    def _read(self, url: str) -> tuple[bytes, str | None]:
-        try:
-            return self._store.read_with_version(url, self._options)
-        except (FileNotFoundError, NotADirectoryError):
-            return b"", None
-
-    def _write(self, expected: str | None) -> None:
-        data = self._writer + secrets.token_hex(8).encode()
-        self._version = self._store.write_version(self._url, data, self._options, expected)
-
-    def _renew(self) -> None:
-        """Rewrite the file regularly, so that others see that this writer is at work."""
-        while not self._has_ended.wait(RENEW_SECONDS):
-            try:
-                self._write(self._version)
-            except ChangedError:
-                # another writer has taken it over
-                return
-            except (OSError, VirtualdsError):
-                continue
-
-    def end(self) -> None:
-        """Let the next writer have its turn."""
-        if self._version is None:
-            return
-        self._has_ended.set()
-        if self._thread.is_alive():
-            self._thread.join(1)
-        if self._store.find_version(self._url, self._options) == self._version:
-            self._store.remove([self._url], self._options)
+def find_turn(location: Location) -> Turn | None:
+    """Return the turn of a zarr-v3 set, or None for a writer that is said to be the only one."""
+    if get_options().only_writer or not isinstance(location.target, str):
+        return None
+    root = location.url.rstrip("/")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        marker, _ = find_store(root).read_with_version(f"{root}/{MARKER}", location.options)
+        if ZARR_V3.detect(marker):
+            return Turn(root, TURN, location.options)
+    return None
 
 
 def retry_on_conflict(
-    attempt: Callable[[int], Result], conflict: str, turn: Turn | None = None
+    attempt: Callable[[int], Result], conflict: str, location: Location | None = None
 ) -> Result:
     """Call ``attempt``, and again after a conflict if ``conflict`` is "retry".
 
-    ``attempt`` takes the number of earlier attempts. If there is a ``turn``, they wait for it.
+    ``attempt`` takes the number of earlier attempts. They wait for the turn of the set at
+    ``location``, if it has one.
     """
     check_choice("conflict", conflict, ("raise", "retry"))
     if conflict == "raise":
         return attempt(0)
     number, pause = 0, PAUSE
+    turn: Turn | None = None
     try:
-        if turn is not None:
-            # a writer without the turn can still commit
-            with suppress(OSError, VirtualdsError):
+        # a writer without the turn can still commit
+        with suppress(OSError, VirtualdsError):
+            turn = None if location is None else find_turn(location)
+            if turn is not None:
                 turn.take()
         while True:
             try:
@@ -576,10 +501,10 @@ class Destination:
 
         ``write`` takes the number of earlier attempts.
         """
-        started, turn = time.perf_counter(), None
-        if self.format is ZARR_V3 and self.options.mode not in CREATING:
-            turn = Turn.of(self.location)
-        written = retry_on_conflict(write, self.options.conflict, turn)
+        started = time.perf_counter()
+        has_turn = self.format is ZARR_V3 and self.options.mode not in CREATING
+        location = self.location if has_turn else None
+        written = retry_on_conflict(write, self.options.conflict, location)
         if is_logged(INFO):
             seconds = time.perf_counter() - started
             log(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")

@@ -34,7 +34,6 @@ from virtualds.stores.local import list_leftovers, remove_paths
 from virtualds.stores.store import explain_write_errors
 from virtualds.writing import (
     Destination,
-    Turn,
     WriteOptions,
     explain_missing_set,
     find_group,
@@ -848,4 +847,4 @@ def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Res
         with explain_write_errors(location.target), explain_missing_set(location):
             return change()
 
-    return retry_on_conflict(attempt, conflict, Turn.of(location))
+    return retry_on_conflict(attempt, conflict, location)
