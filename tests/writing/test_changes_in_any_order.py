@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 import virtualds
 from virtualds import CombineError
+from virtualds.stores.fence import Turn
 from virtualds.stores.local import LocalStore
 
 GROUPS = ("", "a", "a/b")
@@ -396,7 +397,11 @@ class Changes(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("examples", [1, pytest.param(times(5), marks=pytest.mark.full)])
 @pytest.mark.parametrize("form", HOLDING)
-def test_any_order_of_changes_is_what_the_model_is(form: str, examples: int) -> None:
+def test_any_order_of_changes_is_what_the_model_is(
+    form: str, examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one that was killed has left its turn, for which others wait
+    monkeypatch.setattr(Turn, "TURN_SECONDS", 0.2)
     machine = type("ChangesOf", (Changes,), {"suffix": HOLDING[form]})
     run_state_machine_as_test(
         machine,
