@@ -73,12 +73,17 @@ def check_growth(
     """Check that a build of all files takes few bytes more for each than a build of some."""
     # once for what is imported
     build(files[:20])
-    taken = []
-    for count in (len(files) * FEW // MANY, len(files)):
-        over, found = measure(lambda some=files[:count]: build(some))  # type: ignore[misc]
+    few, many = len(files) * FEW // MANY, len(files)
+
+    def measure_peak(count: int) -> int:
+        over, found = measure(lambda: build(files[:count]))
         check(found, count)
-        taken.append(over)
-    assert taken[1] - taken[0] < most * (len(files) - len(files) * FEW // MANY)
+        return over
+
+    most_taken = measure_peak(few) + most * (many - few)
+    # how many files wait for the processor at a time differs by the other work of the machine, but
+    # what a build holds of each file is there each time
+    assert any(measure_peak(many) < most_taken for _ in range(3))
 
 
 @pytest.fixture(scope="module")

@@ -360,6 +360,7 @@ def write_large(folder: Path, days: int = 120) -> xr.Dataset:
     return xr.concat(parts, "time")
 
 
+@pytest.mark.full
 def test_an_interrupted_rewrite_ends_at_once_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
