@@ -209,8 +209,9 @@ def test_1000_clients_get_what_they_ask_for_whatever_becomes_of_sources(tmp_path
         before = server.measure()
         storm(server.url, 1000, (2, 3))
         after = server.measure()
-        # what many take is what some take
-        assert after["threads"] <= before["threads"] and after["files"] <= before["files"] + SOME
+        # what many take is what some take, who may not have needed each thread of a pool
+        assert after["threads"] <= before["threads"] + THREADS
+        assert after["files"] <= before["files"] + SOME
         assert after["memory"] - before["memory"] < MOST_MEMORY, (before, after)
         mend()
         for name in ("sound", "slow", "stuck"):
