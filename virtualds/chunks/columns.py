@@ -502,6 +502,26 @@ def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
 
+def take_flat(column: Column, ids: Ints) -> Column:
+    """Return the values at flat ids in C order, in the shape of ``ids``; a constant stays one."""
+    if column.size and not any(column.strides):
+        first = column[(0,) * column.ndim].tobytes()
+        return np.ndarray(ids.shape, column.dtype, first, 0, (0,) * ids.ndim)
+    if column.flags.c_contiguous:
+        return column.reshape(-1)[ids]
+    return column[np.unravel_index(ids, column.shape)]
+
+
+def find_rows(chunk_ids: Ints, ids: Ints) -> Ints:
+    """Return the indexes of ids in ascending ``chunk_ids``, and -1 for those that are not there."""
+    first = int(np.searchsorted(chunk_ids, ids[0])) if ids.size else 0
+    if np.array_equal(chunk_ids[first : first + ids.size], ids):
+        # whoever reads a table from its beginning to its end asks for consecutive rows
+        return np.arange(first, first + ids.size)
+    index = np.searchsorted(chunk_ids, ids)
+    return np.where(np.append(chunk_ids, -1)[index] == ids, index, -1)
+
+
 def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
     """Reduce the memory of a 1-D column: broadcast a constant, use 32 bits if values fit."""
     if column.size and (column == column[0]).all():

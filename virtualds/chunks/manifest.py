@@ -46,6 +46,7 @@ from virtualds.chunks.columns import (
     pack_table,
     renumber_files,
     take_along,
+    take_flat,
     unpack,
     unpack_table,
 )
@@ -397,9 +398,7 @@ class ChunkManifest(ForeignNameHints):
         """Select chunks by flat ids in C order; the result has the shape of ``ids``."""
         if self.rows is not None:
             return self.rows.at(ids)
-        index = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
-        columns = self if self.shape else self.reshape((1,))
-        return columns._map(lambda column: column[index])
+        return self._map(lambda column: take_flat(column, ids))
 
     def find_existing(self) -> Ints | None:
         """Return the ascending flat ids of chunks that may not be missing, or None for all."""

@@ -37,6 +37,7 @@ from virtualds.chunks.columns import (
     RowView,
     compact,
     compute_strides,
+    find_rows,
 )
 from virtualds.chunks.manifest import (
     MAX_UNFILTERED_GRID,
@@ -287,13 +288,10 @@ class SparseReferences(ReferenceTable):
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the references of chunks by flat ids, in the shape of ``ids``."""
-        row = np.searchsorted(self.chunk_ids, ids.ravel())
-        exists = np.append(self.chunk_ids, -1)[row] == ids.ravel()
-        if row.size == self.rows.size and (row == np.arange(row.size)).all() and exists.all():
-            return self.rows.reshape(ids.shape)
-        return scatter_references(self.rows.at(row[exists]), exists, self.missing_pipeline).reshape(
-            ids.shape
-        )
+        row = find_rows(self.chunk_ids, ids.ravel())
+        exists = row >= 0
+        rows = self.rows.at(row[exists])
+        return scatter_references(rows, exists, self.missing_pipeline).reshape(ids.shape)
 
     def find_existing_rows(self) -> Ints:
         """Return the flat ids of the existing chunks."""

@@ -216,23 +216,33 @@ def _is_full(manifest: ChunkManifest) -> bool:
 
 def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
     """Return layers, the uppermost last, merged into one part with the smallest box around them."""
-    low = np.min([part.origin for part in parts], axis=0)
-    positions, rows = [], []
-    for part in reversed(parts):
-        ids, part_rows = gather_references(part.manifest)
-        inner = np.stack(np.unravel_index(ids, part.manifest.shape))
-        positions.append(inner + np.reshape(np.subtract(part.origin, low), (-1, 1)))
-        rows.append(part_rows)
-    merged, all_positions = ChunkManifest.concatenate(rows, 0), np.concatenate(positions, axis=1)
-    first = all_positions.min(1, initial=0 if not all_positions.size else int(all_positions.max()))
-    box = tuple((all_positions.max(1, initial=-1) - first + 1).tolist())
-    numbers, selected = np.unique(
-        np.ravel_multi_index(tuple(all_positions - first[:, None]), box), return_index=True
-    )
-    # rows of lower layers may name an earlier state of a file, so keep only selected ones
-    table = SparseReferences(numbers.astype(np.int64), merged.at(selected).prune(), rest)
-    origin = tuple((low + first).tolist())
-    return ManifestPart(parts[0].fragment, origin, ChunkManifest.from_table(table, box))
+    places, rows = [], []
+    for part in parts:
+        ids, references = gather_references(part.manifest)
+        if ids.size:
+            inner = np.stack(np.unravel_index(ids, part.manifest.shape))
+            places.append(inner + np.reshape(part.origin, (-1, 1)))
+            rows.append(references)
+    if not places:
+        empty = SparseReferences(np.zeros(0, np.int64), ChunkManifest.missing((0,)), rest)
+        origin = tuple(np.min([part.origin for part in parts], axis=0).tolist())
+        manifest = ChunkManifest.from_table(empty, (0,) * len(origin))
+        return ManifestPart(parts[0].fragment, origin, manifest)
+    first = np.min([place.min(1) for place in places], axis=0)
+    box = tuple((np.max([place.max(1) for place in places], axis=0) - first + 1).tolist())
+    numbers = [np.ravel_multi_index(tuple(place - first[:, None]), box) for place in places]
+    order = sorted(range(len(numbers)), key=lambda layer: int(numbers[layer][0]))
+    if all(numbers[left][-1] < numbers[right][0] for left, right in pairwise(order)):
+        # one after the other, as layers of writers that fill regions are
+        chunk_ids = np.concatenate([numbers[layer] for layer in order])
+        references = ChunkManifest.concatenate([rows[layer] for layer in order], 0)
+    else:
+        chunk_ids, selected = np.unique(np.concatenate(numbers[::-1]), return_index=True)
+        # rows of lower layers may name an earlier state of a file, so keep only selected ones
+        references = ChunkManifest.concatenate(rows[::-1], 0).at(selected)
+    table = SparseReferences(chunk_ids.astype(np.int64), references.prune(), rest)
+    manifest = ChunkManifest.from_table(table, box)
+    return ManifestPart(parts[0].fragment, tuple(first.tolist()), manifest)
 
 
 # ---------------------------------------------------------------------- tiers

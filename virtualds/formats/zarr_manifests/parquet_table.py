@@ -29,6 +29,7 @@ from virtualds.chunks.columns import (
     SourceColumns,
     SourceSummary,
     find_distinct,
+    find_rows,
 )
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.chunks.tables import read_rows, scatter_references
@@ -174,10 +175,9 @@ class ParquetTable(ReferenceTable):
         record = np.searchsorted(np.array(self.begins, np.int64), flat, "right") - 1
         row = np.full(flat.size, -1)
         for number in np.unique(record[record >= 0]).tolist():
-            is_in_record, chunk_numbers = record == number, self._read_chunk_numbers(number)
-            position = np.searchsorted(chunk_numbers, flat[is_in_record])
-            exists = np.append(chunk_numbers, -1)[position] == flat[is_in_record]
-            row[is_in_record] = np.where(exists, number * RECORD_SIZE + position, -1)
+            is_in_record = record == number
+            position = find_rows(self._read_chunk_numbers(number), flat[is_in_record])
+            row[is_in_record] = np.where(position < 0, -1, number * RECORD_SIZE + position)
         rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
         return scatter_references(rows, row >= 0).reshape(ids.shape)
 
