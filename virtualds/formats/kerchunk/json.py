@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from math import isnan, prod
-from operator import itemgetter, not_
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -57,6 +56,8 @@ ROOT_ARRAY_NAME = "array"
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+IN_DOCUMENT = object()
+"""What stands for the url of an inline chunk."""
 READ_BYTES = 2**24
 """The number of bytes that are decompressed at a time."""
 
@@ -253,13 +254,57 @@ class DocumentReferences:
         if not rows:
             return ChunkManifest.missing(grid)
         chunk_numbers = _parse_chunk_keys([name for name, _ in rows], grid, path)
-        columns = _Columns(path, self)
-        # most references have url, offset and length, and are added at once
-        is_located = [type(value) is list and len(value) == 3 for _, value in rows]
-        columns.add_located(list(compress(rows, is_located)))
-        columns.add_others(compress(rows, map(not_, is_located)))
-        order = np.argsort(~np.array(is_located, bool), kind="stable")
-        return columns.build_manifest(chunk_numbers[order], grid)
+        inline: list[bytes] = []
+        located = [
+            value
+            if type(value) is list and len(value) == 3
+            else self._locate(path, name, value, inline)
+            for name, value in rows
+        ]
+        urls, offsets, lengths = zip(*located, strict=True)
+        if not set(map(type, urls)) <= {str, object}:
+            raise FormatError(f"{path}: a reference [url, offset, length] without a url")
+        numbers: dict[Any, int] = {IN_DOCUMENT: INLINE}
+        files: list[SourceFile] = []
+        for url in dict.fromkeys(urls):
+            if url is not IN_DOCUMENT:
+                numbers[url] = len(files)
+                files.append(self._find_file(url, rows, path))
+        order, shape = None, grid
+        if is_sparse(prod(grid), chunk_numbers.size):
+            order, shape = np.argsort(chunk_numbers), chunk_numbers.shape
+        file = [*map(numbers.__getitem__, urls)]
+        manifest = ChunkManifest.build(
+            shape,
+            files=files,
+            inline=inline,
+            file=_scatter_values(file, chunk_numbers, shape, MISSING, order),
+            offset=_scatter_values(offsets, chunk_numbers, shape, 0, order),
+            length=_scatter_values(lengths, chunk_numbers, shape, 0, order),
+        )
+        return manifest if order is None else build_sparse(chunk_numbers[order], manifest, grid)
+
+    def _locate(self, path: str, name: str, value: Any, inline: list[bytes]) -> tuple[Any, ...]:
+        """Return url, offset and length of a chunk that is a whole file or inline.
+
+        The bytes of an inline chunk are added to ``inline``; its offset is their position there.
+        """
+        if not isinstance(value, list):
+            inline.append(_decode_inline(value))
+            return IN_DOCUMENT, len(inline) - 1, len(inline[-1])
+        if len(value) != 1 or not isinstance(value[0], str):
+            raise FormatError(f"{path}/{name}: {value} is neither [url] nor [url, offset, length]")
+        file = self._find_file(value[0], [(name, value)], path)
+        return value[0], 0, self.files.get_size(file)
+
+    def _find_file(self, url: str, rows: Sequence[tuple[str, Any]], path: str) -> SourceFile:
+        """Return the file at a url to which one of the rows of an array refers."""
+        try:
+            return self.files.get_file(url)
+        except AccessError as error:
+            name = next(n for n, value in rows if isinstance(value, list) and value[0] == url)
+            error.add_note(f"chunk {path}/{name}")
+            raise
 
 
 def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -281,78 +326,6 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         return is_null(url) and all(is_null(n) or n == 0 for n in location)
 
     return [row for row in rows if not is_missing(row[1])]
-
-
-class _Columns:
-    """Collects the references of an array as the columns of its manifest."""
-
-    def __init__(self, path: str, references: DocumentReferences) -> None:
-        self._path = path
-        self._references = references
-        self._numbers: dict[str, int] = {}
-        self._files: list[SourceFile] = []
-        self._inline: list[bytes] = []
-        self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-
-    def add_located(self, rows: Sequence[tuple[str, Any]]) -> None:
-        """Add rows with url, offset and length."""
-        if not rows:
-            return
-        urls, *locations = zip(*(value for _, value in rows), strict=True)
-        if any(kind is not str for kind in set(map(type, urls))):
-            raise FormatError(f"{self._path}: a reference [url, offset, length] without a url")
-        for url in dict.fromkeys(urls):
-            self._number_file(url, rows)
-        for column, values in zip(
-            self._columns, (map(self._numbers.__getitem__, urls), *locations), strict=True
-        ):
-            column.extend(values)
-
-    def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
-        """Add rows of chunks that are whole files or inline."""
-        for name, value in rows:
-            if not isinstance(value, list):
-                self._inline.append(_decode_inline(value))
-                row: tuple[int | None, ...] = INLINE, len(self._inline) - 1, len(self._inline[-1])
-            elif len(value) == 1 and isinstance(value[0], str):
-                number = self._number_file(value[0], [(name, value)])
-                row = number, 0, self._references.files.get_size(self._files[number])
-            else:
-                raise FormatError(
-                    f"{self._path}/{name}: {value} is neither [url] nor [url, offset, length]"
-                )
-            for column, item in zip(self._columns, row, strict=True):
-                column.append(item)
-
-    def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
-        """Return the index of the file at a url, which is checked the first time."""
-        if url not in self._numbers:
-            try:
-                self._files.append(self._references.files.get_file(url))
-            except AccessError as error:
-                name = next(name for name, value in rows if value[0] == url)
-                error.add_note(f"chunk {self._path}/{name}")
-                raise
-            self._numbers[url] = len(self._files) - 1
-        return self._numbers[url]
-
-    def build_manifest(
-        self, chunk_numbers: npt.NDArray[np.int64], grid: tuple[int, ...]
-    ) -> ChunkManifest:
-        """Return the manifest; ``chunk_numbers`` are the flat indices of the chunks of all rows."""
-        order, shape = None, grid
-        if is_sparse(prod(grid), chunk_numbers.size):
-            order, shape = np.argsort(chunk_numbers), chunk_numbers.shape
-        file, offset, length = self._columns
-        manifest = ChunkManifest.build(
-            shape,
-            files=self._files,
-            inline=self._inline,
-            file=_scatter_values(file, chunk_numbers, shape, MISSING, order),
-            offset=_scatter_values(offset, chunk_numbers, shape, 0, order),
-            length=_scatter_values(length, chunk_numbers, shape, 0, order),
-        )
-        return manifest if order is None else build_sparse(chunk_numbers[order], manifest, grid)
 
 
 def _decode_inline(value: Any) -> bytes:
