@@ -313,8 +313,14 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
         return manifest.inline[row.offset]
-    file = manifest.files[row.file]
+    return fetch_bytes(manifest.files[row.file], row.offset, row.length)
+
+
+def fetch_bytes(file: SourceFile | bytes, offset: int, length: int) -> bytes:
+    """Return a range of the bytes of a file, or of bytes that a manifest holds."""
+    if isinstance(file, bytes):
+        return file[offset : offset + length]
     try:
-        return find_store(file.url).get_ranges(file, [(row.offset, row.length)])[0]
+        return find_store(file.url).get_ranges(file, [(offset, length)])[0]
     except OSError as error:
         raise unreachable_error(file.url, error) from error

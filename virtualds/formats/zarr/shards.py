@@ -21,7 +21,7 @@ from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError, UnsupportedError, make_damage_error
-from virtualds.formats import unreachable_error
+from virtualds.formats.referenced_files import fetch_bytes
 from virtualds.formats.zarr.codecs import parse_order, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests, axes_from_v3
@@ -29,7 +29,6 @@ from virtualds.reading.tasks import Decoder
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.streams import Buffer
 
 SHARDING = "sharding_indexed"
 EMPTY_CHUNK = 2**64 - 1
@@ -362,24 +361,13 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     if shard.length < size:
         raise _damaged_error(shard, f"the shard has {shard.length} bytes, its index {size}")
     begin = 0 if level.at_start else shard.length - size
-    data = _fetch_bytes(shard, begin, size)
+    data = fetch_bytes(shard.file, shard.offset + begin, size)
     decoder = Decoder(level.index, (*counts, 2))
     try:
         index = decoder.to_array_axes(decoder.decode(data, copy=True))
     except CodecError as error:
         raise _damaged_error(shard, f"{error}") from error
     return np.array(index, np.uint64)
-
-
-def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
-    """Return ``size`` bytes of a shard from ``begin`` on."""
-    file, offset = shard.file, shard.offset + begin
-    if isinstance(file, bytes):
-        return file[offset : offset + size]
-    try:
-        return find_store(file.url).get_ranges(file, [(offset, size)])[0]
-    except OSError as error:
-        raise unreachable_error(file.url, error) from error
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
