@@ -214,7 +214,8 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
     slabs = axis.slabs()
     columns = [np.diff(slabs.edges), slabs.encoded, slabs.inset]
     if not any(map(_has_many_runs, columns)):
-        return dict(zip(LISTED_AXIS_KEYS, map(_find_runs, columns), strict=True))
+        runs = (find_equal_runs(column).tolist() for column in columns)
+        return dict(zip(LISTED_AXIS_KEYS, runs, strict=True))
     greatest = max(int(column.max(initial=0)) for column in columns)
     dtype = np.min_scalar_type(greatest).newbyteorder("<")
     data = np.concatenate(columns).astype(dtype).tobytes()
@@ -227,11 +228,17 @@ def _has_many_runs(values: Ints) -> bool:
     return bool(np.count_nonzero(np.diff(values)) >= MAX_RUNS)
 
 
-def _find_runs(values: Ints) -> list[list[int]]:
-    """Return runs of equal numbers as pairs of the number and the length of the run."""
+def find_equal_runs(values: Ints) -> Ints:
+    """Return runs of equal numbers as pairs of the number and the length of the run.
+
+    Examples
+    --------
+    >>> find_equal_runs(np.array([3, 3, 1])).tolist()
+    [[3, 2], [1, 1]]
+    """
     starts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
     counts = np.diff(starts, append=values.size)
-    return np.stack([values[starts], counts], axis=1).tolist()  # type: ignore[no-any-return]
+    return np.stack([values[starts], counts], axis=1)
 
 
 def _read_runs(items: Sequence[Any]) -> Ints | None:
@@ -534,7 +541,8 @@ def grid_to_v3(array: ManifestArray, *, packed: bool = False) -> dict[str, Any] 
         axes = map(_divide_axis, array.shape, lengths)
         return {"name": AXES, "configuration": {"axes": list(map(_axis_to_json, axes))}}
     # runs of length 1 are written as a single number
-    shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(row)] for row in lengths]
+    runs = [find_equal_runs(row).tolist() for row in lengths]
+    shapes = [[n if count == 1 else [n, count] for n, count in pairs] for pairs in runs]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
 
 

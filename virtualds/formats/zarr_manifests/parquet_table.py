@@ -38,7 +38,7 @@ from virtualds.formats import MALFORMED_ERRORS
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
 from virtualds.formats.zarr import DOTTED_KEYS
-from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr.v3_arrays import ManifestPart, find_equal_runs
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.progress import Advance
 from virtualds.reading.threads import fetch_many
@@ -91,19 +91,6 @@ def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
     for low, counts in parts:
         total[low : low + counts.size] += counts
     return total
-
-
-def find_equal_runs(counts: Ints) -> Ints:
-    """Return runs of equal counts as pairs of length and count.
-
-    Examples
-    --------
-    >>> find_equal_runs(np.array([3, 3, 1])).tolist()
-    [[2, 3], [1, 1]]
-    """
-    starts = np.flatnonzero(np.diff(counts, prepend=counts[:1] - 1))
-    lengths = np.diff(starts, append=counts.size)
-    return np.stack([lengths, counts[starts]], axis=1)
 
 
 def describe_counts(counts: Counts) -> dict[str, Any]:
@@ -557,7 +544,7 @@ class TableWriter:
             self._put(f"{folder}/{record}.parquet", _encode_record(pruned, numbers, has_pipelines))
             advance(rows.size)
         length = max((low + counts.size for low, counts in counts_of_records), default=0)
-        runs = find_equal_runs(add_counts(counts_of_records, length))
+        runs = find_equal_runs(add_counts(counts_of_records, length))[:, ::-1]
         if len(runs) <= MAX_RUNS:
             return Counts(tuple((files, chunks) for files, chunks in runs.tolist()))
         arrays = {name: pa.array(column) for name, column in zip(names, runs.T, strict=True)}
