@@ -35,7 +35,6 @@ FIXED_LENGTH = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "r
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 RECORDS = ("struct", "structured")
 """The registered name of compound types, and its former name."""
-VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
 MAX_TIME_FACTOR = 2**31 - 1
 """The largest multiple of a unit that numpy supports for times."""
 
@@ -111,7 +110,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
         check_nesting(dtype, f"data_type {name!r}")
         check_element(dtype.itemsize, f"data_type {name!r}")
         return dtype
-    if name in VARIABLE_LENGTH:
+    if name in SERIALISERS:
         raise UnsupportedError(
             f"data_type {name!r}: its elements have no fixed length; open the data with zarr-python"
         )
@@ -458,8 +457,8 @@ def encode_strings(strings: npt.NDArray[Any]) -> bytes:
     return bytes(numcodecs.VLenUTF8().encode(strings.ravel()))
 
 
-def decode_strings(data: bytes) -> npt.NDArray[Any]:
-    """Decode the strings of a chunk as a 1-D array.
+def decode_strings(data: bytes, serialiser: str = TEXT) -> npt.NDArray[Any]:
+    """Decode the strings of a chunk, or with `BYTES` its byte strings, as a 1-D array.
 
     Raises
     ------
@@ -468,20 +467,4 @@ def decode_strings(data: bytes) -> npt.NDArray[Any]:
     """
     import numcodecs
 
-    return np.asarray(numcodecs.VLenUTF8().decode(data), object)
-
-
-def decode_bytes(data: bytes) -> npt.NDArray[Any]:
-    """Decode the byte strings of a chunk as a 1-D array.
-
-    Raises
-    ------
-    ValueError, RuntimeError
-        The bytes are damaged.
-    """
-    import numcodecs
-
-    return np.asarray(numcodecs.VLenBytes().decode(data), object)
-
-
-DECODE = {TEXT: decode_strings, BYTES: decode_bytes}
+    return np.asarray(numcodecs.get_codec({"id": serialiser}).decode(data), object)

@@ -50,11 +50,11 @@ from virtualds.formats.zarr import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
 from virtualds.formats.zarr.codecs import parse_order
 from virtualds.formats.zarr.data_types import (
     BYTES,
-    DECODE,
     DTYPES,
     SERIALISERS,
     TEXT,
     data_type_from_v3,
+    decode_strings,
     dtype_from_zarr_v2,
     fill_from_attribute,
     fill_from_zarr_v2,
@@ -514,7 +514,7 @@ class VariableLengthArray:
         # check the count first, since damaged bytes could request any amount of memory
         if (count := int.from_bytes(data[:4], "little")) != prod(shape):
             raise ValueError(f"{count} strings, not {prod(shape)}")
-        values = DECODE[self.serialiser](bytes(data)).reshape(shape)
+        values = decode_strings(bytes(data), self.serialiser).reshape(shape)
         return values.transpose(np.argsort(self.layout))
 
 
@@ -530,9 +530,9 @@ def strings_from_zarr_v2(
     """
     first, *rest = metadata.get("filters") or [{"id": None}]
     serialiser = first.get("id")
-    if serialiser not in DECODE:
+    if serialiser not in DTYPES:
         raise UnsupportedError(
-            f"objects through filter {serialiser!r}: only those through {sorted(DECODE)} are "
+            f"objects through filter {serialiser!r}: only those through {sorted(DTYPES)} are "
             f"read, as anything else may be code, or no array at all; write the array again"
         )
     steps = [*rest, metadata.get("compressor")]
