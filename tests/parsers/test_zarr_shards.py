@@ -153,14 +153,14 @@ def test_a_shard_on_s3_costs_one_request(
     remote.put(str(tmp_path / "s"), s3_bucket.removeprefix("s3://") + "/s", recursive=True)
     asked: list[tuple[str, int]] = []
     threads: set[int] = set()
-    real = shards._fetch_bytes
+    real = shards.fetch_bytes
 
-    def counted(shard: Any, begin: int, size: int) -> Any:
-        asked.append((shard.file.url, size))
+    def counted(file: Any, begin: int, size: int) -> Any:
+        asked.append((file.url, size))
         threads.add(threading.get_ident())
-        return real(shard, begin, size)
+        return real(file, begin, size)
 
-    monkeypatch.setattr(shards, "_fetch_bytes", counted)
+    monkeypatch.setattr(shards, "fetch_bytes", counted)
     array = virtual(f"{s3_bucket}/s", storage_options=s3_server)
     assert len(asked) == len({url for url, _ in asked}) == 13 * 3
     # offset and length of 3 x 2 chunks, and a checksum
