@@ -41,7 +41,6 @@ from virtualds.formats.zarr import (
 from virtualds.formats.zarr.data_types import (
     TEXT,
     dtype_from_zarr_v2,
-    dtype_to_zarr_v2,
     encode_strings,
     fill_to_attribute,
     fill_to_zarr_v2,
@@ -297,10 +296,8 @@ def _list_storage_notes(variable: ManifestVariable, stored: ManifestArray | None
         names += CHUNK_ENCODING
     elif stored is not None and stored.nchunks <= 1:
         # values are inline if the source stored them with its metadata
-        is_inline = encoding.get("original_shape") == variable.data.shape and (
-            not isinstance(variable.data, ManifestArray)
-            or any(fragment.manifest.inline for fragment in variable.data.fragments)
-        )
+        has_inline = any(fragment.manifest.inline for fragment in stored.fragments)
+        is_inline = has_inline and encoding.get("original_shape") == stored.shape
         names += CHUNK_ENCODING if is_inline else CHUNK_ENCODING[:1]
     missing = object()
     differing = {
@@ -503,7 +500,9 @@ class Hierarchy:
     def _add_variable(self, path: str, variable: ManifestVariable) -> ChunkManifest:
         """Add the metadata, chunks and notes of a variable, and return its chunks."""
         variable, metadata, manifest = describe_for_v2(variable)
-        described = complete_for_v2(variable, metadata, _find_stored_array(variable))
+        # strings stay values
+        stored = variable.data if isinstance(variable.data, ManifestArray) else None
+        described = complete_for_v2(variable, metadata, stored)
         self.metadata[f"{path}/.zarray"] = described.metadata
         self.metadata[f"{path}/.zattrs"] = described.attributes
         notes = described.notes
@@ -540,7 +539,14 @@ def describe_for_v2(
     if isinstance(variable.data, ManifestArray):
         metadata, manifest, array = _describe_array(variable)
         return replace(variable, data=array), metadata, manifest
-    return variable, *_describe_values(variable.read())
+    values = variable.read()
+    if values.dtype.kind in "OUT":
+        return variable, *_describe_strings(values)
+    if values.dtype.hasobject:
+        raise _objects_error(values.dtype)
+    array = ManifestArray.from_values(pack_members(values))
+    zarr_array = to_zarr_v2(array)
+    return replace(variable, data=array), zarr_array.metadata, zarr_array.manifest
 
 
 def complete_for_v2(
@@ -604,18 +610,11 @@ def _fill_missing_chunks(array: ZarrArray) -> ChunkManifest:
     )
 
 
-def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
-    """Return the metadata of values in memory, and a manifest with one inline chunk."""
-    if values.dtype.names:
-        if values.dtype.hasobject:
-            raise _objects_error(values.dtype)
-        values = pack_members(values)
+def _describe_strings(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata of strings in memory, and a manifest with one inline chunk."""
     chunks = [max(n, 1) for n in values.shape]
-    metadata = build_zarr_v2(values.shape, chunks, dtype_to_zarr_v2(values.dtype))
-    data = values.tobytes()
-    if values.dtype.kind in "OUT":
-        metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
-        data = encode_strings(to_string_objects(values))
+    metadata = build_zarr_v2(values.shape, chunks, "|O", [{"id": TEXT}])
+    data = encode_strings(to_string_objects(values))
     grid = read_chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
@@ -626,16 +625,6 @@ def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
         f"its members {dtype} hold variable-length strings or arrays, for which Zarr has no "
         f"form; leave the variable out with ds.drop_vars"
     )
-
-
-def _find_stored_array(variable: ManifestVariable) -> ManifestArray | None:
-    """Return the array that readers will find, or None for strings."""
-    data = variable.data
-    if isinstance(data, ManifestArray):
-        return data
-    if data.dtype.hasobject:
-        return None
-    return ManifestArray.from_values(np.empty(data.shape, data.dtype))
 
 
 def _reads_same(fill: Any, attribute: Any) -> bool:
