@@ -695,6 +695,32 @@ def test_checksums_are_verified(wrong: str, tmp_path: Path) -> None:
         found[2:].values  # noqa: B018
 
 
+@pytest.mark.parametrize("where", ["file", "inline"])
+def test_checksums_of_strings_are_verified(where: str, tmp_path: Path) -> None:
+    data = bytes(numcodecs.VLenUTF8().encode(np.array(["a", "b"], object)))
+    (tmp_path / "s.bin").write_bytes(data)
+    inline = {"data": base64.b64encode(data).decode()}
+    held = {"path": (tmp_path / "s.bin").as_uri(), "offset": 0, "length": len(data)}
+    node = {"zarr_format": 3, "node_type": "array", "shape": [2], "dimension_names": ["x"]}
+    node |= {"data_type": "string", "fill_value": "", "codecs": [{"name": "vlen-utf8"}]}
+    node |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}}
+    node |= {"chunk_key_encoding": {"name": "default"}, "attributes": {}}
+    for checksum in (zlib.crc32(data), zlib.crc32(b"other")):
+        entry = {**(inline if where == "inline" else held), "checksum": f"crc32:{checksum:08x}"}
+        transformer = {"name": "chunk-manifest-json", "configuration": {"manifest": {"0": entry}}}
+        nodes = {"s": node | {"storage_transformers": [transformer]}}
+        root = {"zarr_format": 3, "node_type": "group", "attributes": {"virtualds": {"version": 1}}}
+        root |= {"consolidated_metadata": {"kind": "inline", "metadata": nodes}}
+        path = tmp_path / f"{checksum}.zarr"
+        path.mkdir()
+        (path / "zarr.json").write_text(json.dumps(root))
+        if checksum == zlib.crc32(data):
+            assert lazy(path)["s"].values.tolist() == ["a", "b"]
+        else:
+            with pytest.raises(ReadError, match="CRC-32 is"):
+                lazy(path)["s"].values  # noqa: B018
+
+
 def tables(folder: Path, said: Any = (), sources: Any = (), part: Any = (), **columns: Any) -> Any:
     """Tables of references and sources by hand, and what the metadata say of them."""
     rows = {"source": [0, 1], "offset": [5, 17], "length": [12, 12], **columns}

@@ -20,6 +20,7 @@ from virtualds.errors import (
     AccessError,
     AccessWarning,
     FormatError,
+    ReadError,
     UnsupportedError,
     format_count,
     warn_user,
@@ -30,6 +31,7 @@ from virtualds.source_file import (
     OBJECT_SCHEME,
     SourceFile,
     StorageOptions,
+    describe_mismatch,
     host_of,
     is_in_folder,
     scheme_of,
@@ -309,11 +311,16 @@ def _is_int64(value: Any) -> bool:
 
 
 def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
-    """Return the bytes of one chunk of a loaded manifest; it must not be missing."""
+    """Return the verified bytes of one chunk of a loaded manifest; it must not be missing."""
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
-        return manifest.inline[row.offset]
-    return fetch_bytes(manifest.files[row.file], row.offset, row.length)
+        data, url = manifest.inline[row.offset], "bytes held inline"
+    else:
+        data = fetch_bytes(manifest.files[row.file], row.offset, row.length)
+        url = manifest.files[row.file].url
+    if reason := describe_mismatch(data, row.checksum):
+        raise ReadError(f"{url}: of the bytes of a chunk, {reason}; restore the file")
+    return data
 
 
 def fetch_bytes(file: SourceFile | bytes, offset: int, length: int) -> bytes:
