@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, 
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from virtualds.errors import FormatError
 from virtualds.source_file import NO_NUMBER, SourceFile, StorageOptions, find_valid_checksums
@@ -147,11 +148,8 @@ def split_columns(
     *columns: Column, piece_size: int = PIECE_SIZE
 ) -> Iterator[tuple[Key, list[Column]]]:
     """Split columns along their longest axis; yield the index and the columns of each piece."""
-    shape, spread = columns[0].shape, list(columns)
-    if any(column.shape != shape for column in columns):
-        shape = np.broadcast_shapes(*(column.shape for column in columns))
-        spread = [np.broadcast_to(column, shape) for column in columns]
-    size = prod(shape)
+    spread = list(np.broadcast_arrays(*columns))
+    shape, size = spread[0].shape, spread[0].size
     if size <= piece_size:
         yield (slice(None),) * len(shape), spread
         return
@@ -428,8 +426,7 @@ def unpack_table(packed: Any) -> Any:
 
 def check_references(manifest: ChunkManifest) -> None:
     """Raise `FormatError` for the first invalid reference or checksum of a manifest."""
-    if not _is_valid_in_one_file(manifest):
-        _check_positions(manifest)
+    _check_positions(manifest)
     column = compact(manifest.checksum)
     if column.size == 1 and not column.flat[0]:
         return
@@ -439,21 +436,6 @@ def check_references(manifest: ChunkManifest) -> None:
     raise FormatError(
         f"chunk {tuple(np.argwhere(invalid)[0].tolist())}: {column[invalid][0]} is not a checksum; "
         f"give 2**32 + CRC-32 of its bytes, or 0 for none"
-    )
-
-
-def _is_valid_in_one_file(manifest: ChunkManifest) -> bool:
-    """Return whether all chunks are in the only file of the manifest, and all ranges are valid."""
-    file = compact(manifest.file)
-    if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
-        return False
-    size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
-    columns = [compact(manifest.offset), compact(manifest.length)]
-    small = manifest.offset.size <= PIECE_SIZE
-    pieces = [columns] if small else [piece for _, piece in split_columns(*columns)]
-    return all(
-        offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
-        for offset, length in pieces
     )
 
 
@@ -547,18 +529,8 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
     >>> find_distinct_in_order(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
     [4, 1, 0]
     """
-    compacted = compact(numbers)
-    if not compacted.size:
-        return np.zeros(0, np.int64)
-    low, row = int(compacted.min()), compacted.size // len(compacted)
-    first_index = np.full(int(compacted.max()) - low + 1, compacted.size, np.int64)
-    step = max(1, PIECE_SIZE // row)
-    # the last assignment to an element wins, so assign in reverse order
-    for begin in range((len(compacted) - 1) // step * step, -1, -step):
-        part, first = compacted[begin : begin + step].ravel(), begin * row
-        first_index[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
-    present = np.flatnonzero(first_index < compacted.size)
-    return (present + low)[np.argsort(first_index[present], kind="stable")]
+    distinct: Ints = pd.unique(compact(numbers).ravel()).astype(np.int64)
+    return distinct
 
 
 # ---------------------------------------------------------------------- source files of tables
