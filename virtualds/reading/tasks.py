@@ -216,18 +216,28 @@ def plan_point_tasks(
     order = np.flatnonzero(is_inside)
     local = [p[order] - fragment.start[axis] for p, axis in zip(points, point_axes, strict=True)]
     ids = np.stack([fragment.axes[a].locate(p) for a, p in zip(point_axes, local, strict=True)])
+    others = [axis for axis in range(len(projections)) if axis not in point_axes]
+    # index and stored length of each slab along an axis, and the indexes into chunk and result
+    slabs: list[Sequence[tuple[int, int, Any, Any]]] = [
+        list(zip(p.chunk.tolist(), p.encoded.tolist(), p.inner, p.outer, strict=True))
+        for p in projections
+    ]
     for members in _group_equal_columns(ids):
-        chunk_of_axis = dict(zip(point_axes, ids[:, members[0]].tolist(), strict=True))
-        inner, encoded = {}, {}
-        for k, axis in enumerate(point_axes):
-            edges, stored, inset = fragment.axes[axis].slabs(
-                chunk_of_axis[axis], chunk_of_axis[axis] + 1
+        target = order[members]
+        for positions, axis, number in zip(
+            local, point_axes, ids[:, members[0]].tolist(), strict=True
+        ):
+            edges, stored, inset = fragment.axes[axis].slabs(number, number + 1)
+            inner_positions = positions[members] - edges[0] + inset[0]
+            slabs[axis] = [(number, int(stored[0]), inner_positions, target)]
+        for slabs_of_chunk in product(*slabs):
+            chunk_id, encoded, inner, outer = zip(*slabs_of_chunk, strict=True)
+            file, offset, length, pipeline, checksum = fragment.manifest.lookup(chunk_id)
+            outer = (target, *(outer[axis] for axis in others))
+            yield (
+                file,
+                Task(offset, length, pipeline, encoded, inner, outer, point_axes, (), checksum),
             )
-            inner[axis] = local[k][members] - edges[0] + inset[0]
-            encoded[axis] = int(stored[0])
-        yield from _plan_sliced_tasks(
-            fragment, projections, chunk_of_axis, inner, encoded, order[members], point_axes
-        )
 
 
 def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
@@ -237,46 +247,6 @@ def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
     _, group = np.unique(columns, axis=1, return_inverse=True)
     by_group = np.argsort(group.ravel(), kind="stable")
     yield from np.split(by_group, np.cumsum(np.bincount(group.ravel()))[:-1])
-
-
-def _plan_sliced_tasks(
-    fragment: Fragment,
-    projections: list[Projection],
-    chunk_of_axis: dict[int, int],
-    inner: dict[int, Ints],
-    encoded: dict[int, int],
-    target: Ints,
-    point_axes: tuple[int, ...],
-) -> Iterator[TaskOfFile]:
-    """Yield the tasks of the points in one chunk, for each combination of slabs of the slices."""
-    others = [i for i in range(len(projections)) if i not in chunk_of_axis]
-    lengths = {i: projections[i].encoded.tolist() for i in others}
-    for slabs in product(*(range(projections[i].chunk.size) for i in others)):
-        slab_of_axis = dict(zip(others, slabs, strict=True))
-        chunk_id = tuple(
-            chunk_of_axis[i] if i in chunk_of_axis else int(projections[i].chunk[slab_of_axis[i]])
-            for i in range(len(projections))
-        )
-        reference = fragment.manifest.lookup(chunk_id)
-        yield (
-            reference.file,
-            Task(
-                reference.offset,
-                reference.length,
-                reference.pipeline,
-                tuple(
-                    encoded[i] if i in chunk_of_axis else lengths[i][slab_of_axis[i]]
-                    for i in range(len(projections))
-                ),
-                tuple(
-                    inner[i] if i in chunk_of_axis else projections[i].inner[slab_of_axis[i]]
-                    for i in range(len(projections))
-                ),
-                (target, *(projections[i].outer[slab_of_axis[i]] for i in others)),
-                point_axes,
-                checksum=reference.checksum,
-            ),
-        )
 
 
 def merge_tasks(tasks: Iterable[TaskOfFile]) -> list[TaskOfFile]:
