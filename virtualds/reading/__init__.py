@@ -703,43 +703,30 @@ class StoredChunks:
         run_all(Prefetcher(batches, get_slot, lambda batch: self.fetch(batch.ids)), finish)
 
     def _split_batches(self, ids: Ints) -> Iterator[ChunkBatch]:
-        """Yield batches of chunks of one file, limited by their bytes including gaps."""
+        """Yield batches of chunks of one file, limited by their bytes including small gaps."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         max_bytes = BATCH_BYTES // count_cores()
+        max_gaps = {
+            number: find_store(self.manifest.files[number].url).request_limits.max_gap
+            for number in np.unique(self.file[ids]).tolist()
+            if number >= 0
+        }
         batch: list[int] = []
-        file = nbytes = 0
-        columns = (
-            column.tolist()
-            for column in (ordered, self.file[ordered], self._count_fetched_bytes(ordered))
-        )
-        for chunk_id, number, size in zip(*columns, strict=True):
+        file, nbytes, end = MISSING, 0, 0
+        columns = (c[ordered].tolist() for c in (self.file, self.offset, self.length))
+        for chunk_id, number, offset, length in zip(ordered.tolist(), *columns, strict=True):
+            gap = offset - end if number == file else 0
+            is_fetched = 0 < gap <= max_gaps.get(number, 0)
+            size = length + gap if is_fetched else length
             is_full = len(batch) == BATCH_CHUNKS or nbytes + size > max_bytes
             if batch and (is_full or number != file):
                 yield ChunkBatch(np.array(batch), nbytes)
                 batch, nbytes = [], 0
-            file = number
+            file, end = number, offset + length
             batch.append(chunk_id)
             nbytes += size
         if batch:
             yield ChunkBatch(np.array(batch), nbytes)
-
-    def _count_fetched_bytes(self, ordered: Ints) -> Ints:
-        """Return the number of bytes to fetch for each chunk, including a small gap before it.
-
-        ``ordered`` are flat ids sorted by file and offset.
-        """
-        file, offset, length = (c[ordered] for c in (self.file, self.offset, self.length))
-        gaps = {
-            number: find_store(self.manifest.files[number].url).request_limits.max_gap
-            if number >= 0
-            else 0
-            for number in np.unique(file).tolist()
-        }
-        between = np.diff(offset, prepend=0) - np.append(0, length[:-1])
-        is_joined = (np.diff(file, prepend=MISSING) == 0) & (between > 0)
-        is_joined &= between <= np.array([gaps[number] for number in file.tolist()], np.int64)
-        sizes: Ints = length + np.where(is_joined, between, 0)
-        return sizes
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
         """Return the bytes of chunks that are all in one file, or all inline."""
