@@ -92,8 +92,6 @@ class PathPattern:
     ('model', 'version', 'variable', 'years')
     >>> pattern.match("/data/M1/v2/tas_Amon_M1_1850-1899.nc")
     {'model': 'M1', 'version': 'v2', 'variable': 'tas', 'years': '1850-1899'}
-    >>> pattern.glob
-    '/data/*/*/*_*_*.nc'
     """
 
     text: str
@@ -132,14 +130,6 @@ class PathPattern:
         """Whether a name occurs more than once."""
         names = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
         return len(names) > len(self.specs)
-
-    @cached_property
-    def glob(self) -> str:
-        """The pattern with ``*`` instead of each name, for other tools."""
-        return TOKEN.sub(
-            lambda token: (token["brace"] or "*")[0] if not token["choices"] else token[0],
-            self.text,
-        )
 
     @property
     def parts(self) -> list[str]:
