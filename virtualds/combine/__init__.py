@@ -378,10 +378,8 @@ def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
     Each file is completely in one layer, for any ``overlap``; the caller decides which file has
     precedence. Arguments are those of `open_virtual_mfdataset`.
     """
-    bound = inspect.signature(open_virtual_mfdataset).bind(paths, **arguments)
-    bound.apply_defaults()
     with explain_interrupt(lambda: describe_build(arguments.get("cache"), None)):
-        return Build.of(bound.arguments).build_layers()
+        return Build.of_call(paths, **arguments).build_layers()
 
 
 # ---------------------------------------------------------------------- building
@@ -433,6 +431,13 @@ class Build:
         attrs_number = None if first is None else files.find_file(first, "attrs_file")
         checks_names = preprocess is None
         return cls(files, job, workers, combination, building, opening, checks_names, attrs_number)
+
+    @classmethod
+    def of_call(cls, paths: Paths, **arguments: Any) -> Build:
+        """Create the build from some arguments of `open_virtual_mfdataset`; others are defaults."""
+        bound = inspect.signature(open_virtual_mfdataset).bind(paths, **arguments)
+        bound.apply_defaults()
+        return cls.of(bound.arguments)
 
     def build_dataset(self) -> tuple[Any, BuildReport]:
         """Open and combine the files, and return the dataset or tree, and the report."""

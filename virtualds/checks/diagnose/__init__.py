@@ -13,22 +13,20 @@ from virtualds.checks.diagnose.differences import find_differences, find_eras, f
 from virtualds.checks.diagnose.facts import Examination, FileSurvey, survey_files
 from virtualds.checks.diagnose.report import Diagnosis, find_overlapping
 from virtualds.checks.diagnose.trials import TrialCombine
-from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps
+from virtualds.combine import Build, open_virtual_mfdataset
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.file_coordinates import Source, add_from_pattern
-from virtualds.combine.ordering import Arrangement, Files, Paths
-from virtualds.combine.workers import choose_workers
-from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
-from virtualds.datasets.open_options import OpenOptions
+from virtualds.combine.ordering import Paths
+from virtualds.combine.xarray_combine import PASSED_TO_XARRAY, check_name
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
-from virtualds.options import check_arguments, find_arguments, select_fields
+from virtualds.options import check_arguments, find_arguments
 from virtualds.progress import ProgressOption
 
 EXCLUDED_OPTIONS = {"paths", "attrs_file", "to", "target_options"}
 """Arguments of `open_virtual_mfdataset` that trials must not pass, since they write a set."""
 OPTIONS = frozenset(find_arguments(open_virtual_mfdataset)) - EXCLUDED_OPTIONS
-MANY_FILE_OPTIONS = {"parallel", "progress"}
-"""Arguments for opening many files, which a trial of two files does not need."""
+MANY_FILE_OPTIONS = {"parallel", "progress", "newest"}
+"""Arguments for choosing and opening many files, which a trial of two files does not need."""
 
 
 @check_arguments(more=OPTIONS.union(PASSED_TO_XARRAY))
@@ -90,31 +88,21 @@ def diagnose(
     >>> len(diagnosis.eras), diagnosis.joined, diagnosis.blocks
     (1, ('time',), False)
     """
-    arrangement = select_fields(Arrangement, options)
-    build_options = select_fields(BuildOptions, options)
-    open_options = select_fields(
-        OpenOptions, {**options, "on_error": build_options.on_variable_error}
-    )
-    files = Files.of(urls, options.get("storage_options"))
-    if (newest := options.pop("newest", None)) is not None:
-        files = files.select_newest(newest)
-    sampled = _sample_files(files.flat, sample)
     combine_options: dict[str, Any] | None = None
     if combine is not None or concat_dim is not None or coordinates:
         default = "by_coords" if concat_dim is None else "nested"
         combine_options = {"combine": combine or default, "concat_dim": concat_dim}
-    combination = Combination(
-        **(combine_options or {"combine": "by_coords", "concat_dim": None}),
-        options={name: options[name] for name in CHOICES if name in options},
-        arrangement=arrangement,
+    build = Build.of_call(
+        urls, preprocess=preprocess, coordinates=coordinates, **(combine_options or {}), **options
     )
-    coordinates = add_from_pattern(files.pattern, combination.dims, coordinates)
-    steps = list_steps(coordinates, combination, preprocess)
+    files, combination, steps = build.files, build.combination, build.job.steps
+    sampled = _sample_files(files.flat, sample)
+    # a file with a damaged part is reported, rather than opened without the part
+    opening = replace(build.opening, omits_damaged=False)
     # without steps, the files of a batch are examined together
     job_steps = (Examination(steps),) if steps else ()
-    job = replace(BatchJob.of(open_options, build_options, job_steps, files.options), stops=False)
-    workers = choose_workers(build_options.parallel, files)
-    survey = survey_files(sampled, job, workers, progress, len(sampled) == len(files.flat))
+    job = replace(BatchJob.of(opening, build.building, job_steps, files.options), stops=False)
+    survey = survey_files(sampled, job, build.workers, progress, len(sampled) == len(files.flat))
     joined = tuple(dim for dim in combination.dims if dim is not None)
     reason = "as given"
     if combination.dims:
@@ -128,7 +116,8 @@ def diagnose(
         combine_options = {"combine": "nested", "concat_dim": next(iter(joined), None)}
         combine_options = {"combine": "by_coords"} if len(joined) > 1 else combine_options
     trial_options = {name: v for name, v in options.items() if name not in MANY_FILE_OPTIONS}
-    trial_options["coordinates"] = coordinates
+    # trials get lists of files, which have no pattern
+    trial_options["coordinates"] = add_from_pattern(files.pattern, combination.dims, coordinates)
     trial = TrialCombine(joined, combine_options, trial_options, preprocess)
     differences = find_differences(survey, trial)
     eras, stretches = find_eras(survey, joined)
