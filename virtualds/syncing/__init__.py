@@ -15,7 +15,14 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, check_names, find_pattern
+from virtualds.combine.ordering import (
+    CROPPING_OVERLAPS,
+    Files,
+    Version,
+    check_names,
+    find_pattern,
+    split_version,
+)
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
@@ -47,7 +54,6 @@ from virtualds.syncing.files import (
     FileOpener,
     KnownFiles,
     SourceListReader,
-    VersionPattern,
     list_with_sidecars,
 )
 from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
@@ -271,12 +277,11 @@ class SourceCollection:
         settle: float,
     ) -> dict[str, GroupPlan]:
         """Open files, and plan the update of each group of the set ``root`` at ``url``."""
-        name = self.opening.get("newest")
-        if name is not None:
-            check_names(self.pattern, [name], "newest")
-        newest = (
-            None if name is None or self.pattern is None else VersionPattern(self.pattern, name)
-        )
+        newest: Callable[[str], Version] | None = None
+        if (name := self.opening.get("newest")) is not None:
+            pattern = self.pattern or PathPattern("")
+            check_names(pattern, [name], "newest")
+            newest = partial(split_version, pattern, name=name)
         opening = {key: value for key, value in self.opening.items() if key != "newest"}
         opening |= {"storage_options": self.storage_options, "allow": self.allow}
         if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:

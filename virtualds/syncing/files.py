@@ -20,13 +20,7 @@ from virtualds.arrays.sources import count_sources
 from virtualds.chunks.columns import CountedSources
 from virtualds.combine import open_layers, open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
-from virtualds.combine.ordering import (
-    CROPPING_OVERLAPS,
-    Files,
-    Version,
-    find_newest,
-    split_version,
-)
+from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, Version, find_newest
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.location import Location
@@ -473,18 +467,6 @@ def _fetch_missing_details(
 
 
 @dataclass(frozen=True)
-class VersionPattern:
-    """A pattern of urls, one name of which is the version of a file."""
-
-    pattern: PathPattern
-    name: str
-
-    def split(self, urls: Iterable[str]) -> list[Version]:
-        """Split each url into its version and the rest, see `split_version`."""
-        return [split_version(self.pattern, url, self.name) for url in urls]
-
-
-@dataclass(frozen=True)
 class Changes:
     """The differences between the existing files and those of a set.
 
@@ -525,16 +507,17 @@ class Changes:
         now: float,
         *,
         every_name: bool = False,
-        newest: VersionPattern | None = None,
+        newest: Callable[[str], Version] | None = None,
         failed: Collection[str] = (),
     ) -> Changes:
         """Compare the files of a set with the listed ones.
 
         A file that was modified less than ``settle`` seconds before ``now`` is waiting, and so is
         one modified shortly after, as the clock of a server may be ahead. Links to other listed
-        files are omitted, except with ``every_name``. With ``newest``, only the newest version of a
-        file is used; a new file that is waiting or in ``failed`` does not replace another. A file
-        that is only in the notes is new if it has changed, and is ignored if it is not listed.
+        files are omitted, except with ``every_name``. With ``newest``, which splits a url like
+        `split_version`, only the newest version of a file is used; a new file that is waiting or in
+        ``failed`` does not replace another. A file that is only in the notes is new if it has
+        changed, and is ignored if it is not listed.
         """
         known, listed, sidecars = before.files, listing.files, listing.sidecars
         rows = _find_rows(known, listed)
@@ -549,13 +532,12 @@ class Changes:
         is_shadowed, is_replaced = np.zeros(len(listed), bool), np.zeros(len(known), bool)
         if newest is not None:
             is_usable = is_known | ~is_recent & ~find_among(listed.urls, failed)
-            versions = newest.split(listing.names[is_usable])
+            versions = list(map(newest, listing.names[is_usable]))
             is_shadowed[is_usable] = True
             is_shadowed[np.flatnonzero(is_usable)[find_newest(versions)]] = False
             version_keys = {key for key, _ in versions}
-            is_replaced[is_removed] = [
-                key in version_keys for key, _ in newest.split(before.name(known.urls[is_removed]))
-            ]
+            removed_names = before.name(known.urls[is_removed])
+            is_replaced[is_removed] = [newest(name)[0] in version_keys for name in removed_names]
         is_used = np.arange(len(known)) < before.used_count
         is_unused = np.zeros(len(listed), bool)
         is_unused[is_known] = ~is_used[rows[is_known]]
