@@ -383,7 +383,10 @@ class BatchJob:
         try:
             outcomes, opened = self._sort_outcomes(self._read_together(items))
             remaining = list_unopened(items, outcomes)
-            return [*outcomes, *self._join(self._open_each(remaining, opened), remaining)]
+            prepared = self._open_each(remaining, opened)
+            if self._is_in_other_process:
+                prepared = map(_make_portable, prepared)
+            return [*outcomes, *self._join(prepared, remaining)]
         finally:
             self.finish()
 
@@ -393,20 +396,25 @@ class BatchJob:
         return os.getpid() != self.process
 
     def _open_each(
-        self, items: Sequence[NumberedFile], opened: Mapping[int, OpenOutcome[Any]]
+        self,
+        items: Sequence[NumberedFile],
+        opened: dict[int, OpenOutcome[Any]],
+        pool: Executor | None = None,
+        ahead: int = 0,
     ) -> Iterator[OpenOutcome[Any]]:
-        """Prepare files one by one, after opening those that are not in ``opened`` yet."""
+        """Prepare files one by one, after opening those that are not in ``opened`` yet.
+
+        A ``pool`` opens ``ahead`` files ahead of those that are prepared.
+        """
+        alone = [item for item in items if item[0] not in opened]
+        outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
+        if pool is not None:
+            ordered = iterate_results(pool, self.open_file, alone, ahead)
+            outcomes = (future.result() for _, future in ordered)
         for item in items:
-            outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
-            if self._is_in_other_process:
-                error = outcome.error
-                try:
-                    pickle.loads(pickle.dumps(error))
-                except (*PICKLE_ERRORS, pickle.PickleError):
-                    # an error that cannot be pickled would break the pool of processes
-                    portable = RuntimeError(f"{type(error).__name__}: {error}")
-                    portable.__notes__ = getattr(error, "__notes__", [])
-                    outcome = replace(outcome, error=portable)
+            # do not keep the file after it has been prepared
+            found = opened.pop(item[0]) if item[0] in opened else next(outcomes)
+            outcome = self.prepare(item, found)
             yield outcome
             if self.stops and outcome.error is not None:
                 break
@@ -513,33 +521,17 @@ class BatchJob:
                 pieces = self._split(items, number)
                 read = ((piece, self._read_together(piece)) for piece in pieces)
                 for piece, together in read if number == 1 else _read_ahead(start, pieces):
-                    yield from self._open_rest(number, pool, piece, together)
+                    outcomes, opened = self._sort_outcomes(together)
+                    yield from outcomes
+                    remaining = list_unopened(piece, outcomes)
+                    helpers = None if number == 1 else pool
+                    prepared = self._open_each(remaining, opened, helpers, PIECES_AHEAD * number)
+                    # without a target, files are joined later, to show each as soon as it is open
+                    yield from self._join(prepared, remaining) if self.target else prepared
         finally:
             # if the build ends early, do not wait for slow servers
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
-
-    def _open_rest(
-        self,
-        number: int,
-        pool: Executor,
-        piece: Sequence[NumberedFile],
-        together: list[OpenOutcome[Any]],
-    ) -> Outcomes:
-        """Yield the outcomes of files, of which some were read together, after opening the rest."""
-        outcomes_together, opened = self._sort_outcomes(together)
-        yield from outcomes_together
-        remaining = list_unopened(piece, outcomes_together)
-        alone = [item for item in remaining if item[0] not in opened]
-        outcomes: Iterator[OpenOutcome[Any]] = map(self.open_file, alone)
-        if number > 1:
-            ordered = iterate_results(pool, self.open_file, alone, ahead=PIECES_AHEAD * number)
-            outcomes = (future.result() for _, future in ordered)
-        prepared = (
-            self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
-            for item in remaining
-        )
-        yield from self.gather(prepared, remaining)
 
     def _split(
         self, items: Sequence[NumberedFile], number: int
@@ -594,12 +586,6 @@ class BatchJob:
             error.add_note(without_secrets(f"file {file}"))
             return OpenOutcome((number,), error=error)
         return replace(outcome, opened=prepared)
-
-    def gather(
-        self, outcomes: Iterator[OpenOutcome[Any]], items: Sequence[NumberedFile]
-    ) -> Iterator[OpenOutcome[Any]]:
-        """Join files as they are opened, and move references to the target, if there is one."""
-        return outcomes if self.target is None else self._join(outcomes, items)
 
     def join_opened(
         self, outcomes: Sequence[OpenOutcome[Any]], items: Sequence[NumberedFile]
@@ -695,6 +681,21 @@ class BatchJob:
         arrays = {n: v for n, v in variables.items() if isinstance(v[1], ManifestArray)}
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
+
+
+def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
+    """Return an outcome with another error if its own cannot be pickled.
+
+    Such an error would break the pool of processes.
+    """
+    error = outcome.error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except (*PICKLE_ERRORS, pickle.PickleError):
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.__notes__ = getattr(error, "__notes__", [])
+        return replace(outcome, error=portable)
+    return outcome
 
 
 def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
