@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -377,7 +378,8 @@ class FactRuns:
             counts = {_count_chunks(text, sizes[n]) for n in set(size_column[mask].tolist())}
             if len(counts) == 1 and (count := counts.pop()):
                 indexes[mask] = index_by_count.setdefault(count, number)
-        return _number_keys(indexes)
+        numbers: Ints = pd.factorize(indexes)[0]
+        return numbers
 
     def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
         """Return the distinct texts of a fact, and the index of the text for each file."""
@@ -391,7 +393,7 @@ class FactRuns:
         key = np.zeros(self.count, np.int64)
         for fact in facts:
             column = self.index_values(fact)
-            key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
+            key = pd.factorize(key * (int(column.max(initial=0)) + 1) + column)[0]
         return key
 
 
@@ -407,14 +409,6 @@ def _count_chunks(chunk: str | None, size: str | None) -> int:
         return 0
     count = -(-int(size) // int(chunk))
     return count if count and -(-int(size) // count) == int(chunk) else 0
-
-
-def _number_keys(keys: Ints) -> Ints:
-    """Return consecutive numbers for keys in the order of their first appearance."""
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    order = np.empty(first.size, np.int64)
-    order[np.argsort(first)] = np.arange(first.size)
-    return order[inverse]
 
 
 # ---------------------------------------------------------------------- all files

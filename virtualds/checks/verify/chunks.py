@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from math import ceil, prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -360,12 +360,6 @@ def _look_up_chunks(part: SampledFragment, indexes: Ints) -> Sequence[SampledChu
     return chunks
 
 
-Item = TypeVar("Item")
-
-
-Result = TypeVar("Result")
-
-
 MAX_PART_BYTES = 2**24
 """Maximum number of bytes to compare of an uncompressed chunk, which may be a whole file."""
 
@@ -419,18 +413,6 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
 def is_undecodable(error: BaseException) -> bool:
     """Return whether bytes were read, but cannot be decoded."""
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
-
-
-def map_in_order(
-    items: Iterable[Item], function: Callable[[Item], Result], threads: int
-) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with the result of ``function``, which threads compute ahead."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds verify") as pool:
-        try:
-            for item, future in iterate_results(pool, function, items, ahead=threads + 1):
-                yield item, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 # ---------------------------------------------------------------------- comparison
@@ -488,11 +470,15 @@ ChunkRead = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
 
 
 def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[ChunkRead]:
+    """Yield chunks in order, which threads read ahead."""
     is_remote = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
-    pairs = ((chunk, select_part(chunk)) for chunk in chunks)
     threads = min(16, get_options().max_requests) if is_remote else count_cores()
-    for (chunk, part), stored in map_in_order(pairs, _read_or_get_error, threads):
-        yield chunk, part, stored
+    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds verify") as pool:
+        try:
+            for _, future in iterate_results(pool, _read_chunk, chunks, ahead=threads + 1):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _make_read_problem(chunk: SampledChunk, error: VirtualdsError) -> Problem:
@@ -503,11 +489,12 @@ def _make_read_problem(chunk: SampledChunk, error: VirtualdsError) -> Problem:
     return _make_problem(chunk, kind, str(error))
 
 
-def _read_or_get_error(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
+def _read_chunk(chunk: SampledChunk) -> ChunkRead:
+    part = select_part(chunk)
     try:
-        return read_stored_numbers(*pair)
+        return chunk, part, read_stored_numbers(chunk, part)
     except VirtualdsError as error:
-        return error
+        return chunk, part, error
 
 
 def _make_problem(chunk: SampledChunk, kind: str, text: str) -> Problem:
