@@ -12,7 +12,6 @@ from virtualds_cli.parameter_types import (
     AgeType,
     CoordinateSourceType,
     NameType,
-    OpenChoice,
     RenamingType,
     SubchunkType,
     UrlType,
@@ -61,6 +60,11 @@ def _split_names(
 ) -> list[str] | None:
     """Return the names as a list: None without the option, and [] for an option ''."""
     return [name for name in value if name] if value else None
+
+
+def _complete_parser(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of parsers that begin with what the user has typed."""
+    return [name for name in PARSERS if name.startswith(incomplete)]
 
 
 def _make_option(
@@ -168,7 +172,8 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
         off_prefix="/--no-", help="Decode by the CF conventions, or not. [default: decode-cf]"
     ),
     "parser": _make_option(
-        type=OpenChoice(PARSERS), help="Format of the files. By default their first bytes decide."
+        shell_complete=_complete_parser,
+        help="Format of the files. By default their first bytes decide.",
     ),
     "parser_options": _make_access_option(
         "Options of the format, such as filter_by_keys of GRIB: a JSON object, or one option as "

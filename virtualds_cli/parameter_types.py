@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -43,13 +43,10 @@ class NameType(click.ParamType):  # type: ignore[type-arg]  # older click has no
     kind : {"variable", "dimension", "group"}
     """
 
+    name = "text"
+
     def __init__(self, kind: str = "variable") -> None:
         self.kind = kind
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The placeholder for a value in the help."""
-        return "text"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -119,26 +116,6 @@ class UrlType(click.ParamType):  # type: ignore[type-arg]  # older click has non
     ) -> list[CompletionItem]:
         """Let the shell complete files."""
         return [CompletionItem(incomplete, type="file")]
-
-
-class OpenChoice(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A word, which shells complete from ``choices``; other words are valid, too.
-
-    Parameters
-    ----------
-    choices : sequence of str
-    """
-
-    name = "text"
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        self.choices = choices
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return the words that begin with what the user has typed."""
-        return [CompletionItem(word) for word in self.choices if word.startswith(incomplete)]
 
 
 class _ParsedType(click.ParamType):  # type: ignore[type-arg]  # older click has none
