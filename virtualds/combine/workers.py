@@ -1,7 +1,7 @@
 """Open files in this thread, in threads, in processes, in an executor, or on a dask cluster.
 
-All of these workers run a `Job` on the files, and yield `OpenOutcome` objects in any order. The
-work stops if the iterator is closed, and after a keyboard interrupt.
+All of these workers run a `BatchJob` on the files, and yield `OpenOutcome` objects in any order.
+The work stops if the iterator is closed, and after a keyboard interrupt.
 
 Processes on this machine end with the process that started them: each has the read end of a pipe
 from its parent. When the parent closes the pipe or is killed, a worker has `GRACE_SECONDS` to
@@ -33,7 +33,7 @@ from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from types import FrameType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from virtualds.arrays.group import ReadMethod
 from virtualds.combine.file_coordinates import Opened
@@ -41,6 +41,9 @@ from virtualds.combine.ordering import Files
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
 from virtualds.stores.access_rules import is_valid_url
+
+if TYPE_CHECKING:
+    from virtualds.combine.batch_job import BatchJob
 
 Key = TypeVar("Key")
 
@@ -168,25 +171,7 @@ def list_unopened(
 Outcomes = Generator[OpenOutcome[Any], None, None]
 
 
-class Job(Protocol):
-    """A job that opens files, implemented by `virtualds.combine.batch_job.BatchJob`."""
-
-    @property
-    def min_task_files(self) -> int:
-        """Minimum number of files per task."""
-
-    @property
-    def max_task_files(self) -> int:
-        """Maximum number of files per task."""
-
-    def __call__(self, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
-        """Open files in any process."""
-
-    def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
-        """Open files in ``number`` threads of this process."""
-
-
-Workers = Callable[[Job, Sequence[NumberedFile]], Outcomes]
+Workers = Callable[["BatchJob", Sequence[NumberedFile]], Outcomes]
 """A function that runs a job on numbered files, and yields the outcomes."""
 Work = Callable[[Sequence[NumberedFile]], Any]
 """A function that returns the outcomes of numbered files."""
@@ -224,7 +209,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
     )
 
 
-def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
+def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in ``number`` local processes, since the HDF5 library is single-threaded.
 
     This process opens files as well, and begins before the other processes have started.
@@ -238,7 +223,7 @@ def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> O
 def open_in_executor(
     pool: Executor,
     workers: int,
-    job: Job,
+    job: BatchJob,
     items: Sequence[NumberedFile],
     work: Work | None = None,
     ahead: int = PIECES_AHEAD * UNKNOWN_WORKERS,
@@ -329,14 +314,14 @@ class _OutcomeList:
     dask would serialize the items of a list separately, and so copy objects that they share.
     """
 
-    def __init__(self, job: Job, items: Sequence[NumberedFile]) -> None:
+    def __init__(self, job: BatchJob, items: Sequence[NumberedFile]) -> None:
         self.outcomes = job(items)
 
     def __iter__(self) -> Iterator[OpenOutcome[Any]]:
         return iter(self.outcomes)
 
 
-def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
+def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files on the workers of a dask cluster."""
     threads = sum(client.nthreads().values()) or 1
     # the cluster may grow; tasks are impure, since the files may change between equal tasks
@@ -414,7 +399,7 @@ def _start_fork_server() -> None:
     _IMPORTED.set()
 
 
-def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
+def _run_job(job: BatchJob, items: Sequence[NumberedFile]) -> list[OpenOutcome[Any]]:
     """Run the job in a worker process, which is marked as busy."""
     _IDLE.clear()
     try:
