@@ -21,6 +21,7 @@ from virtualds.combine.batch_job import (
     BuildTarget,
     Parallel,
     abandon_on_error,
+    list_files,
     list_steps,
     return_unchanged,
 )
@@ -467,7 +468,7 @@ class Build:
         """Open all files, and combine those that get the same group path from a template."""
         groups = self.files.group_by(template)
         outcomes, report = self._open(None)
-        by_number = {outcome.number: outcome for outcome in _split(outcomes)}
+        by_number = {file.number: file for outcome in outcomes for file in list_files(outcome)}
         nodes: dict[str, xr.Dataset] = {}
         for path, numbers in groups.items():
             group_outcomes = []
@@ -724,14 +725,6 @@ class Build:
         )
 
 
-def _split(outcomes: Sequence[OpenOutcome[Any]]) -> Iterator[OpenOutcome[Any]]:
-    """Split outcomes of batches into outcomes of single files."""
-    for outcome in outcomes:
-        batch = outcome.opened
-        files = batch.list_files() if isinstance(batch, FileBatch) else ()
-        yield from [replace(outcome, numbers=f.numbers, opened=f) for f in files] or [outcome]
-
-
 def _list_datasets(
     outcomes: Sequence[OpenOutcome[Any]], report: BuildReport
 ) -> tuple[list[OpenOutcome[Any]], BuildReport]:
@@ -740,7 +733,8 @@ def _list_datasets(
         return sorted(outcomes, key=lambda outcome: outcome.number), report
     each = [
         replace(o, opened=o.opened.to_dataset()) if isinstance(o.opened, FileBatch) else o
-        for o in _split(outcomes)
+        for outcome in outcomes
+        for o in list_files(outcome)
     ]
     # variables that were loaded while decoding have no references
     datasets: list[Any] = [outcome.opened for outcome in each]

@@ -436,7 +436,7 @@ class BatchJob:
         Also returns the outcomes of single files by number, which still have to be prepared.
         """
         if self.steps:
-            outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
+            outcomes = [file for outcome in outcomes for file in list_files(outcome)]
         singles = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         written = self._move_references_to_set([outcome.opened for outcome in together])
@@ -698,7 +698,7 @@ def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
     return outcome
 
 
-def _list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
+def list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
     """Split the outcome of a batch into outcomes of single files."""
     if len(outcome.numbers) == 1:
         return [outcome]
