@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -242,12 +242,8 @@ def _fill_unknown_states(files: FileColumns, others: FileColumns) -> FileColumns
         return files
     rows = _find_rows(others, files)
     is_unknown = (rows >= 0) & (files.sizes == NO_NUMBER)
-    columns = {}
-    for field_ in fields(FileColumns)[1:]:
-        column = getattr(files, field_.name).copy()
-        column[is_unknown] = getattr(others, field_.name)[rows[is_unknown]]
-        columns[field_.name] = column
-    return replace(files, **columns)
+    chosen = np.where(is_unknown, len(files) + rows, np.arange(len(files)))
+    return FileColumns.join([files, others]).take(chosen)
 
 
 class SourceListReader:
