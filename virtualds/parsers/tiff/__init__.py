@@ -427,49 +427,29 @@ def read(
         # count the pages first, which terminates even if they form a cycle
         if not len(tiff.pages) or not tiff.series:
             raise make_damage_error(f"{source.url}: the TIFF file has no image")
-        # the path of each image, the levels of its pyramid, and its own level
-        images: list[tuple[str, Any, int]] = []
-        for index, series in enumerate(tiff.series):
-            name = f"series_{index}" if index else ""
-            for level in range(len(series.levels)):
-                parts = (name, str(level) if level else "")
-                images.append(("/".join(filter(None, parts)), series.levels, level))
-        for _, levels, number in images:
-            _check_readable_tags(file, tiff.tiff, levels[number].keyframe)
-        groups = {
-            path: _build_group(source, levels, number, skipped) for path, levels, number in images
-        }
-    root = groups.pop("")
-    nested: dict[str, ManifestGroup] = {}
-    for path, root_group in groups.items():
-        parent, _, name = path.rpartition("/")
-        if parent:
-            nested[parent] = replace(
-                nested[parent], groups={**nested[parent].groups, name: root_group}
-            )
-        else:
-            nested[name] = root_group
-    root_group = _number_overviews(replace(root, groups=nested)).group(group)
-    return _move_arrays_to_leaves(root_group) if below else root_group
+        pyramids = [list(series.levels) for series in tiff.series]
+        for levels in pyramids:
+            for level in levels:
+                _check_readable_tags(file, tiff.tiff, level.keyframe)
+        image, *others = [
+            [_build_group(source, levels, number, skipped) for number in range(len(levels))]
+            for levels in pyramids
+        ]
+    groups = {f"series_{n}": _nest_levels(levels, {}, below) for n, levels in enumerate(others, 1)}
+    return _nest_levels(image, groups, below).group(group)
 
 
-def _number_overviews(group: ManifestGroup) -> ManifestGroup:
-    """Return a group where each image with overviews also has a group ``"0"`` of itself."""
-    if not group.groups:
-        return group
-    itself = {"0": replace(group, groups={})}
-    return replace(
-        group, groups=itself | {n: _number_overviews(g) for n, g in group.groups.items()}
-    )
+def _nest_levels(
+    levels: list[ManifestGroup], groups: dict[str, ManifestGroup], below: bool
+) -> ManifestGroup:
+    """Return an image with its levels and other groups below it, if it has any.
 
-
-def _move_arrays_to_leaves(group: ManifestGroup) -> ManifestGroup:
-    """Return a group with variables only in groups without subgroups."""
-    if not group.groups:
-        return group
-    return ManifestGroup(
-        groups={name: _move_arrays_to_leaves(g) for name, g in group.groups.items()}
-    )
+    With ``below``, it has no variables itself, but only in the group ``"0"``.
+    """
+    numbered = {str(number): level for number, level in enumerate(levels)} | groups
+    if len(numbered) == 1:
+        return levels[0]
+    return ManifestGroup(groups=numbered) if below else replace(levels[0], groups=numbered)
 
 
 def _check_readable_tags(file: BinaryIO, form: Any, page: Any) -> None:
