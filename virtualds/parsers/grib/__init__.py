@@ -468,50 +468,31 @@ class FieldTable:
             return {str(value), str(int(value))}
         return set() if value is None else {str(value)}
 
-    def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return one group of the fields, or all fields if there is only one group.
+    def read(self, group: str | None, skip: Iterable[str], below: bool) -> ManifestGroup:
+        """Return one group of the fields, or with ``below`` all groups; the only one by default.
 
         Raises `UnsupportedError` if ``group`` is missing although there are several, and
         `FileNotFoundError` if there is no such group.
         """
         parameter_groups = group_parameters(self.fields)
-        group_name = group.strip("/") if isinstance(group, str) else group
-        if len(parameter_groups) > 1 and not group_name:
+        name = group.strip("/") if isinstance(group, str) else group
+        if not name and len(parameter_groups) > 1 and not below:
             raise UnsupportedError(
                 f"{self.source.url}: messages are of {len(parameter_groups)} kinds, by type of "
                 "level, grid, times, steps and levels; open one with group=, one of "
                 f"{sorted(parameter_groups)}"
             )
-        if not group_name:
-            (parameters,) = parameter_groups.values()
-            return self._add_damaged(self._read_group(parameters, skip))
         groups = {
-            name: self._add_damaged(self._read_group(parameters, skip))
-            if name == group_name
+            other: GroupReader(self.source, parameters, self.eccodes).read(frozenset(skip))
+            if name in (None, "", other)
             else ManifestGroup()
-            for name, parameters in parameter_groups.items()
+            for other, parameters in parameter_groups.items()
         }
-        return ManifestGroup(groups=groups).group(group)
-
-    def read_tree(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return all groups of fields, or the only one."""
-        if group is not None and (not isinstance(group, str) or group.strip("/")):
-            return self.read(group, skip)
-        parameter_groups = group_parameters(self.fields)
-        groups = {
-            name: self._read_group(parameters, skip)
-            for name, parameters in parameter_groups.items()
-        }
-        return self._add_damaged(
-            ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
-        )
-
-    def _read_group(self, parameters: ParameterGroup, skip: Iterable[str]) -> ManifestGroup:
-        return GroupReader(self.source, parameters, self.eccodes).read(frozenset(skip))
-
-    def _add_damaged(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group with the damaged messages of the file."""
-        return replace(group, damaged=self.damaged)
+        if name or len(groups) > 1:
+            selected = ManifestGroup(groups=groups).group(group)
+        else:
+            [selected] = groups.values()
+        return replace(selected, damaged=self.damaged)
 
 
 # ---------------------------------------------------------------------- grib
@@ -553,8 +534,7 @@ def read(
     filter_by_keys : dict, optional
         The values that messages must have, or lists of values, by key of ecCodes, as in cfgrib.
     """
-    table = scan(source).select(filter_by_keys)
-    return (table.read_tree if below else table.read)(group, skip)
+    return scan(source).select(filter_by_keys).read(group, skip, below)
 
 
 def scan(source: SourceFile) -> FieldTable:

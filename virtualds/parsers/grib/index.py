@@ -204,8 +204,7 @@ def read(
         Files of the same product, each with an index next to it. The first one with the same
         messages is used.
     """
-    table = _scan(source, template, filter_by_keys)
-    return (table.read_tree if below else table.read)(group, skip)
+    return _scan(source, template, filter_by_keys).read(group, skip, below)
 
 
 def _scan(
