@@ -77,11 +77,8 @@ YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 CONTIGUOUS = 1
 """TIFF's planar configuration in which the samples of a pixel are adjacent."""
 
-JPEGLS_END = b"\xff\xd9"
-"""Marker after a JPEG-LS image (annex C); a bit stuffed after 0xff keeps it out of the data."""
-
-START_OF_FRAME = b"\xff\xf7"
-"""Marker before the frame header of JPEG-LS."""
+JPEGLS_FRAME_MARKERS = frozenset({0xF7})
+"""Second byte of the marker before the frame header of JPEG-LS (ITU-T T.87, C.1.1)."""
 
 MAX_JPEGLS_EXPANSION = 2**20
 """Maximum ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
@@ -213,7 +210,8 @@ class JpegChunk(ShapedCodec):
 def _check_end_marker(data: Buffer) -> None:
     """Raise an error for a truncated image, which libjpeg would silently pad.
 
-    The data of an image contain no end marker (ITU-T T.81, B.1.1.5).
+    The data of an image contain no end marker (ITU-T T.81, B.1.1.5): after 0xff, JPEG stuffs a
+    byte, and JPEG-LS a bit (ITU-T T.87, annex C).
     """
     if END_OF_IMAGE not in bytes(data):
         raise ValueError("the image has no end")
@@ -250,7 +248,9 @@ class JpegHeader(NamedTuple):
     """Adobe's colour transform, or -1 if there is none."""
 
 
-def parse_jpeg_header(data: memoryview) -> JpegHeader:
+def parse_jpeg_header(
+    data: memoryview, frame_markers: frozenset[int] = FRAME_MARKERS
+) -> JpegHeader:
     """Parse the frame header (ITU-T T.81, B.2.2), and Adobe's marker before it.
 
     Raises `ValueError` if there is no frame header, or its image has no pixels.
@@ -260,7 +260,7 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
         marker = data[offset + 1]
         if marker == APP14 and data[offset + 4 : offset + 9].tobytes() == b"Adobe":
             transform = data[offset + 15] if offset + 15 < len(data) else -1
-        if marker in FRAME_MARKERS:
+        if marker in frame_markers:
             lines, samples = (
                 int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
             )
@@ -296,30 +296,15 @@ class JpegLs(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegls")
         # a damaged header would make the decoder allocate memory for another image
-        check_length(self, _count_image_bytes(memoryview(data)), nbytes)
-        if JPEGLS_END not in bytes(data):
-            # CharLS would read past the end
-            raise ValueError("the image has no end")
+        head = parse_jpeg_header(memoryview(data), JPEGLS_FRAME_MARKERS)
+        size = head.lines * head.samples * head.components * (1 if head.bits <= 8 else 2)
+        if size > MAX_JPEGLS_EXPANSION * len(data):
+            raise ValueError(f"{size} bytes of an image out of {len(data)}")
+        check_length(self, size, nbytes)
+        # CharLS would read past the end
+        _check_end_marker(data)
         out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
         return out
-
-
-def _count_image_bytes(data: memoryview) -> int:
-    """Return the decoded length of an image, from its frame header."""
-    offset = 2
-    while offset + 10 <= len(data):
-        if data[offset : offset + 2] == START_OF_FRAME:
-            bits, components = data[offset + 4], data[offset + 9]
-            lines, samples = (
-                int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
-            )
-            size = lines * samples * components * (1 if bits <= 8 else 2)
-            if size > MAX_JPEGLS_EXPANSION * len(data):
-                raise ValueError(f"{size} bytes of an image out of {len(data)}")
-            return size
-        # other segments contain their length, which includes its own two bytes
-        offset += 2 + int.from_bytes(data[offset + 2 : offset + 4], "big")
-    raise ValueError(f"{len(data)} bytes contain no frame header")
 
 
 # ---------------------------------------------------------------------- jpegxl
