@@ -342,7 +342,12 @@ def draw_text(x: float, y: float, text: object, anchor: str = "start") -> Markup
 
 
 def draw_svg(
-    width: float, height: float, *children: object, title: object, class_: str | None = None
+    width: float,
+    height: float,
+    *children: object,
+    title: object,
+    class_: str | None = None,
+    **attributes: object,
 ) -> Markup:
     """Return an SVG picture; ``title`` describes it for screen readers."""
     return element(
@@ -351,6 +356,7 @@ def draw_svg(
         width=format_length(width),
         height=format_length(height),
         viewBox=f"0 0 {format_length(width)} {format_length(height)}",
+        **attributes,
         role="img",
         aria_label=title,
         class_=class_,
@@ -381,19 +387,15 @@ def draw_strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
         )
         for span in spans
     ]
-    return element(
-        "svg",
+    return draw_svg(
+        STRIP_WIDTH,
+        STRIP_HEIGHT,
         textures.define(),
         *rects,
         draw_frame(STRIP_WIDTH, STRIP_HEIGHT),
-        width=STRIP_WIDTH,
-        height=STRIP_HEIGHT,
-        viewBox=f"0 0 {STRIP_WIDTH} {STRIP_HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=title,
+        title=title,
         class_="vds-strip",
-        xmlns="http://www.w3.org/2000/svg",
+        preserveAspectRatio="none",
     )
 
 
