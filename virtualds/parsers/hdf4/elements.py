@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BufferedReader
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError, make_damage_error
 from virtualds.source_file import SourceFile, local_path, scheme_of
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import open_blocks, prefetch_ranges
+from virtualds.stores.block_cache import BlockFile
+from virtualds.stores.scan_cache import open_remote, prefetch_ranges
 from virtualds.stores.store import Range, StoreError
 
 MAX_AXES = 32
@@ -124,24 +126,20 @@ class Descriptor(NamedTuple):
     is_extended: bool
 
 
-Read = Callable[[int, int], bytes]
-"""A function that returns bytes of a file by offset and length, or fewer if the file ends."""
-
-
 class Elements:
     """The elements of a file, by tag and reference number.
 
     Parameters
     ----------
-    read : callable
-        Returns bytes of the file by offset and length, or fewer if the file ends.
+    file : binary file
     source : SourceFile
     """
 
-    def __init__(self, read: Read, source: SourceFile) -> None:
+    def __init__(self, file: BufferedReader | BlockFile, source: SourceFile) -> None:
         self.source = source
-        self._read = read
-        self.descriptors = dict(_read_descriptors(read))
+        self._file = file
+        self._size = file.seek(0, os.SEEK_END)
+        self.descriptors = dict(self._read_descriptors())
         # prefetch the small elements of a remote file, which a scan reads, with few requests
         small = sorted(
             (descriptor.offset, descriptor.length)
@@ -152,6 +150,26 @@ class Elements:
         # the cache fetches nothing if too many bytes are requested at once
         for first in range(0, len(small), PREFETCH_BATCH):
             prefetch_ranges({self.source: small[first : first + PREFETCH_BATCH]})
+
+    def _read_descriptors(self) -> Iterator[tuple[Key, Descriptor]]:
+        """Yield the keys and descriptors of all descriptor blocks (section 2.2)."""
+        block_offset, seen, keys = len(MAGIC), set[int](), set[Key]()
+        while block_offset:
+            if block_offset in seen:
+                raise FormatError("its blocks of descriptors form a ring; fetch the file again")
+            seen.add(block_offset)
+            begin = block_offset + BLOCK_HEADER.size
+            header = self.read_range(block_offset, BLOCK_HEADER.size)
+            count, block_offset = BLOCK_HEADER.unpack(header)
+            data = self.read_range(begin, count * DESCRIPTOR.size)
+            for tag, ref, offset, length in DESCRIPTOR.iter_unpack(data):
+                if tag != NULL:
+                    is_extended = bool(tag & EXTENDED and not tag & USER_DEFINED)
+                    key = (tag - EXTENDED * is_extended, ref)
+                    if key in keys:
+                        raise make_damage_error(f"element {key} is described twice")
+                    keys.add(key)
+                    yield key, Descriptor(offset, length, is_extended)
 
     def list_refs(self, tag: int) -> list[int]:
         """Return the reference numbers of all elements of a tag, sorted."""
@@ -171,7 +189,15 @@ class Elements:
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return the bytes of a range of the file."""
-        return _read_exactly(self._read, offset, length)
+        self._file.seek(offset)
+        # no memory is allocated for a damaged length
+        data = self._file.read(max(min(length, self._size - offset), 0))
+        if len(data) < length:
+            raise FormatError(
+                f"an element reaches to byte {offset + length}, and the file ends at "
+                f"{offset + len(data)}; it is truncated or damaged, fetch it again"
+            )
+        return data
 
     def read_raw(self, key: Key) -> bytes:
         """Return the bytes at the location of an element, or b"" if it is missing."""
@@ -245,56 +271,10 @@ _compile = lru_cache(1024)(struct.Struct)
 @contextmanager
 def open_elements(source: SourceFile) -> Iterator[Elements]:
     """Open a file, local or remote, and read its descriptors."""
-    if scheme_of(source.url) != "file":
-        blocks = open_blocks(source)
-        # read without a buffer, since elements are small and far from each other
-        yield Elements(_clip_reads(blocks.size, blocks.read), source)
-        return
-    with open(local_path(source.url), "rb") as file:
-
-        def read(at: int, count: int) -> bytes:
-            file.seek(at)
-            return file.read(count)
-
-        yield Elements(_clip_reads(os.fstat(file.fileno()).st_size, read), source)
-
-
-def _clip_reads(size: int, read: Read) -> Read:
-    """Return a function that does not request bytes past the end of the file."""
-    return lambda at, count: read(at, max(min(count, size - at), 0))
-
-
-def _read_exactly(read: Read, offset: int, length: int) -> bytes:
-    """Return exactly ``length`` bytes of a file."""
-    data = read(offset, length)
-    if len(data) < length:
-        raise FormatError(
-            f"an element reaches to byte {offset + length}, and the file ends at "
-            f"{offset + len(data)}; it is truncated or damaged, fetch it again"
-        )
-    return data
-
-
-def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
-    """Yield the keys and descriptors of all descriptor blocks (section 2.2)."""
-    block_offset, seen, keys = len(MAGIC), set[int](), set[Key]()
-    while block_offset:
-        if block_offset in seen:
-            raise FormatError("its blocks of descriptors form a ring; fetch the file again")
-        seen.add(block_offset)
-        begin = block_offset + BLOCK_HEADER.size
-        count, block_offset = BLOCK_HEADER.unpack(
-            _read_exactly(read, block_offset, BLOCK_HEADER.size)
-        )
-        data = _read_exactly(read, begin, count * DESCRIPTOR.size)
-        for tag, ref, offset, length in DESCRIPTOR.iter_unpack(data):
-            if tag != NULL:
-                is_extended = bool(tag & EXTENDED and not tag & USER_DEFINED)
-                key = (tag - EXTENDED * is_extended, ref)
-                if key in keys:
-                    raise make_damage_error(f"element {key} is described twice")
-                keys.add(key)
-                yield key, Descriptor(offset, length, is_extended)
+    is_local = scheme_of(source.url) == "file"
+    # without a buffer for a remote file, since elements are small and far from each other
+    with open(local_path(source.url), "rb") if is_local else open_remote(source) as file:
+        yield Elements(file, source)
 
 
 # ---------------------------------------------------------------------- tables
