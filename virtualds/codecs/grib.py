@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codecs.codec import Codec, check_length
+from virtualds.codecs.hdf import unpack_bits
 from virtualds.codecs.images import JPEG2000_START
 from virtualds.importing import import_eccodes
 from virtualds.streams import Buffer
@@ -89,7 +90,7 @@ def check_edition_2(message: memoryview, points: int | None) -> None:
     ------
     ContradictionError
     """
-    sections = {section[4]: section for section in _split_sections(message)}
+    sections = {section[4]: section for section in split_sections(message)}
     counts = _read_number(sections[3], 6, 4), _read_number(sections[5], 5, 4)
     if counts[1] > counts[0] or points not in (None, counts[0]):
         raise ContradictionError(f"{counts[0]} points and {counts[1]} values, not {points}")
@@ -114,7 +115,7 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
     Raises `ContradictionError` if the message has fewer fields.
     """
     sections, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
-    for section in _split_sections(message):
+    for section in split_sections(message):
         sections[section[4]] = section
         if section[4] == 6 and section[5:6] != REPEATED_BITMAP:
             bitmap = section
@@ -134,8 +135,11 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
     return b"".join((message[:8], (16 + len(body)).to_bytes(8, "big"), body))
 
 
-def _split_sections(message: memoryview) -> list[memoryview]:
-    """Return the sections of a message of edition 2, in order."""
+def split_sections(message: memoryview) -> list[memoryview]:
+    """Return the sections of a message of edition 2, in order.
+
+    Raises `ContradictionError` if they do not fill the message, or if section 3, 5 or 7 is missing.
+    """
     sections, offset = list[memoryview](), 16
     while offset + 5 <= len(message) - 4:
         length = _read_number(message, offset, 4)
@@ -192,23 +196,14 @@ def _check_groups(section: memoryview, packed: memoryview, values: int) -> None:
     is_valid = max(bits, width_bits, length_bits) <= 32 and 0 < count <= values
     _check_consistent(is_valid and sum(sizes) <= len(packed), bits, count, packed)
     offset = sizes[0]
-    widths = section[35] + _unpack_bits(packed[offset : offset + sizes[1]], width_bits, count)
-    lengths = _unpack_bits(packed[offset + sizes[1] : sum(sizes)], length_bits, count)
+    widths = section[35] + unpack_bits(packed[offset : offset + sizes[1]], count, width_bits, 8)
+    lengths = unpack_bits(packed[offset + sizes[1] : sum(sizes)], count, length_bits, 8)
     lengths = _read_number(section, 37, 4) + section[41] * lengths
     lengths[-1] = _read_number(section, 42, 4)
     is_whole = int(lengths.sum()) == values
     _check_consistent(is_whole and int(widths.max()) <= 32, bits, values, packed)
     bits_left = 8 * (len(packed) - sum(sizes))
     _check_consistent(int((widths * lengths).sum()) <= bits_left, bits, values, packed)
-
-
-def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
-    """Unpack ``count`` unsigned numbers of ``bits`` bits each, most significant bit first."""
-    if not bits:
-        return np.zeros(count, np.int64)
-    flags = np.unpackbits(np.frombuffer(data, np.uint8))[: bits * count].reshape(count, bits)
-    weights = np.int64(1) << np.arange(bits - 1, -1, -1)
-    return flags.astype(np.int64) @ weights
 
 
 def _check_consistent(is_consistent: bool, bits: int, values: int, packed: memoryview) -> None:

@@ -17,7 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import check_values
-from virtualds.codecs.grib import ECCODES_MISSING, ContradictionError, check_edition_1
+from virtualds.codecs.grib import (
+    ECCODES_MISSING,
+    ContradictionError,
+    check_edition_1,
+    split_sections,
+)
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 
 # ---------------------------------------------------------------------- positions of messages
@@ -288,11 +293,16 @@ def find_shared_header(header: bytes) -> SharedHeader | None:
 
 
 def _share_edition_2(header: bytes) -> SharedHeader | None:
-    sections = _split_sections(header) if len(header) <= MAX_HEADER else None
-    if sections is None:
+    if header[7:8] != b"\2" or len(header) > MAX_HEADER:
         return None
-    (start, reference, local, grid, product, packing), other_sections = sections[:6], sections[6]
-    if len(reference) != SECTION_1_BYTES:
+    try:
+        sections = {section[4]: bytes(section) for section in split_sections(memoryview(header))}
+    except ContradictionError:
+        return None
+    described = [sections.get(number, b"") for number in HEADER_SECTIONS]
+    start, rest = header[:16], header[16 + sum(map(len, described)) :]
+    reference, local, grid, product, packing = described
+    if len(reference) != SECTION_1_BYTES or not product:
         return None
     day = _encode_date(_read_number(reference, 13, 2), reference[14], reference[15])
     shared_product = _normalise_product(product)
@@ -301,30 +311,10 @@ def _share_edition_2(header: bytes) -> SharedHeader | None:
     reference = reference[:12] + SHARED_DATE + reference[16:]
     if _read_number(packing, 10, 2) in KNOWN_PACKINGS:
         packing = packing[:PACKING_HEADER_BYTES].ljust(len(packing), b"\0")
-    message = b"".join([start, reference, local, grid, shared_product, packing, other_sections])
-    shared = b"".join([reference, grid, DEFAULT_PRODUCT, packing, other_sections])
+    message = b"".join([start, reference, local, grid, shared_product, packing, rest])
+    shared = b"".join([reference, grid, DEFAULT_PRODUCT, packing, rest])
     length = (len(start) + len(shared)).to_bytes(8, "big")
     return SharedHeader(message, start[:8] + length + shared, day)
-
-
-def _split_sections(header: bytes) -> list[bytes] | None:
-    """Return sections 0 to 5 and the rest, or None if they are out of order."""
-    if header[7:8] != b"\2":
-        return None
-    sections, offset = [header[:16]], 16
-    for number in range(1, 6):
-        length = _read_number(header, offset + 1, 4)
-        if (
-            header[offset + 4 : offset + 5] == bytes([number])
-            and 5 <= length < len(header) - offset
-        ):
-            sections.append(header[offset : offset + length])
-            offset += length
-        elif number == 2:
-            sections.append(b"")
-        else:
-            return None
-    return [*sections, header[offset:]]
 
 
 def _normalise_product(product: bytes) -> bytes | None:
