@@ -19,7 +19,6 @@ from programs import run_code
 import virtualds
 from virtualds.codecs import CODECS
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.numcodecs import Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.formats.zarr import CHUNKS
 from virtualds.stores.fsspec import FsspecStore
@@ -92,7 +91,7 @@ def no_codec(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(self: Codec, *args: Any) -> Any:
         raise AssertionError(f"{self} ran")
 
-    for codec in (*CODECS, Numcodecs):
+    for codec in CODECS:
         monkeypatch.setattr(codec, "decode", refuse)
     return monkeypatch.undo
 

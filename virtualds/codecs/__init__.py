@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -18,83 +17,13 @@ from virtualds.codecs.codec import VIRTUALDS_PREFIX, Codec, MakeCodec, Namespace
 from virtualds.errors import UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.importing import LazyTable
 
-CodecAndMake = tuple[type[Codec], MakeCodec]
-"""A codec class, and the constructor for one of its names."""
-
-
-@dataclass(frozen=True)
-class Registry:
-    """Codecs by their names in Zarr, HDF5 and TIFF.
-
-    Parameters
-    ----------
-    codecs : sequence of Codec classes
-
-    Examples
-    --------
-    >>> from virtualds.codecs.zlib import Gzip, Zlib
-    >>> Registry((Zlib, Gzip)).list_names("zarr_v3")
-    ['gzip', 'numcodecs.gzip', 'numcodecs.zlib']
-    """
-
-    codecs: Sequence[type[Codec]]
-
-    @cached_property
-    def _cache(self) -> dict[tuple[Namespace, str | int], CodecAndMake]:
-        """The results of previous lookups."""
-        return {}
-
-    def _lookup(self, namespace: Namespace, name: str | int) -> CodecAndMake | None:
-        """Search the codecs in order, so that modules after the match are not imported."""
-        if (cached := self._cache.get((namespace, name))) is not None:
-            return cached
-        for codec in self.codecs:
-            for named in codec.names():
-                if (named.namespace, named.name) == (namespace, name):
-                    return self._cache.setdefault((namespace, name), (codec, named.make))
-        return None
-
-    def find_maker(self, namespace: Namespace, name: str | int) -> MakeCodec | None:
-        """Return the constructor for a codec name, or None; `CodecName` gives its arguments."""
-        if (match := self._lookup(namespace, name)) is not None:
-            return match[1]
-        makers = (codec.find_plugin(namespace, name) for codec in self.codecs)
-        return next((make for make in makers if make is not None), None)
-
-    def is_array_to_bytes_name(self, name: str) -> bool:
-        """Return whether a Zarr v3 name belongs to an array-to-bytes codec.
-
-        The names of virtualds do not: they appear in pipelines, where each codec converts bytes to
-        bytes.
-        """
-        match = None if name.startswith(VIRTUALDS_PREFIX) else self._lookup("zarr_v3", name)
-        return match is not None and match[0].is_array_to_bytes
-
-    def list_names(self, namespace: Namespace) -> list[str | int]:
-        """Return all names of one namespace, sorted, without the names of plugins.
-
-        Raises `ValueError` if two codecs have the same name.
-        """
-        owners = dict[str | int, type[Codec]]()
-        for codec in self.codecs:
-            for name in (named.name for named in codec.names() if named.namespace == namespace):
-                if (other := owners.setdefault(name, codec)) is not codec:
-                    raise ValueError(
-                        f"{namespace} name {name!r}: {codec.__name__} has it, and so has "
-                        f"{other.__name__}; give one of them another"
-                    )
-        # numbers by value, strings alphabetically
-        return sorted(owners, key=lambda n: (n, "") if isinstance(n, int) else (0, n))
-
-
-# ---------------------------------------------------------------------- codecs
-
 CODECS = LazyTable[type[Codec]](
     "virtualds.codecs.zlib:Zlib",
     "virtualds.codecs.zlib:Gzip",
     "virtualds.codecs.hdf:Shuffle",
     "virtualds.codecs.checksums:Fletcher32",
     "virtualds.codecs.checksums:Crc32c",
+    "virtualds.codecs.numcodecs:Numcodecs",
     "virtualds.codecs.hdf:Szip",
     "virtualds.codecs.hdf:Nbit",
     "virtualds.codecs.hdf:ScaleOffset",
@@ -141,17 +70,7 @@ CODECS = LazyTable[type[Codec]](
     "virtualds.codecs.fits:TextNumbers",
     "virtualds.codecs.zlib:ZipMember",
 )
-"""All codec classes except `Numcodecs`, common ones first."""
-
-COMMON_COUNT = 5
-REGISTRY = Registry(
-    LazyTable(
-        *CODECS.entries[:COMMON_COUNT],
-        "virtualds.codecs.numcodecs:Numcodecs",
-        *CODECS.entries[COMMON_COUNT:],
-    )
-)
-"""The codecs by name."""
+"""All codec classes, common ones first."""
 
 UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32033: "HTJ2K"}
 """Names of registered filters that no Python package decodes as HDF5 does.
@@ -160,6 +79,78 @@ imagecodecs decodes another version of SZ3's format; with HDF5's version it ends
 """
 HDF5PLUGIN_FILTERS = frozenset({32017, 32024, 32028, 32033})
 """Unsupported filters that the package hdf5plugin adds to the HDF5 library."""
+
+
+# ---------------------------------------------------------------------- names
+
+CodecAndMake = tuple[type[Codec], MakeCodec]
+"""A codec class, and the constructor for one of its names."""
+
+
+@lru_cache(1024)
+def _look_up(
+    codecs: Sequence[type[Codec]], namespace: Namespace, name: str | int
+) -> CodecAndMake | None:
+    """Search codecs in order, so that modules after the match are not imported."""
+    for codec in codecs:
+        for named in codec.names():
+            if (named.namespace, named.name) == (namespace, name):
+                return codec, named.make
+    return None
+
+
+def find_maker(namespace: Namespace, name: Any) -> MakeCodec:
+    """Return the constructor for a codec name; `CodecName` gives its arguments.
+
+    Raises `UnsupportedError` if no codec of that name is known.
+    """
+    if isinstance(name, str | int):
+        if (match := _look_up(CODECS, namespace, name)) is not None:
+            return match[1]
+        for codec in CODECS:
+            if (make := codec.find_plugin(namespace, name)) is not None:
+                return make
+    if namespace == "hdf5":
+        raise make_no_filter_error(name)
+    label, remedy = f"codec {name!r}", "open the data with zarr-python"
+    if namespace.startswith("tiff"):
+        label, remedy = f"{namespace} {name}", "read the file with tifffile's asarray()"
+    raise UnsupportedError(f"{label}: virtualds has no decoder for it; {remedy}")
+
+
+def is_array_to_bytes_name(name: str) -> bool:
+    """Return whether a Zarr v3 name belongs to an array-to-bytes codec.
+
+    The names of virtualds do not: they appear in pipelines, where each codec converts bytes to
+    bytes.
+    """
+    match = None if name.startswith(VIRTUALDS_PREFIX) else _look_up(CODECS, "zarr_v3", name)
+    return match is not None and match[0].is_array_to_bytes
+
+
+def list_codec_names(namespace: Namespace) -> list[str | int]:
+    """Return all names of one namespace, sorted, without the names of plugins.
+
+    Raises `ValueError` if two codecs have the same name.
+
+    Examples
+    --------
+    >>> list_codec_names("tiff_predictor")
+    [2, 3]
+    """
+    owners = dict[str | int, type[Codec]]()
+    for codec in CODECS:
+        for name in (named.name for named in codec.names() if named.namespace == namespace):
+            if (other := owners.setdefault(name, codec)) is not codec:
+                raise ValueError(
+                    f"{namespace} name {name!r}: {codec.__name__} has it, and so has "
+                    f"{other.__name__}; give one of them another"
+                )
+    # numbers by value, strings alphabetically
+    return sorted(owners, key=lambda n: (n, "") if isinstance(n, int) else (0, n))
+
+
+# ---------------------------------------------------------------------- codecs
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -173,9 +164,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     Zarr storage specification version 2, "Arrays", keys ``compressor`` and ``filters``.
     """
     name = config.get("id")
-    make = REGISTRY.find_maker("zarr_v2", name) if isinstance(name, str) else None
-    if make is None:
-        raise _make_unknown_error(name)
+    make = find_maker("zarr_v2", name)
     with _convert_errors(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
         return make(config)
 
@@ -206,28 +195,11 @@ def codec_from_zarr_v3(
     ----------
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
-    make = find_zarr_v3_maker(name)
+    make = find_maker("zarr_v3", name)
     with _convert_errors(
         f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"
     ):
         return make(config, dtype, shape)
-
-
-def find_zarr_v3_maker(name: str) -> MakeCodec:
-    """Return the constructor of the codec with a Zarr v3 name.
-
-    Raises `UnsupportedError` if no codec of that name is known.
-    """
-    make = REGISTRY.find_maker("zarr_v3", name)
-    if make is None:
-        raise _make_unknown_error(name)
-    return make
-
-
-def _make_unknown_error(name: object) -> UnsupportedError:
-    return UnsupportedError(
-        f"codec {name!r}: virtualds has no decoder for it; open the data with zarr-python"
-    )
 
 
 @contextmanager
@@ -256,9 +228,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     itemsize : int
         Bytes per element of the dataset.
     """
-    make = REGISTRY.find_maker("hdf5", number)
-    if make is None:
-        raise make_no_filter_error(number)
+    make = find_maker("hdf5", number)
     with _convert_errors(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
 
@@ -288,7 +258,7 @@ def codec_from_tiff(number: int, page: Any) -> Codec:
     page : TiffPage
         The page, from tifffile.
     """
-    return _find_tiff_maker("tiff", number)(page)
+    return find_maker("tiff", number)(page)
 
 
 def predictor_from_tiff(
@@ -307,24 +277,4 @@ def predictor_from_tiff(
     dtype : dtype
         Data type of the samples, in the byte order of the file.
     """
-    return cast(SingleTypeCodec, _find_tiff_maker("tiff_predictor", number)(shape, dtype))
-
-
-def _find_tiff_maker(namespace: Namespace, number: int) -> MakeCodec:
-    make = REGISTRY.find_maker(namespace, number)
-    if make is None:
-        raise UnsupportedError(
-            f"{namespace} {number}: virtualds has no decoder for it; read the file with tifffile's "
-            f"asarray()"
-        )
-    return make
-
-
-def list_codec_names(namespace: Namespace) -> list[str | int]:
-    """Return the sorted names that codecs have in one namespace of format."""
-    return REGISTRY.list_names(namespace)
-
-
-def is_array_to_bytes_name(name: str) -> bool:
-    """Return whether a Zarr v3 name belongs to an array-to-bytes codec."""
-    return REGISTRY.is_array_to_bytes_name(name)
+    return cast(SingleTypeCodec, find_maker("tiff_predictor", number)(shape, dtype))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_to_bytes_name
+from virtualds.codecs import codec_from_zarr_v3, find_maker, is_array_to_bytes_name
 from virtualds.codecs.codec import Codec, Order, ShapedCodec
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, make_damage_error
@@ -215,7 +215,7 @@ def _find_serialiser(chain: Sequence[Entry]) -> int:
     for entry in chain:
         # an unknown name may be that of another serialising codec
         if entry[0] not in AXIS_CODECS and not _is_serialiser(entry[0]):
-            find_zarr_v3_maker(entry[0])
+            find_maker("zarr_v3", entry[0])
     raise _misplaced_error(chain)
 
 
