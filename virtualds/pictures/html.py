@@ -342,12 +342,7 @@ def draw_text(x: float, y: float, text: object, anchor: str = "start") -> Markup
 
 
 def draw_svg(
-    width: float,
-    height: float,
-    *children: object,
-    title: object,
-    class_: str | None = None,
-    **attributes: object,
+    width: float, height: float, *children: object, title: object, **attributes: object
 ) -> Markup:
     """Return an SVG picture; ``title`` describes it for screen readers."""
     return element(
@@ -356,10 +351,9 @@ def draw_svg(
         width=format_length(width),
         height=format_length(height),
         viewBox=f"0 0 {format_length(width)} {format_length(height)}",
-        **attributes,
         role="img",
         aria_label=title,
-        class_=class_,
+        **attributes,
         xmlns="http://www.w3.org/2000/svg",
     )
 
@@ -393,9 +387,9 @@ def draw_strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
         textures.define(),
         *rects,
         draw_frame(STRIP_WIDTH, STRIP_HEIGHT),
+        preserveAspectRatio="none",
         title=title,
         class_="vds-strip",
-        preserveAspectRatio="none",
     )
 
 
