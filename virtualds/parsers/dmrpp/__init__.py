@@ -23,7 +23,6 @@ from virtualds.errors import (
     FormatError,
     UnsupportedError,
     VirtualdsError,
-    make_damage_error,
     warn_user,
 )
 from virtualds.parsers.dmrpp.document import (
@@ -33,6 +32,7 @@ from virtualds.parsers.dmrpp.document import (
     SUFFIX,
     DescribedFiles,
     StoredVariable,
+    damage_error,
     get_name,
     is_byte_order_unknown,
     is_dap,
@@ -139,10 +139,9 @@ class _SidecarReader:
         for child in element.iterfind(f"{DAP}Group"):
             name = get_name(child)
             if name in groups or name in ("", ".", "..") or "/" in name:
-                raise make_damage_error(
+                raise damage_error(
                     f"{self._source.url}: a group in {path or '/'!r} has the name "
-                    f"{name!r}, which is taken or no name of a group",
-                    "sidecar",
+                    f"{name!r}, which is taken or no name of a group"
                 )
             groups[name] = self.read_group(child, f"{path}/{name}")
         return ManifestGroup(variables, attributes, groups, {}, problems, left_out=left_out)
@@ -190,10 +189,7 @@ class _SidecarReader:
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
         check_axes(len(shape), "it")
         if max(shape, default=0) >= MAX_AXIS_LENGTH:
-            raise make_damage_error(
-                f"an axis of {max(shape)} elements is longer than any",
-                "sidecar",
-            )
+            raise damage_error(f"an axis of {max(shape)} elements is longer than any")
         return tuple(names), tuple(shape)
 
     def _find_length(self, dim: Element, path: str) -> int:
@@ -224,7 +220,7 @@ class _SidecarReader:
         dim_sizes: dict[str, int],
     ) -> None:
         if not name or name in variables:
-            raise make_damage_error(f"a variable is named {name!r} twice or not at all", "sidecar")
+            raise damage_error(f"a variable is named {name!r} twice or not at all")
         if conflicts := [dim for dim, size in dim_sizes.items() if sizes.get(dim, size) != size]:
             raise UnsupportedError(
                 f"dimension {conflicts[0]!r} has {dim_sizes[conflicts[0]]} elements, where other "
@@ -288,9 +284,8 @@ class _SidecarReader:
                 for constant in enumeration.iterfind(f"{DAP}EnumConst")
             }
         except (OverflowError, ValueError) as error:
-            raise make_damage_error(
-                f"its enumeration has a value that is not a number of its type ({error})",
-                "sidecar",
+            raise damage_error(
+                f"its enumeration has a value that is not a number of its type ({error})"
             ) from error
         metadata = {"enum": members, "enum_name": get_name(enumeration)}
         return dtype, np.dtype(dtype, metadata=metadata)
@@ -319,7 +314,7 @@ class _SidecarReader:
             )
         ends = [start + member.itemsize for start, member in zip(offsets, formats, strict=False)]
         if any(end > start for end, start in zip(ends, numbers, strict=True)):
-            raise make_damage_error(f"the members of its structures overlap ({listed})", "sidecar")
+            raise damage_error(f"the members of its structures overlap ({listed})")
         names = [get_name(member) for member in members]
         return np.dtype(
             {"names": names, "formats": formats, "offsets": offsets[:-1], "itemsize": offsets[-1]}
@@ -345,7 +340,7 @@ def _resolve_declaration(declared: Collection[str], name: str, path: str, kind: 
         parent = parent.rpartition("/")[0]
     full_name = name if name.startswith("/") else f"{parent}/{name}"
     if full_name not in declared:
-        raise make_damage_error(f"its {kind} {name!r} is not declared", "sidecar")
+        raise damage_error(f"its {kind} {name!r} is not declared")
     return full_name
 
 
@@ -393,9 +388,7 @@ def _read_attribute(element: Element) -> Any:
         convert = float if DTYPES[type_name].kind == "f" else int
         values = np.array([convert(text) for text in texts], DTYPES[type_name])
     except (OverflowError, ValueError) as error:
-        raise make_damage_error(
-            f"the attribute is not of type {type_name} ({error})", "sidecar"
-        ) from error
+        raise damage_error(f"the attribute is not of type {type_name} ({error})") from error
     return values[0] if values.size == 1 else values
 
 

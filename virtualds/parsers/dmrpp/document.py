@@ -67,6 +67,11 @@ FindFile = Callable[[str | None], SourceFile]
 """A function that returns the file to which an ``href`` refers, or the described file for None."""
 
 
+def damage_error(problem: str) -> FormatError:
+    """Return the error for a damaged sidecar."""
+    return make_damage_error(problem, "sidecar")
+
+
 @dataclass(frozen=True)
 class StoredVariable:
     """A variable of a sidecar: its element, dtype, shape, and the attribute ``_FillValue``.
@@ -144,7 +149,7 @@ def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...
         return tuple(max(n, 1) for n in shape), False
     sizes = tuple(parse_number(word, "a length of its chunks") for word in text.split())
     if len(sizes) != len(shape) or not all(sizes):
-        raise make_damage_error(f"its chunks have the lengths {sizes}, its axes {shape}", "sidecar")
+        raise damage_error(f"its chunks have the lengths {sizes}, its axes {shape}")
     return sizes, True
 
 
@@ -189,7 +194,7 @@ class _ChunkTable:
         check_table(grid, len(rows), "the sidecar")
         chunk_ids = _read_chunk_ids(rows, sizes, grid)
         if np.unique(chunk_ids).size != chunk_ids.size:
-            raise make_damage_error("two of its chunks have one place", "sidecar")
+            raise damage_error("two of its chunks have one place")
         hrefs = tuple(row.get("href", row.get(f"{DMRPP}href")) for row in rows)
         offset, length = _read_column(rows, "offset"), _read_column(rows, "nBytes")
         return cls(grid, chunk_ids, offset, length, _read_column(rows, "fm", "0"), hrefs)
@@ -211,9 +216,8 @@ class _ChunkTable:
             pipeline_index.ravel()
         ]
         if (wrong := self.length[is_unfiltered & (self.length != nbytes)]).size:
-            raise make_damage_error(
-                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}",
-                "sidecar",
+            raise damage_error(
+                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}"
             )
         file_numbers = {href: number for number, href in enumerate(dict.fromkeys(self.hrefs))}
         number = np.array([file_numbers[href] for href in self.hrefs], np.int32)
@@ -243,7 +247,7 @@ def _read_chunk_ids(
 ) -> npt.NDArray[np.int64]:
     """Return the flat index in the grid of each chunk, in C order."""
     if not all(grid) and rows:
-        raise make_damage_error("it has chunks, and no elements", "sidecar")
+        raise damage_error("it has chunks, and no elements")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
     if not rows or (texts == [""] and prod(grid) == 1):
         return np.zeros(len(rows), np.int64)
@@ -259,10 +263,7 @@ def _read_chunk_ids(
 
 
 def _make_position_error(texts: list[str]) -> FormatError:
-    return make_damage_error(
-        f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin",
-        "sidecar",
-    )
+    return damage_error(f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin")
 
 
 def parse_number(text: str, name: str) -> int:
@@ -271,7 +272,7 @@ def parse_number(text: str, name: str) -> int:
     Raises `FormatError` if ``text`` is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
-        raise make_damage_error(f"{name} is {text[:40]!r}, no number", "sidecar")
+        raise damage_error(f"{name} is {text[:40]!r}, no number")
     return int(text)
 
 
@@ -400,10 +401,7 @@ def parse_sidecar(source: SourceFile) -> Element:
     while level := [child for element in level for child in element if len(child)]:
         depth += 1
         if depth > MAX_DEPTH:
-            raise make_damage_error(
-                f"{source.url}: more than {MAX_DEPTH} elements within each other",
-                "sidecar",
-            )
+            raise damage_error(f"{source.url}: more than {MAX_DEPTH} elements within each other")
     return root
 
 
@@ -638,9 +636,8 @@ def _make_inline_array(stored: StoredVariable, data: bytes) -> tuple[ManifestArr
     """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:
-        raise make_damage_error(
-            f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}",
-            "sidecar",
+        raise damage_error(
+            f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}"
         )
     array = ManifestArray.from_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
     return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
@@ -662,9 +659,8 @@ def _read_strings(stored: StoredVariable) -> tuple[npt.NDArray[Any], dict[str, A
         count = parse_number(value.get("c", "1"), "c")
         texts += [text] * min(count, total + 1 - len(texts))
     if len(texts) != total:
-        raise make_damage_error(
-            f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says",
-            "sidecar",
+        raise damage_error(
+            f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says"
         )
     return _build_strings(texts, stored.shape), {}
 
@@ -683,20 +679,14 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:
-        raise make_damage_error(
-            f"its values are not base64 text ({error})",
-            "sidecar",
-        ) from error
+        raise damage_error(f"its values are not base64 text ({error})") from error
 
 
 def _inflate(data: bytes, nbytes: int) -> bytes:
     try:
         return decode_stream(zlib.decompressobj(), data, nbytes)
     except (zlib.error, ValueError, EOFError) as error:
-        raise make_damage_error(
-            f"its values cannot be decompressed ({error})",
-            "sidecar",
-        ) from error
+        raise damage_error(f"its values cannot be decompressed ({error})") from error
 
 
 READERS: Mapping[str, Callable[[StoredVariable], tuple[Any, dict[str, Any]]]] = {
