@@ -334,10 +334,7 @@ class SingleTypeCodec(Codec):
 
     dtype: str
 
-    @property
-    def uses_memory_order(self) -> bool:
-        """False: it encodes elements in the order of the axes."""
-        return False
+    uses_memory_order = False
 
     def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
         """Return ``dtype`` if it is the supported one, else None."""

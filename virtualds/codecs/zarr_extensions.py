@@ -78,6 +78,8 @@ class CastValues(Codec):
 
     zarr_v2_id = "virtualds_cast_values"
     registered_name = "cast_value"
+    is_array_to_array = True
+    uses_memory_order = False
 
     def __post_init__(self) -> None:
         for name in (self.decoded, self.encoded):
@@ -147,14 +149,6 @@ class CastValues(Codec):
         is_wider = np.can_cast(stored, decoded) and stored.itemsize < decoded.itemsize
         return (stored == decoded or is_wider) and not self._build_map("decode")
 
-    @property
-    def is_array_to_array(self) -> bool:
-        return True
-
-    @property
-    def uses_memory_order(self) -> bool:
-        return False
-
     def get_encoded_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
         return np.dtype(self.encoded) if dtype == np.dtype(self.decoded) else None
 
@@ -215,6 +209,7 @@ class ScaledValues(SingleTypeCodec):
 
     zarr_v2_id = "virtualds_scaled_values"
     registered_name = "scale_offset"
+    is_array_to_array = True
     added_bytes = 0
 
     def __post_init__(self) -> None:
@@ -252,10 +247,6 @@ class ScaledValues(SingleTypeCodec):
         """Offset and scale as scalars of the type."""
         dtype = np.dtype(self.dtype)
         return to_scalar(self.offset, dtype), to_scalar(self.scale, dtype)
-
-    @property
-    def is_array_to_array(self) -> bool:
-        return True
 
     def with_byte_order(self, order: Order) -> Self:
         return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
