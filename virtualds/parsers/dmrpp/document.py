@@ -109,12 +109,15 @@ def read_chunks(stored: StoredVariable) -> tuple[ManifestArray, dict[str, Any]]:
     sizes, is_chunked = _read_sizes(chunks, stored.shape)
     codecs = _read_codecs(chunks, dtype.itemsize)
     axes = make_regular_axes(stored.shape, sizes)
-    table = _ChunkTable.from_elements(
-        chunks.findall(f"{DMRPP}chunk"), sizes, tuple(a.nchunks for a in axes)
-    )
-    fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_complete)
+    grid = tuple(axis.nchunks for axis in axes)
+    rows = chunks.findall(f"{DMRPP}chunk")
+    chunk_ids = _read_chunk_ids(rows, sizes, grid)
+    is_complete = chunk_ids.size == prod(grid)
+    fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, is_complete)
     pipeline = CodecPipeline(dtype, codecs, fill, tuple(range(len(sizes))))
-    manifest, pipelines = table.build(stored.find_file, pipeline, prod(sizes) * dtype.itemsize)
+    manifest, pipelines = _build_manifest(
+        rows, chunk_ids, grid, stored.find_file, pipeline, prod(sizes) * dtype.itemsize
+    )
     array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
     encoding: dict[str, Any] = NO_FILTERS | {
         "contiguous": not is_chunked,
@@ -169,73 +172,46 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
     return tuple(codecs)
 
 
-@dataclass(frozen=True)
-class _ChunkTable:
-    """The chunk references of a sidecar as columns; ``grid`` is the shape of the chunk grid."""
+def _build_manifest(
+    rows: list[Element],
+    chunk_ids: npt.NDArray[np.int64],
+    grid: tuple[int, ...],
+    find_file: FindFile,
+    pipeline: CodecPipeline,
+    nbytes: int,
+) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
+    """Return the references of the elements of chunks, and their pipelines.
 
-    grid: tuple[int, ...]
-    chunk_ids: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.int64]
-    hrefs: tuple[str | None, ...]
-
-    @classmethod
-    def from_elements(
-        cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
-    ) -> _ChunkTable:
-        """Create the table from the elements of chunks; check their positions.
-
-        Raises `FormatError` if a position is outside the grid, or two chunks have the same
-        position.
-        """
-        if any("LinkedBlockIndex" in row.attrib for row in rows):
-            raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
-        check_table(grid, len(rows), "the sidecar")
-        chunk_ids = _read_chunk_ids(rows, sizes, grid)
-        if np.unique(chunk_ids).size != chunk_ids.size:
-            raise damage_error("two of its chunks have one place")
-        hrefs = tuple(row.get("href", row.get(f"{DMRPP}href")) for row in rows)
-        offset, length = _read_column(rows, "offset"), _read_column(rows, "nBytes")
-        return cls(grid, chunk_ids, offset, length, _read_column(rows, "fm", "0"), hrefs)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no chunk is missing."""
-        return self.chunk_ids.size == prod(self.grid)
-
-    def build(
-        self, find_file: FindFile, pipeline: CodecPipeline, nbytes: int
-    ) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
-        """Return the references, and their pipelines; ``nbytes`` is the size of a decoded chunk."""
-        if not self.chunk_ids.size:
-            return ChunkManifest.missing(self.grid), (pipeline,)
-        masks, pipeline_index = np.unique(self.mask, return_inverse=True)
-        pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
-        is_unfiltered = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])[
-            pipeline_index.ravel()
-        ]
-        if (wrong := self.length[is_unfiltered & (self.length != nbytes)]).size:
-            raise damage_error(
-                f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}"
-            )
-        file_numbers = {href: number for number, href in enumerate(dict.fromkeys(self.hrefs))}
-        number = np.array([file_numbers[href] for href in self.hrefs], np.int32)
-        manifest = ChunkManifest.build(
-            self.grid,
-            files=[find_file(href) for href in file_numbers],
-            file=self._scatter(number, MISSING),
-            offset=self._scatter(self.offset, 0),
-            length=self._scatter(self.length, 0),
-            pipeline=self._scatter(pipeline_index.ravel(), 0),
+    ``nbytes`` is the size of a decoded chunk.
+    """
+    if not rows:
+        return ChunkManifest.missing(grid), (pipeline,)
+    offset, length = _read_column(rows, "offset"), _read_column(rows, "nBytes")
+    masks, pipeline_index = np.unique(_read_column(rows, "fm", "0"), return_inverse=True)
+    pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
+    is_unfiltered = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])
+    if (wrong := length[is_unfiltered[pipeline_index] & (length != nbytes)]).size:
+        raise damage_error(
+            f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}"
         )
-        return manifest, pipelines
+    hrefs = [row.get("href", row.get(f"{DMRPP}href")) for row in rows]
+    file_numbers = {href: number for number, href in enumerate(dict.fromkeys(hrefs))}
 
-    def _scatter(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
+    def scatter(values: npt.ArrayLike, default: int) -> npt.NDArray[np.int64]:
         """Return a column as an array over the chunk grid, with ``default`` for missing chunks."""
-        column = np.full(prod(self.grid), default, values.dtype)
-        column[self.chunk_ids] = values
-        return column.reshape(self.grid)
+        column = np.full(prod(grid), default, np.int64)
+        column[chunk_ids] = values
+        return column.reshape(grid)
+
+    manifest = ChunkManifest.build(
+        grid,
+        files=[find_file(href) for href in file_numbers],
+        file=scatter([file_numbers[href] for href in hrefs], MISSING),
+        offset=scatter(offset, 0),
+        length=scatter(length, 0),
+        pipeline=scatter(pipeline_index, 0),
+    )
+    return manifest, pipelines
 
 
 def _read_column(rows: list[Element], name: str, default: str = "") -> npt.NDArray[np.int64]:
@@ -245,7 +221,13 @@ def _read_column(rows: list[Element], name: str, default: str = "") -> npt.NDArr
 def _read_chunk_ids(
     rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return the flat index in the grid of each chunk, in C order."""
+    """Return the flat index in the grid of each chunk, in C order.
+
+    Raises `FormatError` if a position is outside the grid, or two chunks have the same position.
+    """
+    if any("LinkedBlockIndex" in row.attrib for row in rows):
+        raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
+    check_table(grid, len(rows), "the sidecar")
     if not all(grid) and rows:
         raise damage_error("it has chunks, and no elements")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
@@ -259,7 +241,10 @@ def _read_chunk_ids(
     numbers = begins // np.array(sizes, np.int64)
     if (begins % sizes).any() or (begins < 0).any() or (numbers >= grid).any():
         raise _make_position_error(texts)
-    return np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64).reshape(-1)
+    chunk_ids = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64).reshape(-1)
+    if np.unique(chunk_ids).size != chunk_ids.size:
+        raise damage_error("two of its chunks have one place")
+    return chunk_ids
 
 
 def _make_position_error(texts: list[str]) -> FormatError:
