@@ -93,7 +93,7 @@ class Zlib(Codec):
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         library = find_libdeflate()
-        if not (library and library.inflate_zlib(data, out)):
+        if not (library and library.inflate("zlib", data, out)):
             super().decode_into(data, out)
 
 
@@ -120,8 +120,8 @@ class Gzip(Codec):
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         library = find_libdeflate()
-        is_filled = library and _is_one_member(data, out.size) and library.inflate_gzip(data, out)
-        if not is_filled:
+        is_single = _is_one_member(data, out.size)
+        if not (library and is_single and library.inflate("gzip", data, out)):
             super().decode_into(data, out)
 
 
@@ -151,32 +151,28 @@ class Libdeflate:
         self._allocate.argtypes, self._allocate.restype = [], ctypes.c_void_p
         self._free = library.libdeflate_free_decompressor
         self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
-        self._zlib = _declare_types(library.libdeflate_zlib_decompress)
-        self._gzip = _declare_types(library.libdeflate_gzip_decompress)
+        self._functions = {
+            "zlib": library.libdeflate_zlib_decompress,
+            "gzip": library.libdeflate_gzip_decompress,
+        }
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        for function in self._functions.values():
+            # the decompressor, the input and its size, the output and its size, and a pointer to
+            # the number of bytes written
+            function.argtypes = [pointer, pointer, size, pointer, size, pointer]
+            function.restype = ctypes.c_int
         self._threads = threading.local()
 
-    def inflate_zlib(self, data: Buffer, out: Bytes) -> bool:
-        """Inflate a zlib stream; return whether it is valid and fills the contiguous ``out``."""
-        return self._inflate(self._zlib, data, out)
-
-    def inflate_gzip(self, data: Buffer, out: Bytes) -> bool:
-        """Inflate one gzip member; return whether it is valid and fills ``out``."""
-        return self._inflate(self._gzip, data, out)
-
-    def _inflate(self, function: Any, data: Buffer, out: Bytes) -> bool:
+    def inflate(self, wrapper: Literal["zlib", "gzip"], data: Buffer, out: Bytes) -> bool:
+        """Inflate one stream; return whether it is valid and fills the contiguous ``out``."""
         if not len(data):
             # np.frombuffer does not accept empty buffers
             return False
         source = np.frombuffer(data, np.uint8)
-        decompressor = self._get_decompressor()
+        address = self._get_decompressor().address
         # without a length argument, libdeflate accepts only streams that fill the memory
-        result = function(
-            decompressor.address,
-            _get_address(source),
-            source.size,
-            _get_address(out),
-            out.size,
-            None,
+        result = self._functions[wrapper](
+            address, source.ctypes.data, source.size, out.ctypes.data, out.size, None
         )
         return bool(result == LIBDEFLATE_SUCCESS)
 
@@ -200,23 +196,6 @@ class _Decompressor:
 
     def __del__(self) -> None:
         self._free(self.address)
-
-
-def _declare_types(function: Any) -> Any:
-    """Declare the argument types of a decompression function of libdeflate.
-
-    They are the decompressor, the input and its size, the output and its size, and a pointer to
-    the number of bytes written.
-    """
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    function.argtypes = [pointer, pointer, size, pointer, size, pointer]
-    function.restype = ctypes.c_int
-    return function
-
-
-def _get_address(array: Bytes) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 @cache
