@@ -9,7 +9,7 @@ the heap, are one ragged array, with a variable that counts the elements of each
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
@@ -360,7 +360,8 @@ def read_table(
     hdu: HeaderDataUnit, file: BinaryIO, source: SourceFile, skipped: frozenset[str]
 ) -> ManifestGroup:
     """Return the columns of a table as variables; unreadable columns are in `problems`."""
-    table = _TableReader(hdu, file, source)
+    axes, read_rows = AxisNames("axis"), cache(partial(read_table_rows, hdu, file))
+    variables: dict[str, ManifestVariable] = {}
     problems = dict[str, VirtualdsError]()
     try:
         columns = dict(find_columns(hdu, source))
@@ -371,64 +372,44 @@ def read_table(
         if name in skipped:
             continue
         try:
-            table.add(name, column, frozenset(columns))
+            if isinstance(column, VirtualdsError):
+                raise column
+            if isinstance(column, VariableLengthColumn):
+                variables |= _build_ragged(hdu, name, column, columns.keys(), read_rows(), source)
+            else:
+                array, dims = _build_array(hdu, column, source), axes.name(name, column.shape)
+                variables[name] = build_variable(array, ("row", *dims), source, column.attributes)
         except VirtualdsError as error:
             error.locate(f"column {name!r}", source.url)
             problems[name] = error
             placeholder = ManifestArray.unreadable((), "V1", f"{error}")
-            table.variables[name] = ManifestVariable((), placeholder, {})
-    variables = {
-        name: variable for name, variable in table.variables.items() if name not in skipped
-    }
+            variables[name] = ManifestVariable((), placeholder, {})
+    variables = {name: variable for name, variable in variables.items() if name not in skipped}
     return ManifestGroup(variables, _select_attributes(hdu.cards), problems=problems)
 
 
-class _TableReader:
-    """Builds the variables of a table, with shared dimensions and cached rows."""
-
-    def __init__(self, hdu: HeaderDataUnit, file: BinaryIO, source: SourceFile) -> None:
-        self.variables: dict[str, ManifestVariable] = {}
-        self._part, self._source = hdu, source
-        self._axes = AxisNames("axis")
-        self._read_rows = cache(partial(read_table_rows, hdu, file))
-
-    def add(
-        self,
-        name: str,
-        column: Column | VariableLengthColumn | VirtualdsError,
-        other_names: frozenset[str],
-    ) -> None:
-        """Add the variables of a column.
-
-        Raises `VirtualdsError` if it cannot be read.
-        """
-        if isinstance(column, VirtualdsError):
-            raise column
-        if isinstance(column, VariableLengthColumn):
-            self._add_variable_length(name, column, other_names)
-            return
-        array = _build_array(self._part, column, self._source)
-        dims = ("row", *self._axes.name(name, column.shape))
-        self.variables[name] = build_variable(array, dims, self._source, column.attributes)
-
-    def _add_variable_length(
-        self, name: str, column: VariableLengthColumn, other_names: frozenset[str]
-    ) -> None:
-        """Add a contiguous ragged array: all elements, and the count per row (CF 9.3.3)."""
-        width = column.values.width
-        locations = locate_heap_arrays(
-            self._part, self._read_rows(), column.start, column.descriptor_dtype, width
-        )
-        array = _build_elements(locations, column.values, self._source)
-        counts = Column(column.start, column.descriptor_dtype.itemsize, (), column.descriptor_dtype)
-        count_name = f"{name}_count"
-        while count_name in other_names:
-            count_name += "_"
-        dim, source = f"{name}_sample", self._source
-        self.variables[name] = build_variable(array, (dim,), source, column.values.attributes)
-        attributes = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
-        count = _build_array(self._part, counts, source)
-        self.variables[count_name] = build_variable(count, ("row",), source, attributes)
+def _build_ragged(
+    hdu: HeaderDataUnit,
+    name: str,
+    column: VariableLengthColumn,
+    names: Collection[str],
+    rows: Any,
+    source: SourceFile,
+) -> dict[str, ManifestVariable]:
+    """Return a contiguous ragged array: all elements, and the count per row (CF 9.3.3)."""
+    width = column.values.width
+    locations = locate_heap_arrays(hdu, rows, column.start, column.descriptor_dtype, width)
+    array = _build_elements(locations, column.values, source)
+    counts = Column(column.start, column.descriptor_dtype.itemsize, (), column.descriptor_dtype)
+    count_name, dim = f"{name}_count", f"{name}_sample"
+    while count_name in names:
+        count_name += "_"
+    attributes = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
+    count = _build_array(hdu, counts, source)
+    return {
+        name: build_variable(array, (dim,), source, column.values.attributes),
+        count_name: build_variable(count, ("row",), source, attributes),
+    }
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
