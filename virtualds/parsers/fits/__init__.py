@@ -47,6 +47,7 @@ from virtualds.parsers.fits.header import (
     check_unambiguous,
     damage_error,
     read_hdus,
+    select_attributes,
 )
 from virtualds.parsers.fits.tables import (
     DESCRIPTOR_DTYPES,
@@ -232,17 +233,10 @@ UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63)
 """Types of integers with an offset of BZERO, by BITPIX and BZERO (table 11)."""
 TABLE_KINDS = ("BINTABLE", "A3DTABLE", "TABLE")
 """Kinds of extensions that are tables; the second is an old name of the first."""
-STRUCTURE_KEYWORDS = {
-    "SIMPLE",
-    "XTENSION",
-    "BITPIX",
-    "NAXIS",
-    "PCOUNT",
-    "GCOUNT",
-    "EXTEND",
-    "GROUPS",
-}
-"""Keywords that only describe how data are stored."""
+STRUCTURE_KEYWORDS = re.compile(
+    r"SIMPLE|XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|EXTEND|GROUPS|BSCALE|BZERO|BLANK"
+)
+"""Matches keywords that only describe how an image is stored."""
 CHUNK_BYTES = 4 * 2**20
 """Size in bytes of a chunk with a codec; uncompressed values need no chunks."""
 
@@ -276,7 +270,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         for name, hdu in named.items():
             if name not in skipped:
                 reader.add(name, hdu, file)
-    attributes = _select_attributes(units[0].cards)
+    attributes = select_attributes(units[0].cards, STRUCTURE_KEYWORDS)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
     return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
@@ -303,7 +297,8 @@ class _FitsReader:
             if hdu.shape:
                 self.variables[name] = self._read_image(name, hdu, file)
             elif hdu.number:
-                self.groups[name] = ManifestGroup({}, _select_attributes(hdu.cards))
+                attributes = select_attributes(hdu.cards, STRUCTURE_KEYWORDS)
+                self.groups[name] = ManifestGroup({}, attributes)
         except UnsupportedError as error:
             error.locate(f"part {name!r}", self.source.url)
             self.problems[name] = error
@@ -333,7 +328,7 @@ class _FitsReader:
         else:
             array = self._refer_plain(hdu, dtype, codecs)
         attributes = _find_packing(image.cards, dtype, unsigned_dtype)
-        attributes |= _select_attributes(image.cards)
+        attributes |= select_attributes(image.cards, STRUCTURE_KEYWORDS)
         dims = self._axes.name(name, image.shape)
         return build_variable(array, dims, self.source, attributes)
 
@@ -404,17 +399,6 @@ def _find_packing(
         if limits.min <= blank <= limits.max:
             packing["_FillValue"] = dtype.newbyteorder("=").type(blank)
     return packing
-
-
-def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards that do not describe how the data are stored, as attributes."""
-    packing = {"BSCALE", "BZERO", "BLANK"}
-    return {
-        name: int(value) if isinstance(value, bool) else value
-        for name, value in cards.items()
-        if name not in STRUCTURE_KEYWORDS | packing
-        and not (name[:5] == "NAXIS" and name[5:].isdigit())
-    }
 
 
 def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

@@ -272,6 +272,15 @@ def _parse_value(text: str) -> Any:
     return int(text) if digits.isdigit() else float(text.upper().replace("D", "E"))
 
 
+def select_attributes(cards: Mapping[str, Any], structure: re.Pattern[str]) -> dict[str, Any]:
+    """Return the cards as attributes, without keywords that match ``structure``."""
+    return {
+        name: int(value) if isinstance(value, bool) else value
+        for name, value in cards.items()
+        if not structure.fullmatch(name)
+    }
+
+
 # ---------------------------------------------------------------------- axes
 
 

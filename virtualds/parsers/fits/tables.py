@@ -32,6 +32,7 @@ from virtualds.parsers.fits.header import (
     HeaderDataUnit,
     check_unambiguous,
     damage_error,
+    select_attributes,
 )
 from virtualds.source_file import SourceFile
 
@@ -109,6 +110,10 @@ UNSIGNED = {("I", 2**15): ">u2", ("J", 2**31): ">u4", ("K", 2**63): ">u8"}
 """Types of integers with an offset of TZERO, by letter and TZERO (table 19)."""
 COLUMN_KEYWORD = re.compile(r"(T[A-Z]+?)(\d+)")
 """Matches keywords of one column: a name, and the number of the column."""
+STRUCTURE_KEYWORDS = re.compile(
+    rf"XTENSION|BITPIX|NAXIS[12]?|PCOUNT|GCOUNT|TFIELDS|THEAP|{COLUMN_KEYWORD.pattern}"
+)
+"""Matches keywords that are not attributes of the whole table."""
 STORAGE_KEYWORDS = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
 """Keywords of columns that do not become attributes of the same name."""
 MAX_COLUMNS = 999
@@ -385,7 +390,8 @@ def read_table(
             placeholder = ManifestArray.unreadable((), "V1", f"{error}")
             variables[name] = ManifestVariable((), placeholder, {})
     variables = {name: variable for name, variable in variables.items() if name not in skipped}
-    return ManifestGroup(variables, _select_attributes(hdu.cards), problems=problems)
+    attributes = select_attributes(hdu.cards, STRUCTURE_KEYWORDS)
+    return ManifestGroup(variables, attributes, problems=problems)
 
 
 def _build_ragged(
@@ -409,16 +415,6 @@ def _build_ragged(
     return {
         name: build_variable(array, (dim,), source, column.values.attributes),
         count_name: build_variable(count, ("row",), source, attributes),
-    }
-
-
-def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards of the whole table as attributes."""
-    structure = {"XTENSION", "BITPIX", "NAXIS", "NAXIS1", "NAXIS2", "PCOUNT", "GCOUNT", "TFIELDS"}
-    return {
-        name: int(value) if isinstance(value, bool) else value
-        for name, value in cards.items()
-        if name not in structure | {"THEAP"} and not COLUMN_KEYWORD.fullmatch(name)
     }
 
 
