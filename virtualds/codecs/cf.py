@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Number
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,21 +36,6 @@ PACKING_ATTRIBUTES = (
     "dtype",
 )
 """Attributes that decoding removes; xarray adds ``dtype`` to booleans."""
-
-
-class Decoding(Protocol):
-    """The last step of a codec pipeline: from stored numbers to values."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def attributes(self) -> Mapping[str, Any]: ...
-    @property
-    def is_identity(self) -> bool: ...
-    def __str__(self) -> str: ...
-    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
-    def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
-
 
 MISSING_VALUES = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
 """The decoded missing value, by kind of dtype."""
@@ -337,6 +322,10 @@ class TimePacking:
             units.compute_dates(stored, out)
         else:
             out[...] = self.decode_by_xarray(stored)
+
+
+Decoding = Packing | TimePacking
+"""The last step of a codec pipeline: from stored numbers to values."""
 
 
 def are_date_units(units: Any) -> bool:
