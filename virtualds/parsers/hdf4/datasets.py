@@ -478,10 +478,9 @@ def _make_structure_group(
     for member in members:
         dims = (replace(d, name=d.name.removesuffix(f":{name}")) for d in member.dimensions)
         renamed.append(replace(member, dimensions=tuple(dims)))
-    on_grid = list(filter(_is_on_grid, renamed))
-    axes = _GridAxes.from_metadata(grid)
-    # the metadata may differ from the content of the file
-    if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
+    lengths = [{d.name: d.length for d in m.dimensions} for m in filter(_is_on_grid, renamed)]
+    coordinates = _build_coordinates(grid, {(n["YDim"], n["XDim"]) for n in lengths})
+    if coordinates is None:
         return DatasetGroup(renamed)
     grid_attributes = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
     for number, field_ in enumerate(renamed):
@@ -490,77 +489,56 @@ def _make_structure_group(
             dims = (replace(d, name=AXIS_NAMES.get(d.name, d.name)) for d in field_.dimensions)
             attributes = {**grid_attributes, **field_.attributes}
             renamed[number] = replace(field_, dimensions=tuple(dims), attributes=attributes)
-    return DatasetGroup(renamed, axes.build())
+    return DatasetGroup(renamed, coordinates)
 
 
 def _is_on_grid(dataset: ScientificDataset) -> bool:
     return AXIS_NAMES.keys() <= {d.name for d in dataset.dimensions}
 
 
-@dataclass(frozen=True)
-class _GridAxes:
-    """The shape, corners and projection of a grid; corners are in units of the coordinates."""
+def _build_coordinates(
+    grid: Mapping[str, str], shapes: Collection[tuple[int | None, int | None]]
+) -> dict[str, ManifestVariable] | None:
+    """Return the coordinates of the cells of a grid, and its grid mapping variable.
 
-    columns: int
-    rows: int
-    corners: tuple[float, float, float, float]
-    inset: float
-    projection: str
-    parameters: tuple[float, ...]
-    zone: int
-    sphere: int
-
-    @classmethod
-    def from_metadata(cls, grid: Mapping[str, str]) -> _GridAxes | None:
-        """Return the axes of a grid, or None if the positions of its cells are unknown."""
-        if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
-            return None
-        # the corners of a space oblique Mercator grid (MISR) are those of its first block only
-        if grid.get("Projection", SOM) == SOM:
-            return None
-        try:
-            west, north = _parse_numbers(grid["UpperLeftPointMtrs"])
-            east, south = _parse_numbers(grid["LowerRightMtrs"])
-            columns, rows = int(grid["XDim"]), int(grid["YDim"])
-            parameters = _parse_numbers(grid.get("ProjParams", "()"))
-            zone, sphere = int(grid.get("ZoneCode", 0)), int(grid.get("SphereCode", -1))
-        except (KeyError, ValueError):
-            return None
-        corners = west, north, east, south
-        if grid["Projection"] == GEO:
-            west, north, east, south = map(unpack_degrees, corners)
-            corners = west, north, east, south
-        inset = 0.5 if grid.get("PixelRegistration", CELL_CENTRE) == CELL_CENTRE else 0.0
-        if not (0 < columns <= MAX_CELLS and 0 < rows <= MAX_CELLS and np.isfinite(corners).all()):
-            return None
-        return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
-
-    def fits(self, dataset: ScientificDataset) -> bool:
-        """Return whether a data set has these axes."""
-        lengths = {d.name: d.length for d in dataset.dimensions}
-        return (lengths["YDim"], lengths["XDim"]) == (self.rows, self.columns)
-
-    def build(self) -> dict[str, ManifestVariable]:
-        """Return the coordinates of cells, and the grid mapping variable."""
-        west, north, east, south = self.corners
-        dx, dy = (east - west) / self.columns, (south - north) / self.rows
-        values = {
-            "y": north + (np.arange(self.rows) + self.inset) * dy,
-            "x": west + (np.arange(self.columns) + self.inset) * dx,
-        }
-        attributes = COORDINATE_ATTRIBUTES[self.projection == GEO]
-        crs_attributes: dict[str, Any] = dict(
-            _describe(self.projection, self.parameters, self.zone, self.sphere)
-        )
-        # as in GDAL: the position of the outer corner, and the cell sizes
-        crs_attributes["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
-        crs_attributes["Projection"] = self.projection
-        if self.parameters:
-            crs_attributes["ProjParams"] = np.array(self.parameters)
-        variables = {
-            name: ManifestVariable((name,), values[name], attributes[name]) for name in values
-        }
-        return variables | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), crs_attributes)}
+    Returns None if the positions of the cells are unknown, or if ``shapes``, the rows and columns
+    of its fields, are not those of its metadata, which may differ from the content of the file.
+    """
+    if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
+        return None
+    # the corners of a space oblique Mercator grid (MISR) are those of its first block only
+    projection = grid.get("Projection", SOM)
+    if projection == SOM:
+        return None
+    try:
+        west, north = _parse_numbers(grid["UpperLeftPointMtrs"])
+        east, south = _parse_numbers(grid["LowerRightMtrs"])
+        columns, rows = int(grid["XDim"]), int(grid["YDim"])
+        parameters = _parse_numbers(grid.get("ProjParams", "()"))
+        zone, sphere = int(grid.get("ZoneCode", 0)), int(grid.get("SphereCode", -1))
+    except (KeyError, ValueError):
+        return None
+    if projection == GEO:
+        west, north, east, south = map(unpack_degrees, (west, north, east, south))
+    has_cells = 0 < columns <= MAX_CELLS and 0 < rows <= MAX_CELLS
+    is_same_shape = {*shapes} == {(rows, columns)}
+    if not (has_cells and is_same_shape and np.isfinite([west, north, east, south]).all()):
+        return None
+    inset = 0.5 if grid.get("PixelRegistration", CELL_CENTRE) == CELL_CENTRE else 0.0
+    dx, dy = (east - west) / columns, (south - north) / rows
+    y, x = north + (np.arange(rows) + inset) * dy, west + (np.arange(columns) + inset) * dx
+    attributes = COORDINATE_ATTRIBUTES[projection == GEO]
+    crs_attributes: dict[str, Any] = dict(_describe(projection, parameters, zone, sphere))
+    # as in GDAL: the position of the outer corner, and the cell sizes
+    crs_attributes["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
+    crs_attributes["Projection"] = projection
+    if parameters:
+        crs_attributes["ProjParams"] = np.array(parameters)
+    return {
+        "y": ManifestVariable(("y",), y, attributes["y"]),
+        "x": ManifestVariable(("x",), x, attributes["x"]),
+        REFERENCE_SYSTEM: ManifestVariable((), np.array(0), crs_attributes),
+    }
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
