@@ -56,7 +56,7 @@ def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer |
 
 # ---------------------------------------------------------------------- zlib
 
-DECODE_ERRORS = (zlib.error, ValueError, EOFError)
+INFLATE_ERRORS = (zlib.error, ValueError, EOFError)
 """Errors of the standard library for damaged streams."""
 
 LIBDEFLATE_SUCCESS = 0
@@ -72,7 +72,7 @@ class Zlib(Codec):
     zarr_v2_id = "zlib"
     hdf5_filter = 1
     tiff_compressions = (8, 32946)
-    decode_errors = DECODE_ERRORS
+    decode_errors = INFLATE_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -105,7 +105,7 @@ class Gzip(Codec):
 
     zarr_v2_id = "gzip"
     zarr_v3_name = "gzip"
-    decode_errors = DECODE_ERRORS
+    decode_errors = INFLATE_ERRORS
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         is_single = nbytes is not None and _is_one_member(data, nbytes)
@@ -241,7 +241,7 @@ class ZipMember(Codec):
     skip: int = 0
 
     zarr_v2_id = "virtualds_zip_member"
-    decode_errors = DECODE_ERRORS
+    decode_errors = INFLATE_ERRORS
 
     def __post_init__(self) -> None:
         if self.skip < 0:

@@ -759,7 +759,7 @@ class StoredChunks:
         if self.file[chunk_id] >= 0:
             url, begin = self.manifest.files[int(self.file[chunk_id])].url, self.offset[chunk_id]
             location = f"{url}, bytes {begin} to {begin + self.length[chunk_id]}"
-        error = ReadError(f"{location}: {reason};  restore the file, or scan it again")
+        error = ReadError(f"{location}: {reason}; restore the file, or scan it again")
         index = np.unravel_index(chunk_id, self.manifest.shape) if self.manifest.shape else ()
         chunk = tuple(map(int, index)) if self._chunk_id is None else self._chunk_id
         error.add_note(f"variable {self.name}, chunk {chunk}")

@@ -573,6 +573,8 @@ class ArchiveStore(Store):
         key = (parent, inner)
         with self._lock:
             cached = self._archives.get(key)
+            if cached is not None:
+                self._archives.move_to_end(key)
         store = self._get_store(parent)
         if cached is not None and (not fresh or store.describe(parent, inner) == cached.file):
             # without time and etag, the content may have changed even if the size has not
@@ -583,7 +585,6 @@ class ArchiveStore(Store):
         archive = self._read_listing(store, parent, inner)
         with self._lock:
             self._archives[key] = archive
-            self._archives.move_to_end(key)
             while len(self._archives) > CACHED_ARCHIVES:
                 self._archives.popitem(last=False)
         return archive

@@ -545,6 +545,8 @@ def describe_for_v2(
     if values.dtype.hasobject:
         raise _objects_error(values.dtype)
     array = ManifestArray.from_values(pack_members(values))
+    if reasons := list_unsupported_reasons(array):
+        raise UnsupportedError(f"{'; '.join(reasons)}; leave the variable out with ds.drop_vars")
     zarr_array = to_zarr_v2(array)
     return replace(variable, data=array), zarr_array.metadata, zarr_array.manifest
 
