@@ -382,7 +382,7 @@ class FragmentGrid:
         if not parts:
             edges = find_constant_edges(array)
             lengths = tuple(tuple(np.diff(one).tolist()) for one in edges)
-            return cls(lengths, values=fill_constants(array, edges))
+            return cls(lengths, values=read_constants(array, edges))
         starts = np.array([part.start for part in parts], np.int64).reshape(len(parts), array.ndim)
         stops = starts + np.array([part.shape for part in parts], np.int64).reshape(starts.shape)
         edges = [
@@ -430,25 +430,9 @@ def find_constant_edges(array: ManifestArray) -> list[Ints]:
     ]
 
 
-def fill_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
+def read_constants(array: ManifestArray, edges: Sequence[Ints]) -> Array:
     """Return the constant of each cell between edges of an array without references."""
-    constants = np.full([one.size - 1 for one in edges], array.fill_value, array.dtype)
-    values = [pipeline.missing_value for pipeline in array.pipelines]
-    for fragment in array.fragments:
-        numbers: Array = fragment.manifest.loaded().pipeline
-        for n, one in enumerate(edges):
-            kept = (one[:-1] >= fragment.start[n]) & (one[:-1] < fragment.stop[n])
-            slabs = fragment.axes[n].locate(one[:-1][kept] - fragment.start[n])
-            numbers = np.take(numbers, slabs, axis=n)
-        box = tuple(
-            slice(*np.searchsorted(one, ends).tolist())
-            for one, ends in zip(
-                edges, zip(fragment.start, fragment.stop, strict=True), strict=True
-            )
-        )
-        cast = np.array([np.asarray(value).astype(array.dtype)[()] for value in values])
-        constants[box] = cast[numbers]
-    return constants
+    return array.read(tuple(one[:-1] for one in edges))
 
 
 def list_missing_values(array: ManifestArray) -> list[Any]:

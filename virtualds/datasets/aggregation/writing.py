@@ -40,9 +40,9 @@ from virtualds.datasets.aggregation.fragments import (
     AggregatedVariable,
     FragmentFinder,
     FragmentGrid,
-    fill_constants,
     find_constant_edges,
     list_missing_values,
+    read_constants,
     tabulate_chunks,
 )
 from virtualds.datasets.aggregation.plan import (
@@ -541,7 +541,7 @@ def is_same_constant(left: ManifestArray, right: ManifestArray) -> bool:
     """Return whether arrays without references have the same values."""
     pairs = zip(find_constant_edges(left), find_constant_edges(right), strict=True)
     edges = [np.union1d(*pair) for pair in pairs]
-    a, b = (fill_constants(array, edges) for array in (left, right))
+    a, b = (read_constants(array, edges) for array in (left, right))
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
