@@ -58,9 +58,10 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept
     for chosen in (*covered, "no file"):
-        [marked] = mask_covered(size, pairs, chosen.__eq__)
+        marked = mask_covered(size, pairs, chosen.__eq__)
         assert set(np.flatnonzero(marked).tolist()) == covered.get(chosen, set())
-    everywhere, nowhere = mask_covered(size, pairs, lambda url: True, lambda url: False)
+    everywhere = mask_covered(size, pairs, lambda url: True)
+    nowhere = mask_covered(size, pairs, lambda url: False)
     assert set(np.flatnonzero(everywhere).tolist()) == set().union(*covered.values())
     assert not nowhere.any()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from operator import is_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -510,9 +510,10 @@ def find_coverage(
 
     ``arrays`` are pairs of an array with the dimension and the axis of the dimension.
     """
-    table = _UrlTable()
+    numbers: dict[str, int] = {}
+    number_files = _PerFile(lambda url: numbers.setdefault(url, len(numbers)))
     rows = [
-        np.stack([table.number(files)[codes], start, stop])
+        np.stack([number_files(files)[codes], start, stop])
         for array, axis in arrays
         for fragment in array.fragments
         for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
@@ -521,8 +522,7 @@ def find_coverage(
     file, start, stop = merged[:, np.lexsort((merged[2], merged[1]))]
     used, first, file = np.unique(file, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    urls_in_order = table.list_urls()
-    names = tuple(urls_in_order[number] for number in used[order].tolist())
+    names = tuple(np.array([*numbers], object)[used[order]].tolist())
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
@@ -553,20 +553,18 @@ def _crop(manifest: ChunkManifest, box: tuple[slice, ...]) -> ChunkManifest:
 def mask_covered(
     size: int,
     arrays: Iterable[tuple[ManifestArray, int]],
-    *predicates: Callable[[str], bool],
+    is_chosen: Callable[[str], bool],
     where: npt.NDArray[np.bool_] | None = None,
     may_cover: Callable[[ChunkManifest], bool] = lambda manifest: True,
-) -> list[npt.NDArray[np.bool_]]:
-    """Return a mask of the positions that the chosen files cover, for each predicate.
+) -> npt.NDArray[np.bool_]:
+    """Return a mask of the positions that the chosen files cover.
 
-    ``arrays`` are as in `find_coverage`; a predicate takes the url of a file. Other positions than
-    those of the mask ``where`` may be missing in the result. Where ``may_cover`` is false for a
-    manifest, or for some of its layers, the others are read.
+    ``arrays`` are as in `find_coverage`; ``is_chosen`` takes the url of a file. Other positions
+    than those of the mask ``where`` may be missing in the result. Where ``may_cover`` is false for
+    a manifest, or for some of its layers, the others are read.
     """
     before = None if where is None else np.concatenate([[0], np.cumsum(where)])
-    masks = np.zeros((len(predicates), size), bool)
-    last_files: tuple[SourceFile, ...] | None = None
-    chosen_codes = np.zeros((len(predicates), 0), bool)
+    mask, choose_files = np.zeros(size, bool), _PerFile(is_chosen)
     for array, axis in arrays:
         for fragment in array.fragments:
             edges, manifest = fragment.edges(axis), fragment.manifest
@@ -579,40 +577,27 @@ def mask_covered(
                 continue
             first, manifest = first + box[axis].start, _crop(manifest, box)
             for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
-                if files is not last_files:
-                    # the codes of inline and of missing chunks index from the end
-                    urls = [*(file.url for file in files), INLINE_URL]
-                    last_files = files
-                    chosen_codes = np.array(
-                        [[*map(predicate, urls), False] for predicate in predicates]
-                    )
-                for mask, chosen in zip(masks, chosen_codes, strict=True):
-                    covered_slabs = np.zeros(edges.size - 1, bool)
-                    covered_slabs[first + chunk_slabs[chosen[codes]]] = True
-                    mask[edges[0] : edges[-1]] |= np.repeat(covered_slabs, np.diff(edges))
-    return list(masks)
+                covered_slabs = np.zeros(edges.size - 1, bool)
+                covered_slabs[first + chunk_slabs[choose_files(files)[codes]]] = True
+                mask[edges[0] : edges[-1]] |= np.repeat(covered_slabs, np.diff(edges))
+    return mask
 
 
-class _UrlTable:
-    """Assigns an index to each url, and caches those of the last table of files."""
+class _PerFile:
+    """Finds a value for the url of each file of a table, once for blocks with the same table."""
 
-    def __init__(self) -> None:
-        self._urls: dict[str, int] = {}
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        self._find = find
         self._files: tuple[SourceFile, ...] | None = None
-        self._numbers: Ints = np.zeros(0, np.int64)
+        self._values: npt.NDArray[Any] = np.zeros(0)
 
-    def number(self, files: tuple[SourceFile, ...]) -> Ints:
-        """Return the index of each file's url, as an array that the ``file`` column indexes."""
+    def __call__(self, files: tuple[SourceFile, ...]) -> npt.NDArray[Any]:
+        """Return the values of a table of files, as an array that the column ``file`` indexes."""
         if files is not self._files:
             # the codes of inline and of missing chunks index from the end
             urls = [*(file.url for file in files), INLINE_URL, INLINE_URL]
-            numbers = [self._urls.setdefault(url, len(self._urls)) for url in urls]
-            self._files, self._numbers = files, np.array(numbers)
-        return self._numbers
-
-    def list_urls(self) -> list[str]:
-        """Return all urls, in the order of their indexes."""
-        return list(self._urls)
+            self._files, self._values = files, np.array([*map(self._find, urls)])
+        return self._values
 
 
 FileRanges = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
@@ -624,6 +609,7 @@ def _find_file_ranges(
 ) -> Iterator[FileRanges]:
     """Yield the ranges of an axis that the chunks of each file, or of ``urls``, cover."""
     edges, manifest, first_slab = fragment.edges(axis), fragment.manifest, 0
+    choose_files = _PerFile(lambda url: urls is None or url in urls)
     if urls is not None:
         # the tables of sets may list files without chunks
         box = _find_box_of(
@@ -634,10 +620,8 @@ def _find_file_ranges(
         manifest, first_slab = _crop(manifest, box), box[axis].start
     for files, codes, slabs in _iterate_chunks(manifest, axis):
         if urls is not None:
-            is_selected = np.array(
-                [*(file.url in urls for file in files), INLINE_URL in urls, False]
-            )
-            codes, slabs = codes[is_selected[codes]], slabs[is_selected[codes]]
+            is_chosen = choose_files(files)[codes]
+            codes, slabs = codes[is_chosen], slabs[is_chosen]
         slabs = slabs + first_slab
         # encode file and slab in one integer, so that consecutive slabs of a file are consecutive
         keys = np.unique((codes - INLINE) * edges.size + slabs)

@@ -100,8 +100,7 @@ def find_positions(
         return where is not None or bool(manifest.find_listed_files(urls))
 
     size, arrays = dataset.sizes[dim], _list_checked_arrays_along(dataset, dim)
-    [mask] = mask_covered(size, arrays, urls.__contains__, where=where, may_cover=may_cover)
-    return mask
+    return mask_covered(size, arrays, urls.__contains__, where=where, may_cover=may_cover)
 
 
 def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Range]]:
@@ -253,8 +252,8 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
         return has_copies[stored.name]
 
     size, arrays = dataset.sizes[dim], list(_list_checked_arrays_along(dataset, dim))
-    [copied] = mask_covered(size, arrays, is_copied, may_cover=may_have_copies)
-    [referenced] = mask_covered(size, arrays, lambda url: not is_copied(url), where=copied)
+    copied = mask_covered(size, arrays, is_copied, may_cover=may_have_copies)
+    referenced = mask_covered(size, arrays, lambda url: not is_copied(url), where=copied)
     return copied & ~referenced
 
 
