@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import chain
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -515,15 +515,28 @@ class FragmentedArray:
 
     def prune(self) -> Self:
         """Return the array without the files and pipelines that no chunk uses."""
-        fragments = [replace(f, manifest=f.manifest.prune()) for f in self.fragments]
-        if len(self.pipelines) < 2 and fragments:
-            return replace(self, fragments=tuple(fragments))
-        used_by_fragment = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
+        pruned, count = map_manifests(self, ChunkManifest.prune), len(self.pipelines)
+        if count < 2 and self.fragments:
+            return pruned
+        used_by_fragment = [f.manifest.used_pipelines(count) for f in pruned.fragments]
         used = np.unique(np.concatenate(used_by_fragment)).tolist() if used_by_fragment else []
-        numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
-        renumbered = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
-        pipelines = tuple(self.pipelines[i] for i in used)
-        return replace(self, pipelines=pipelines, fragments=tuple(renumbered))
+        numbers = [used.index(i) if i in used else 0 for i in range(count)]
+        renumbered = map_manifests(pruned, lambda manifest: manifest.with_pipelines(numbers))
+        return replace(renumbered, pipelines=tuple(self.pipelines[i] for i in used))
+
+
+AnyArray = TypeVar("AnyArray", bound=FragmentedArray)
+
+
+def map_manifests(array: AnyArray, change: Callable[[ChunkManifest], ChunkManifest]) -> AnyArray:
+    """Apply a function to the manifests of all fragments; an unchanged array is the same object."""
+    manifests = [change(fragment.manifest) for fragment in array.fragments]
+    fragments = [
+        fragment if manifest is fragment.manifest else replace(fragment, manifest=manifest)
+        for fragment, manifest in zip(array.fragments, manifests, strict=True)
+    ]
+    is_same = all(map(operator.is_, fragments, array.fragments))
+    return array if is_same else replace(array, fragments=tuple(fragments))
 
 
 # ---------------------------------------------------------------------- virtual arrays

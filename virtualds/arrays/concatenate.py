@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray, default_fill, fills_with, is_same_scalar
+from virtualds.arrays.array import (
+    ManifestArray,
+    default_fill,
+    fills_with,
+    is_same_scalar,
+    map_manifests,
+)
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING, Ints, find_distinct_in_order
 from virtualds.chunks.fragment import Fragment, find_regular_chunks, join_fragments
@@ -68,8 +74,8 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
         return array
     if len(order) > MAX_LAZY_PARTS and any(f.manifest.is_in_set for f in array.fragments):
         # many views of the stored tables cost more than loading the references
-        loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
-        array = replace(array, fragments=join_fragments(tuple(loaded), axis))
+        loaded = map_manifests(array, ChunkManifest.loaded)
+        array = replace(array, fragments=join_fragments(loaded.fragments, axis))
     starts = np.cumsum(lengths) - lengths
     if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
         fragment = array.fragments[0].reorder(axis, starts, lengths, order)
@@ -213,11 +219,9 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
     }
     if array.has_gaps or len(fill_pipelines) > 1:
         return array
-    fragments = tuple(
-        replace(f, manifest=f.manifest.with_pipelines([0] * count)) for f in array.fragments
-    )
+    renumbered = map_manifests(array, lambda manifest: manifest.with_pipelines([0] * count))
     pipeline = pipelines[fill_pipelines.pop() if fill_pipelines else 0]
-    return replace(array, pipelines=(pipeline,), fragments=fragments)
+    return replace(renumbered, pipelines=(pipeline,))
 
 
 def _find_missing_pipelines(manifest: ChunkManifest, count: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, map_manifests
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import (
     INLINE,
@@ -92,14 +92,9 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
 
 def load_deferred(array: ManifestArray) -> ManifestArray:
     """Return an array whose deferred references have been read from the source files."""
-    if not any(f.manifest.is_in_source for f in array.fragments):
-        return array
-    fragments = tuple(
-        replace(f, manifest=f.manifest.loaded()) if f.manifest.is_in_source else f
-        for f in array.fragments
-    )
+    loaded = map_manifests(array, lambda m: m.loaded() if m.is_in_source else m)
     # a deferred array has pipelines for all possible filter masks
-    return replace(array, fragments=fragments).prune()
+    return array if loaded is array else loaded.prune()
 
 
 def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:
@@ -119,8 +114,7 @@ def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
 
 def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -> ManifestArray:
     """Return an array whose source files are replaced by ``move(file)``."""
-    fragments = (replace(f, manifest=f.manifest.with_files(move)) for f in array.fragments)
-    return replace(array, fragments=tuple(fragments))
+    return map_manifests(array, lambda manifest: manifest.with_files(move))
 
 
 def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -> ManifestGroup:
@@ -223,10 +217,8 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
         return variable
     data = _resolve_deflated(data)
     has_codecs = all(pipeline.codecs for pipeline in data.pipelines)
-    fragments = tuple(_resolve_fragment(fragment, has_codecs) for fragment in data.fragments)
-    if data is variable.data and all(map(is_, fragments, data.fragments)):
-        return variable
-    return replace(variable, data=replace(data, fragments=fragments))
+    resolved = map_manifests(data, lambda manifest: _resolve_manifest(manifest, has_codecs))
+    return variable if resolved is variable.data else replace(variable, data=resolved)
 
 
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:
@@ -247,12 +239,9 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     if len(skips) > 1 or None in skips:
         raise make_member_error(files[is_deflated.index(True)].url)
     codec, entries = ZipMember(skips.pop() or 0), dict(zip(files, members, strict=True))
-    fragments = tuple(
-        replace(f, manifest=_expand_to_members(f.manifest, [entries[n] for n in f.manifest.files]))
-        for f in array.fragments
-    )
+    expanded = map_manifests(array, lambda m: _expand_to_members(m, [entries[n] for n in m.files]))
     pipelines = tuple(replace(p, codecs=(*p.codecs, codec)) for p in array.pipelines)
-    return replace(array, fragments=fragments, pipelines=pipelines)
+    return replace(expanded, pipelines=pipelines)
 
 
 def _expand_to_members(
@@ -282,14 +271,13 @@ def _find_common_offset(manifest: ChunkManifest) -> int | None:
     return int(offset.max(initial=0)) if reaches_end else None
 
 
-def _resolve_fragment(fragment: Fragment, has_codecs: bool) -> Fragment:
-    manifest = fragment.manifest
+def _resolve_manifest(manifest: ChunkManifest, has_codecs: bool) -> ChunkManifest:
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
-        return fragment
+        return manifest
     moved = manifest.relocate(locate_outside_archives(manifest.files))
     if manifest.is_loaded:
         moved = moved.add_checksums(_find_checksums(manifest, has_codecs))
-    return replace(fragment, manifest=moved)
+    return moved
 
 
 def _find_checksums(manifest: ChunkManifest, has_codecs: bool) -> npt.NDArray[np.uint64]:

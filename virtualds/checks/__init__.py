@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 import xarray as xr
 
+from virtualds.arrays.array import map_manifests
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import SourceSummary
 from virtualds.chunks.manifest import ChunkManifest
@@ -172,8 +173,7 @@ def load_references(description: Description) -> xr.DataTree:
         for name, variable in dataset.variables.items():
             array = get_virtual_array(variable)
             if array is not None:
-                loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
-                data: Any = replace(array, fragments=tuple(loaded)).prune()
+                data: Any = map_manifests(array, load_compactly).prune()
                 variables[name] = variable.copy(data=data)
         datasets[node.path] = replace_variables(dataset, variables)
     return xr.DataTree.from_dict(datasets, name=description.tree.name)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache, reduce
 from math import prod
 from typing import Any, NamedTuple, overload
@@ -30,7 +30,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from virtualds.arrays import select_virtually
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, map_manifests
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import Data
 from virtualds.arrays.sources import load_deferred
@@ -406,10 +406,9 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
         return None
     arrays = {}
     for key, layers in sources.items():
-        array = _apply_selection(layers)
         # lazy arrays cannot be concatenated by reference
-        loaded = tuple(replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
-        arrays[key] = _to_class(UnreadableArray, replace(array, fragments=loaded))
+        loaded = map_manifests(_apply_selection(layers), load_compactly)
+        arrays[key] = _to_class(UnreadableArray, loaded)
     # run the graph on virtual arrays: slices and transposes are virtual arrays, computations fail
     first = reduce(lambda blocks, _: blocks[0], range(max(data.ndim, 1)), keys)
     try:

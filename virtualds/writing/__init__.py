@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, map_manifests
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.subchunks import can_be_split, split_chunks
 from virtualds.chunks.columns import INLINE
@@ -856,20 +856,20 @@ def _inline_small_chunks(
 
     Equal ranges are read once, and checksums are verified.
     """
-    fragments = list(array.fragments)
-    for number, fragment in enumerate(array.fragments):
-        if _is_inside(fragment.manifest, is_known):
-            continue
-        chunks = StoredChunks(fragment.manifest, path)
+
+    def read_small(manifest: ChunkManifest) -> ChunkManifest:
+        if _is_inside(manifest, is_known):
+            return manifest
+        chunks = StoredChunks(manifest, path)
         is_small = (chunks.file >= 0) & (chunks.length <= limit)
-        if is_small.any():
-            rows, new, inverse = chunks.read_distinct(is_small, lambda data: data)
-            old, inline = chunks.manifest, (*chunks.manifest.inline, *new)
-            columns = {"file": INLINE, "offset": len(old.inline) + inverse}
-            manifest = replace_chunks(old, rows, old.files, inline, **columns).prune()
-            fragments[number] = replace(fragment, manifest=manifest)
-    changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
-    return replace(array, fragments=tuple(fragments)) if changed else array
+        if not is_small.any():
+            return manifest
+        rows, new, inverse = chunks.read_distinct(is_small, lambda data: data)
+        old, inline = chunks.manifest, (*chunks.manifest.inline, *new)
+        columns = {"file": INLINE, "offset": len(old.inline) + inverse}
+        return replace_chunks(old, rows, old.files, inline, **columns).prune()
+
+    return map_manifests(array, read_small)
 
 
 # ---------------------------------------------------------------------- costs

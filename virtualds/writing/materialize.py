@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, map_manifests
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
@@ -212,11 +212,8 @@ class _ContentCopier:
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
-        fragments = tuple(
-            replace(f, manifest=self._copy_manifest(StoredChunks(f.manifest, path)))
-            for f in array.fragments
-        )
-        return replace(variable, data=replace(array, fragments=fragments))
+        copied = map_manifests(array, lambda m: self._copy_manifest(StoredChunks(m, path)))
+        return replace(variable, data=copied)
 
     def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
         """Copy the chunks in files, and return the manifest of the copies."""
