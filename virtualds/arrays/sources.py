@@ -384,10 +384,8 @@ class _ProjectedCells(NamedTuple):
     ) -> _ProjectedCells:
         """Project the chunks of a fragment onto two axes."""
         grid = fragment.manifest.shape
-        first_step, second_step = (
-            -(-grid[first_axis] // MAX_CELLS) or 1,
-            -(-grid[second_axis] // MAX_CELLS) or 1,
-        )
+        first_step = -(-grid[first_axis] // MAX_CELLS) or 1
+        second_step = -(-grid[second_axis] // MAX_CELLS) or 1
         cell_edges = (
             _divide_evenly(grid[first_axis], first_step),
             _divide_evenly(grid[second_axis], second_step),

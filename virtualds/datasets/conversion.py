@@ -266,10 +266,8 @@ def _assemble_dataset(
     coordinate_names = {*coordinates}.union(*(v.dims for v in variables.values()))
     data = [name for name in variables if name not in coordinate_names]
     for variable in variables.values():
-        variable.attrs, variable.encoding = (
-            _copy_attributes(variable.attrs),
-            _copy_attributes(variable.encoding),
-        )
+        variable.attrs = _copy_attributes(variable.attrs)
+        variable.encoding = _copy_attributes(variable.encoding)
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
     dataset.attrs = _copy_attributes(attributes)
     dataset.encoding = _copy_attributes({"unlimited_dims": set(), **group.encoding})

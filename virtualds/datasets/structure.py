@@ -123,22 +123,18 @@ def format_rename(names: Mapping[str, str]) -> str:
 
 # ---------------------------------------------------------------------- facts
 
-PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
-    "presence",
-    "size",
-    "dimensions",
-    "data type",
-    "role",
-    "values",
-)
-STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
-    "stored type",
-    "codecs",
-    "scale and offset",
-    "fill value",
-    "units",
-    "calendar",
-)
+PRESENCE = "presence"
+SIZE = "size"
+DIMENSIONS = "dimensions"
+DTYPE = "data type"
+ROLE = "role"
+VALUES = "values"
+STORED = "stored type"
+CODECS = "codecs"
+SCALE = "scale and offset"
+FILL = "fill value"
+UNITS = "units"
+CALENDAR = "calendar"
 SYSTEM = "coordinate reference system"
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
 """Prefixes of aspects; the name of a dimension or an attribute follows."""

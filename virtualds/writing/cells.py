@@ -152,10 +152,8 @@ class CellGrid:
         For example, ``valid_time`` of a single run has only the dimension of steps. A coordinate
         gets the dimensions of the other side, and those along which its values differ.
         """
-        expanded_existing, expanded_new = (
-            dict[Hashable, xr.Variable](),
-            dict[Hashable, xr.Variable](),
-        )
+        expanded_existing = dict[Hashable, xr.Variable]()
+        expanded_new = dict[Hashable, xr.Variable]()
         names = new.coords.keys() & present.coords.keys()
         for name in names - new.indexes.keys() - present.indexes.keys():
             variable, existing = new.variables[name], present.variables[name]
@@ -267,10 +265,8 @@ class CellGrid:
         urls = sorted(urls_of(existing) - copies | urls_of(added))
         urls = urls if self.prefers == "last" else urls[::-1]
         urls = sorted(urls, key=lambda url: url not in self.last_choice)
-        owners, new_owners = (
-            self._find_owners(existing, urls)[cells_in_box],
-            self._find_owners(added, urls),
-        )
+        owners = self._find_owners(existing, urls)[cells_in_box]
+        new_owners = self._find_owners(added, urls)
         is_replaced = np.isin(
             owners, [number for number, url in enumerate(urls) if url in replaced]
         )
@@ -496,10 +492,8 @@ class CellGrid:
         uncertain, present = set[str](), self._open(group)
         cells = self._list_cells(present)
         for dim, values in touched.items():
-            is_touched, is_empty = (
-                np.asarray(present.indexes[dim].isin(values)),
-                _find_empty(cells, dim),
-            )
+            is_touched = np.asarray(present.indexes[dim].isin(values))
+            is_empty = _find_empty(cells, dim)
             if (is_touched & is_empty).any():
                 emptied = np.pad(is_touched & is_empty, 1)
                 is_near = (is_touched | emptied[:-2] | emptied[2:]) & ~is_empty
@@ -624,11 +618,9 @@ def _put_chosen_cells(
     Cells are replaced as a whole, including missing chunks. In cells without chunks, values in
     memory are written where the variable has missing values.
     """
-    taken, free, orders = (
-        chosen.taken,
-        chosen.free,
-        {d: np.argsort(a) for d, a in positions_by_dim.items()},
-    )
+    taken = chosen.taken
+    free = chosen.free
+    orders = {d: np.argsort(a) for d, a in positions_by_dim.items()}
     if any((np.diff(order) != 1).any() for order in orders.values()):
         new = new.isel(orders)
         taken, free = (mask[np.ix_(*orders.values())] for mask in (taken, free))

@@ -405,10 +405,8 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], mask: Mask) -> list
 def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> list[Box]:
     """Return two parts of a box, split at ``max_bytes`` or in half, or an empty list."""
     for axis, (extent, cuts) in enumerate(zip(box, edges, strict=True)):
-        first, last = (
-            np.searchsorted(cuts, extent.start, "right"),
-            np.searchsorted(cuts, extent.stop),
-        )
+        first = np.searchsorted(cuts, extent.start, "right")
+        last = np.searchsorted(cuts, extent.stop)
         inner = cuts[first:last]
         if inner.size:
             length = max_bytes * (extent.stop - extent.start) // nbytes

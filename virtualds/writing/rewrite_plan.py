@@ -689,10 +689,8 @@ class Cells:
         stripped = [drop_axes_of_length_one(p, chunks) for p in array.pipelines]
         # existing chunks do not depend on the fill value
         is_same = [replace(p, fill=None) == replace(required, fill=None) for p in stripped]
-        is_same_pipeline, has_same_fill = (
-            np.array(is_same, bool),
-            np.array([p.fill == required.fill for p in stripped], bool),
-        )
+        is_same_pipeline = np.array(is_same, bool)
+        has_same_fill = np.array([p.fill == required.fill for p in stripped], bool)
         kept = []
         for fragment in array.fragments:
             mask = np.ones((), bool)

@@ -149,10 +149,8 @@ def convert_units(
     source, destination = parse_unit(given), parse_unit(target)
     if source.exponents != destination.exponents:
         raise UnitsError(f"{given!r} does not convert to {target!r}")
-    factor, offset = (
-        source.factor / destination.factor,
-        (source.offset - destination.offset) / destination.factor,
-    )
+    factor = source.factor / destination.factor
+    offset = (source.offset - destination.offset) / destination.factor
     if not offset:
         return Conversion(factor, offset)
     matches = [TEMPERATURE_METADATA.search(str(text or "")) for text in metadata]

@@ -201,10 +201,8 @@ class DocumentBuilder:
         uris = np.full(grid.shape, "", object)
         identifier_grid = np.full(grid.shape, "", object)
         for index, part in grid.parts.items():
-            uris[index], identifier_grid[index] = (
-                make_uri(part.url, self.url, self.relative),
-                part.identifier,
-            )
+            uris[index] = make_uri(part.url, self.url, self.relative)
+            identifier_grid[index] = part.identifier
         yield "uris", dims, uris
         identifiers = dict.fromkeys(part.identifier for part in grid.parts.values())
         if len(identifiers) == 1:
