@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble
+from virtualds.arrays.concatenate import assemble, convert_gaps_to_chunks
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import (
     AGGREGATED_DATA,
@@ -31,12 +31,8 @@ from virtualds.arrays.parser import (
     select_for_file,
 )
 from virtualds.bounds import check_values
-from virtualds.chunks.axes import ChunkAxis
-from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, are_date_units
-from virtualds.codecs.pipeline import SCALE_ATTRIBUTES, CodecPipeline
+from virtualds.codecs.pipeline import SCALE_ATTRIBUTES
 from virtualds.datasets.aggregation.plan import (
     NETCDF_FILLS,
     AggregationFile,
@@ -575,14 +571,11 @@ class FragmentAssembler:
                     raise self._missing_integers_error(plan, target, f"fragment {index} is missing")
                 if target.dtype.kind in "fc":
                     stored = np.asarray(np.nan, target.dtype)
-            pipeline = CodecPipeline(
-                target.dtype, fill=stored.tobytes(), layout=tuple(range(len(shape)))
-            )
+            array = convert_gaps_to_chunks(ManifestArray.full(shape, stored, target.dtype))
             if converts:
-                pipeline = replace(pipeline, packing=Packing(target.dtype))
-            manifest = ChunkManifest.build((1,) * len(shape), file=MISSING)
-            axes = tuple(ChunkAxis.regular(n, n) for n in shape)
-            array = ManifestArray.from_fragment(Fragment.whole(axes, manifest), pipeline)
+                [pipeline] = array.pipelines
+                packed = replace(pipeline, packing=Packing(target.dtype))
+                array = replace(array, pipelines=(packed,))
             yield tuple(s[n] for s, n in zip(starts, index, strict=True)), array
 
 
