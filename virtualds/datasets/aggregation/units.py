@@ -100,7 +100,13 @@ _OTHER_UNITS: Mapping[str, tuple[str | int, Exponents]] = {
     "ppm": ("1/1000000", _DIMENSIONLESS),
     "ppb": ("1/1000000000", _DIMENSIONLESS),
 }
-TEMPERATURES: Mapping[str, tuple[str, str]] = {
+_UNITS: Mapping[str, tuple[Fraction, Exponents]] = {
+    name: (Fraction(size), exponents)
+    for names, (size, exponents) in {**_PREFIXABLE_UNITS, **_OTHER_UNITS}.items()
+    for name in names.split()
+}
+_PREFIXABLE_NAMES = frozenset(" ".join(_PREFIXABLE_UNITS).split())
+_TEMPERATURE_SCALES: Mapping[str, tuple[str, str]] = {
     "degC deg_C degreeC degreesC degree_C degrees_C celsius Celsius degree_celsius "
     "degrees_celsius degree_Celsius degrees_Celsius °C": ("1", "273.15"),
     "degF deg_F degreeF degreesF degree_F degrees_F fahrenheit Fahrenheit °F": (
@@ -109,6 +115,11 @@ TEMPERATURES: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Temperature scales with an offset: the factor, and the temperature of their zero in the unit."""
+_TEMPERATURES: Mapping[str, tuple[Fraction, Fraction]] = {
+    name: (Fraction(factor), Fraction(zero))
+    for names, (factor, zero) in _TEMPERATURE_SCALES.items()
+    for name in names.split()
+}
 
 FACTOR = re.compile(r"\s*(?:([./*·]|per\b)\s*)?([^\W\d_%][^\W\d]*|%|[\d.]+(?:[eE][+-]?\d{1,2})?)"
                    r"(?:(?:\^|\*\*)?([+-]?\d+))?")  # fmt: skip
@@ -208,8 +219,8 @@ def parse_unit(text: str) -> LinearUnit:
     >>> parse_unit("kg m-2 s-1").exponents, parse_unit("hPa").factor
     ((('kg', 1), ('m', -2), ('s', -1)), Fraction(100, 1))
     """
-    if text in _load_temperatures():
-        factor, zero = _load_temperatures()[text]
+    if text in _TEMPERATURES:
+        factor, zero = _TEMPERATURES[text]
         return LinearUnit(factor, factor * zero, (("K", 1),))
     factor, exponents, position = Fraction(1), dict[str, int](), 0
     while position < len(text.rstrip()):
@@ -230,9 +241,8 @@ def parse_unit(text: str) -> LinearUnit:
 
 def _parse_name(name: str, text: str) -> tuple[Fraction, Exponents]:
     """Return the factor and exponents of a number or of a name, which may have a prefix."""
-    names = _load_units()
-    if name in names:
-        return names[name]
+    if name in _UNITS:
+        return _UNITS[name]
     try:
         if name[0].isdigit() and Fraction(name) > 0:
             return Fraction(name), _DIMENSIONLESS
@@ -240,30 +250,7 @@ def _parse_name(name: str, text: str) -> tuple[Fraction, Exponents]:
         pass
     for prefix, power in PREFIXES.items():
         rest = name.removeprefix(prefix)
-        if rest != name and rest in _load_prefixable_names():
-            size, exponents = names[rest]
+        if rest != name and rest in _PREFIXABLE_NAMES:
+            size, exponents = _UNITS[rest]
             return size * Fraction(10) ** power, exponents
     raise UnitsError(f"the units {text!r} are unknown")
-
-
-@lru_cache(1)
-def _load_units() -> dict[str, tuple[Fraction, Exponents]]:
-    """Return the factor and exponents of units by name."""
-    tables = {**_PREFIXABLE_UNITS, **_OTHER_UNITS}
-    return {n: (Fraction(size), e) for names, (size, e) in tables.items() for n in names.split()}
-
-
-@lru_cache(1)
-def _load_prefixable_names() -> frozenset[str]:
-    """Return the names of units that may have a prefix."""
-    return frozenset(name for names in _PREFIXABLE_UNITS for name in names.split())
-
-
-@lru_cache(1)
-def _load_temperatures() -> dict[str, tuple[Fraction, Fraction]]:
-    """Return the factor and zero of temperature scales by name."""
-    return {
-        name: (Fraction(factor), Fraction(begin))
-        for names, (factor, begin) in TEMPERATURES.items()
-        for name in names.split()
-    }
