@@ -489,7 +489,7 @@ def make_dataset_or_tree(
 
 
 def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as a group of variables in the form in which they are stored.
+    """Return a dataset as a group of variables, as a format would read it from a set.
 
     The packing that all chunks of a virtual array share is moved back to its attributes. Loaded
     variables are encoded as their ``encoding`` says, or losslessly if that would change their
@@ -516,20 +516,12 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     not_decoded = [
         name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None
     ]
-    variables = add_character_axis(variables, not_decoded)
-    return ManifestGroup(variables, attributes, encoding=dataset.encoding)
-
-
-def as_read(group: ManifestGroup) -> ManifestGroup:
-    """Return the group of a dataset as a format would read it, ready to be decoded again.
-
-    Decoding moves attributes such as units to the encoding, and fails if they are in it already.
-    """
+    # decoding moves attributes such as units to the encoding, and fails if they are in it already
     variables = {
         name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})
-        for name, v in group.variables.items()
+        for name, v in add_character_axis(variables, not_decoded).items()
     }
-    return replace(group, variables=variables)
+    return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 
 def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:

@@ -26,7 +26,7 @@ from virtualds.combine.ordering import (
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
-from virtualds.datasets.conversion import as_read, group_from_dataset, to_virtual_dataset
+from virtualds.datasets.conversion import group_from_dataset, to_virtual_dataset
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -738,7 +738,7 @@ FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_op
 def combine_files(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
     """Combine files into a group, as it would be read from a set."""
     options = _list_options(arguments) | {"snapshot": arguments["snapshot"]}
-    return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
+    return group_from_dataset(open_virtual_mfdataset(_list_files(files), **options))
 
 
 def update_references(files: Any, arguments: Mapping[str, Any]) -> None:

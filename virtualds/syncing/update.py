@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_siz
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
-from virtualds.datasets.conversion import as_read, group_from_dataset, to_virtual_dataset
+from virtualds.datasets.conversion import group_from_dataset, to_virtual_dataset
 from virtualds.datasets.lazy import replace_variables
 from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
@@ -250,13 +250,12 @@ class Update:
         new_group = self._refresh_static(self._add_options(group), changes)
         if removed or readded:
             all_removed = (*removed, *readded)
-            remaining = remove_sources(new_group, all_removed, self.dim, self.reader.root)
-            new_group = new_group if remaining is new_group else as_read(remaining)
+            new_group = remove_sources(new_group, all_removed, self.dim, self.reader.root)
         if (opened := self.opener.open(changed)) is not None:
             with self._name_mismatch(new_group, changed):
                 expanded = self._expand_dims(new_group, opened)
-                new_group = as_read(
-                    replace_sources(new_group, expanded, self.dim, self.reader.root, self.padding)
+                new_group = replace_sources(
+                    new_group, expanded, self.dim, self.reader.root, self.padding
                 )
             self._check_order(group, new_group, changed)
         for urls in (added, reopened):
@@ -305,16 +304,14 @@ class Update:
         cleared_last = {*removed} if self.crops_overlaps else set()
         grid = replace(grid, last_choice=frozenset(cleared_last))
         if cleared_urls - cleared_last or replaced:
-            new_group = as_read(
-                grid.clear_values(new_group, {*cleared_urls, *replaced} - cleared_last)
-            )
+            cleared = {*cleared_urls, *replaced} - cleared_last
+            new_group = grid.clear_values(new_group, cleared)
         names, others = grid.find_unreadable_shared(new_group)
         new_group = self._put_shared(grid, new_group, names, others)
         if cleared_urls or names:
             # keep the references to files that are unchanged, waiting, or cannot be opened
-            new_group = as_read(
-                grid.clear(new_group, cleared_urls - cleared_last, {*removed, *replaced})
-            )
+            shared = {*removed, *replaced}
+            new_group = grid.clear(new_group, cleared_urls - cleared_last, shared)
         lost_cells: list[LostCells] = []
         new_group = self._put_layers(grid, new_group, urls[1], changed, lost_cells, replaced)
         # changed files are now in the set in their new state, and keep their cells
@@ -322,9 +319,8 @@ class Update:
         new_group = self._put_layers(grid, new_group, urls[0], added, lost_cells)
         new_group = self._put_layers(grid, new_group, urls[2], reopened, lost_cells)
         if cleared_last:
-            new_group = as_read(
-                grid.clear(as_read(grid.clear_values(new_group, cleared_last)), cleared_last, ())
-            )
+            new_group = grid.clear_values(new_group, cleared_last)
+            new_group = grid.clear(new_group, cleared_last, ())
         if cleared_urls:
             # keep positions at which a file has no chunks
             touched = _exclude_values(touched, [*changed, *added, *reopened])
@@ -332,7 +328,7 @@ class Update:
                 without_chunks = self.reader.list_known(group).notes.select(UNUSED)
                 uncertain = (*uncertain, *sorted(without_chunks & {*changes.noted}))
             touched = _exclude_values(touched, self.opener.open_layers(uncertain))
-            new_group = as_read(grid.drop_empty(new_group, touched))
+            new_group = grid.drop_empty(new_group, touched)
         lost_cells = [cell for cell in lost_cells if cell.url not in cleared_last]
         return self._drop_losing_files(grid, new_group, changes, lost_cells, lost_extents)
 
@@ -362,10 +358,9 @@ class Update:
         for layer, layer_urls in zip(layers, urls_by_layer, strict=True):
             with self._name_mismatch(group, urls):
                 # the cells of other layers are already right, or are written next
-                result = grid.put(
+                group = grid.put(
                     group, layer, layer_urls & {*replaced} | without_chunks, lost_cells
                 )
-                group = group if result is group else as_read(result)
         return group
 
     def _put_shared(
@@ -373,7 +368,7 @@ class Update:
     ) -> ManifestGroup:
         """Take variables that lack a dimension of the grid from the given files."""
         for layer in self.opener.open_layers(tuple(urls)) if names else ():
-            group = as_read(grid.put_shared(group, layer, names))
+            group = grid.put_shared(group, layer, names)
         return group
 
     def _drop_losing_files(
@@ -413,7 +408,7 @@ class Update:
             raise self.opener.make_dimension_error(urls, first)
         before = ManifestGroup() if before is None else before
         if len(self.dims) > 1:
-            group, lost_cells = as_read(group_from_dataset(first)), list[LostCells]()
+            group, lost_cells = group_from_dataset(first), list[LostCells]()
             grid = self._make_grid()
             group = self._put_layers(grid, group, urls, layers[1:], lost_cells)
             if urls is not reopened:
@@ -423,7 +418,7 @@ class Update:
             return self._finish(before, group, changes, lost_extents)
         if self.crops_overlaps and self.dim in first.indexes:
             first = first.isel({self.dim: self._choose_positions(None, first)[0]})
-        group = as_read(group_from_dataset(first))
+        group = group_from_dataset(first)
         if urls is not reopened:
             group = self._add_files(group, reopened, changes, {}, reopened=True)
         return self._finish(before, group, changes, {})
@@ -578,7 +573,7 @@ class Update:
     ) -> ManifestGroup:
         """Return the group without the positions of a mask along a dimension."""
         present = self._open_set(group, changes)
-        return as_read(to_stored(group, drop_positions(present, dim, mask, self.reader.root)))
+        return to_stored(group, drop_positions(present, dim, mask, self.reader.root))
 
     # ------------------------------------------------------------------ overlaps
 
@@ -607,7 +602,7 @@ class Update:
                     lost_extents.get(url), find_extent({self.dim: index})
                 )
         if is_dropped.all():
-            return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
+            return group_from_dataset(new.isel({self.dim: used})), xr.Dataset()
         if is_dropped.any():
             group = self._drop_positions(group, self.dim, is_dropped, changes)
         if not used.size:
@@ -675,8 +670,7 @@ class Update:
         for on_duplicate, part in self._split_by_duplicate_option(new):
             options = replace(self._append_options, position=position, on_duplicate=on_duplicate)
             with self._name_mismatch(group, urls, on_duplicate):
-                extended = append_along(group, part, options)
-            group = group if extended is group else as_read(extended)
+                group = append_along(group, part, options)
         return group
 
     def _expand_dims(self, group: ManifestGroup, new: xr.Dataset) -> xr.Dataset:
@@ -852,7 +846,7 @@ class Update:
                     f"{name}: it lies in a file that is no longer there, and {reason}"
                 )
             replacements[name] = other
-        return as_read(replace(group, variables={**group.variables, **replacements}))
+        return replace(group, variables={**group.variables, **replacements})
 
     def _find_longest(self, group: ManifestGroup, urls: Sequence[str]) -> str:
         """Return the url of the longest file along the padded dimensions."""

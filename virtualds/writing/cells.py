@@ -30,7 +30,7 @@ from virtualds.arrays.concatenate import (
 )
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
-from virtualds.datasets.conversion import as_read, check_loading
+from virtualds.datasets.conversion import check_loading
 from virtualds.datasets.lazy import (
     expand_variable,
     get_virtual_array,
@@ -132,7 +132,7 @@ class CellGrid:
         present = present if group is old else self._open(group, new)
         padded, new = pad_to_set(present, new, self.padding, self.dims)
         if padded is not present:
-            group = as_read(to_stored(group, padded))
+            group = to_stored(group, padded)
             present = self._open(group, new)
         self._check_fit(present, new)
         for dim in self.dims:
@@ -177,9 +177,8 @@ class CellGrid:
                         target[name] = expand_variable(dataset, name, dims)
         new = replace_variables(new, expanded_new) if expanded_new else new
         if expanded_existing:
-            group = as_read(
-                to_stored(group, replace_variables(present, expanded_existing), expanded_existing)
-            )
+            expanded = replace_variables(present, expanded_existing)
+            group = to_stored(group, expanded, expanded_existing)
         return group, new
 
     def _has_other_values(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
@@ -380,7 +379,7 @@ class CellGrid:
         slab = xr.Dataset(variables).set_coords(coords)
         is_ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
         position = "coordinate" if self.sorts and is_ordered else "end"
-        return as_read(append_along(group, slab, AppendOptions(dim, position, root=self.root)))
+        return append_along(group, slab, AppendOptions(dim, position, root=self.root))
 
     def _make_slab(
         self, name: Hashable, variable: xr.Variable, part: xr.Dataset, dim: str, *, is_whole: bool
@@ -524,7 +523,7 @@ class CellGrid:
                 )
             if is_empty.any():
                 remaining = drop_positions(present, dim, is_empty, self.root)
-                group = as_read(to_stored(group, remaining))
+                group = to_stored(group, remaining)
         return group
 
     def find_touched(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
