@@ -162,3 +162,11 @@ def test_what_compresses_values_in_a_set_is_not_asked_of_netcdf(
     for engine in ("netcdf4", "h5netcdf"):
         found.to_netcdf(tmp_path / "out.nc", engine=engine)
         xr.testing.assert_equal(xr.load_dataset(tmp_path / "out.nc"), given)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_values_that_no_other_machine_can_read_are_refused(suffix: str, tmp_path: Path) -> None:
+    ds = xr.Dataset({"long": ("x", np.arange(3, dtype=np.longdouble))})
+    with pytest.raises(virtualds.UnsupportedError, match=r"'?long'?.*another form on every"):
+        ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    assert not list(tmp_path.iterdir())
