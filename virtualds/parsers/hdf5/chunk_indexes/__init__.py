@@ -19,15 +19,15 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     Indexes,
     IndexLayout,
     check_chunks,
+    find_positions,
     group_by_header,
     intersect,
     is_element_size,
     join_chunks,
+    number_requested,
     parse_elements,
-    ravel_in_order,
     read_index_headers,
     sort_chunks,
-    unravel_in_order,
 )
 from virtualds.parsers.hdf5.chunk_indexes.trees import read_old_trees, read_trees
 from virtualds.parsers.hdf5.structure import (
@@ -101,18 +101,16 @@ def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> Chun
 # HDF5 1.10.
 
 
-class ElementRuns(NamedTuple):
-    """Runs of elements: their arrays, the indexes of their first elements, and their bytes.
+BLOCK_PREFIX_BYTES = 6
+"""Size in bytes of a block before the address of its header: signature, version and client."""
 
-    ``size`` is the size of an element in bytes; ``used`` is the number of elements of each array
-    that may be used.
-    """
+
+class ElementRuns(NamedTuple):
+    """Runs of elements: their arrays, the indexes of their first elements, and their bytes."""
 
     owner: Ints
     first: Ints
     raw: Bytes
-    size: int
-    used: Ints | None = None
 
 
 def check_versions(indexes: Indexes, heads: Bytes, name: str) -> None:
@@ -138,28 +136,77 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
     require(is_valid, indexes.file[owner], f"{problem}, or has a wrong checksum")
 
 
+def read_blocks(
+    indexes: Indexes,
+    owner: Ints,
+    first: Ints,
+    address: Ints,
+    begin: int,
+    nbytes: int,
+    signature: bytes,
+) -> Iterator[ElementRuns]:
+    """Yield the elements of data blocks, which are ``nbytes`` bytes from ``begin`` of each."""
+    size = begin + nbytes + CHECKSUM_BYTES
+    for part, data in read_row_batches(indexes.rows, indexes.file[owner], address, size):
+        check_blocks(indexes, owner[part], data, signature)
+        yield ElementRuns(owner[part], first[part], data[:, begin:-CHECKSUM_BYTES])
+
+
+class Pages(NamedTuple):
+    """The pages of data blocks.
+
+    ``first`` and ``address`` are those of the first page of each block; ``written`` is a mask of
+    the pages of each block; ``elements`` is the number of elements of a page.
+    """
+
+    owner: Ints
+    first: Ints
+    address: Ints
+    written: Bools
+    elements: int
+
+
+def read_pages(
+    indexes: Indexes, pages: Pages, element: int, requested: Ints | None, name: str
+) -> Iterator[ElementRuns]:
+    """Yield the elements of written pages; other pages have undefined contents."""
+    size = pages.elements * element + CHECKSUM_BYTES
+    start = pages.first[:, None] + np.arange(pages.written.shape[1]) * pages.elements
+    is_needed = pages.written & intersect(requested, start, start + pages.elements)
+    block, page = np.nonzero(is_needed)
+    owner, first, address = pages.owner[block], start[is_needed], pages.address[block] + page * size
+    file = indexes.file[owner]
+    for part, data in read_row_batches(indexes.rows, file, address, size):
+        wrong = f"a page of {name} has a wrong checksum"
+        require(have_checksums(data), file[part], wrong)
+        yield ElementRuns(owner[part], first[part], data[:, :-CHECKSUM_BYTES])
+
+
 def join_runs(
-    indexes: Indexes, runs: Iterable[ElementRuns], find: Callable[[Ints], Ints]
+    indexes: Indexes, runs: Iterable[ElementRuns], element: int, used: Ints | None = None
 ) -> ChunkRows:
-    """Return the chunks of all elements; ``find`` converts indexes of elements to positions."""
-    chunks = [_parse_runs(indexes, part, find) for part in runs]
+    """Return the chunks of all elements, of ``element`` bytes each.
+
+    ``used`` is the number of elements of each array that may be used, by default all.
+    """
+    chunks = [_parse_runs(indexes, part, element, used) for part in runs]
     joined = join_chunks(chunks, len(indexes.layout.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
-def _parse_runs(indexes: Indexes, runs: ElementRuns, find: Callable[[Ints], Ints]) -> ChunkRows:
+def _parse_runs(indexes: Indexes, runs: ElementRuns, element: int, used: Ints | None) -> ChunkRows:
     """Return the chunks of the used elements of runs."""
     size = indexes.rows.offset_size
-    count = runs.raw.shape[1] // runs.size
-    raw = np.ascontiguousarray(runs.raw).reshape(-1, runs.size)
+    count = runs.raw.shape[1] // element
+    raw = np.ascontiguousarray(runs.raw).reshape(-1, element)
     number = (runs.first[:, None] + np.arange(count)).ravel()
     owner = np.repeat(runs.owner, count)
     exists = is_defined(read_uints(raw[:, :size]), size)
-    if runs.used is not None:
-        exists &= number < np.repeat(runs.used, count)
+    if used is not None:
+        exists &= number < used[owner]
     if not exists.all():
         owner, number, raw = owner[exists], number[exists], raw[exists]
-    position = find(number)
+    position = find_positions(indexes.layout, number)
     # arrays have elements for the maximum shape; HDF5 ignores those past the shape
     inside = (position < indexes.shape[owner].T).all(axis=0)
     if not inside.all():
@@ -170,9 +217,6 @@ def _parse_runs(indexes: Indexes, runs: ElementRuns, find: Callable[[Ints], Ints
 # ---------------------------------------------------------------------- fixed arrays
 # HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the maximum
 # shape; a long one is divided into pages.
-
-BLOCK_PREFIX_BYTES = 6
-"""Size in bytes of a block before the address of its header: signature, version and client."""
 
 
 class _FixedArrayLayout(NamedTuple):
@@ -211,57 +255,33 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     longer = "a fixed array is longer than its file"
     require(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
-    read = _read_fixed_pages if array.pages else _read_fixed_blocks
-    order = list(range(len(layout.chunks)))
-    runs = read(indexes, array, owner, block[owner])
-
-    def find_positions(number: Ints) -> Ints:
-        return unravel_in_order(layout, number, order, layout.maximum_grid)
-
-    return join_runs(indexes, runs, find_positions)
-
-
-def _read_fixed_blocks(
-    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
-) -> Iterator[ElementRuns]:
-    """Yield the elements of arrays that are not divided into pages."""
-    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size
-    size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
-    for part, data in read_row_batches(indexes.rows, indexes.file[owner], block, size):
-        check_blocks(indexes, owner[part], data, b"FADB")
-        yield ElementRuns(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
+    if array.pages:
+        runs = _read_fixed_pages(indexes, array, owner, first, block[owner])
+    else:
+        start, nbytes = BLOCK_PREFIX_BYTES + rows.offset_size, count * array.element
+        runs = read_blocks(indexes, owner, first, block[owner], start, nbytes, b"FADB")
+    return join_runs(indexes, runs, array.element)
 
 
 def _read_fixed_pages(
-    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
+    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, first: Ints, block: Ints
 ) -> Iterator[ElementRuns]:
-    """Yield the elements of written pages; other pages have undefined contents."""
-    rows, file = indexes.rows, indexes.file
-    start = BLOCK_PREFIX_BYTES + rows.offset_size
+    """Yield the elements of arrays that are divided into pages, of which the last is shorter."""
+    start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size
     size = start + -(-array.pages // 8) + CHECKSUM_BYTES
-    data = rows.read_rows(file[owner], block, size)
+    data = indexes.rows.read_rows(indexes.file[owner], block, size)
     check_blocks(indexes, owner, data, b"FADB")
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
-    page_owners, page = np.nonzero(bits)
-    if indexes.requested is not None:
-        layout, order = indexes.layout, list(range(len(indexes.layout.chunks)))
-        requested = ravel_in_order(layout, indexes.requested, order, layout.maximum_grid)
-        is_needed = intersect(requested, page * array.page, (page + 1) * array.page)
-        page_owners, page = page_owners[is_needed], page[is_needed]
-    length = array.page * array.element + CHECKSUM_BYTES
-    address = block[page_owners] + size + page * length
-    last = page == array.pages - 1
-    last_count = array.elements - (array.pages - 1) * array.page
-    for mask, count in ((~last, array.page), (last, last_count)):
-        owners, first = owner[page_owners[mask]], page[mask] * array.page
-        length = count * array.element + CHECKSUM_BYTES
-        for part, data in read_row_batches(rows, file[owners], address[mask], length):
-            wrong = "a page of a fixed array has a wrong checksum"
-            require(have_checksums(data), file[owners[part]], wrong)
-            raw = data[:, :-CHECKSUM_BYTES]
-            yield ElementRuns(owners[part], first[part], raw, array.element)
+    written, requested, full = bits.astype(bool), number_requested(indexes), array.pages - 1
+    end = block + size + full * (array.page * array.element + CHECKSUM_BYTES)
+    rest = array.elements - full * array.page
+    for pages in (
+        Pages(owner, first, block + size, written[:, :full], array.page),
+        Pages(owner, first + full * array.page, end, written[:, full:], rest),
+    ):
+        yield from read_pages(indexes, pages, array.element, requested, "a fixed array")
 
 
 # ---------------------------------------------------------------------- extensible arrays
@@ -320,13 +340,6 @@ class _Arrays(NamedTuple):
     used: Ints
     requested: Ints | None
 
-    def needs(self, first: int, count: int) -> bool:
-        """Return whether a range of elements contains requested chunks."""
-        if self.requested is None:
-            return True
-        low, high = np.searchsorted(self.requested, (first, min(first + count, MAX_INT64)))
-        return bool(low < high)
-
 
 class _IndexBlocks(NamedTuple):
     """The contents of the index blocks of some arrays: data blocks and super blocks."""
@@ -339,13 +352,13 @@ class _IndexBlocks(NamedTuple):
 class _DataBlocks(NamedTuple):
     """Data blocks of one length: the index of the first element of each, and its pages.
 
-    ``pages`` is a mask of the pages that were written, or None for blocks without pages.
+    ``pages`` is a mask of the pages that were written, of length 0 for blocks without pages.
     """
 
     owner: Ints
     first: Ints
     address: Ints
-    pages: Bools | None
+    pages: Bools
 
 
 def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
@@ -366,18 +379,9 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
-    # chunks are numbered over the maximum shape, with the unlimited axis first
-    limits = indexes.layout.limits
-    order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
-
-    def find_positions(number: Ints) -> Ints:
-        return unravel_in_order(indexes.layout, number, order, indexes.layout.maximum_grid)
-
-    requested = indexes.requested
-    if requested is not None:
-        requested = ravel_in_order(indexes.layout, requested, order, indexes.layout.maximum_grid)
-    arrays = _Arrays(indexes, layout, used, requested)
-    return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), find_positions)
+    arrays = _Arrays(indexes, layout, used, number_requested(indexes))
+    runs = _iterate_runs(arrays, owner, block[owner])
+    return join_runs(indexes, runs, layout.element, used)
 
 
 def _parse_layout(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
@@ -409,17 +413,13 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
     for part, data in read_row_batches(indexes.rows, file, block, stop + CHECKSUM_BYTES):
         owners = owner[part]
         check_blocks(indexes, owners, data, b"EAIB")
-        yield _make_runs(arrays, owners, np.zeros(len(owners), np.int64), data[:, start:begin])
+        yield ElementRuns(owners, np.zeros(len(owners), np.int64), data[:, start:begin])
         blocks = _read_addresses(data[:, begin:super_start], size)
         named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, super_start:stop], size)))
     if named:
         joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
         for length, data_blocks in _find_data_blocks(arrays, joined).items():
             yield from _read_blocks(arrays, length, data_blocks)
-
-
-def _make_runs(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRuns:
-    return ElementRuns(owner, first, raw, arrays.layout.element, arrays.used[owner])
 
 
 def _read_addresses(fields: Bytes, size: int) -> Ints:
@@ -440,11 +440,13 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         if not owner.size:
             break
         count, length = 1 << number // 2, layout.min_elements << (number + 1) // 2
-        pages: Bools | None = None
         if number < layout.supers_in_index:
             address = named.blocks[owner, start : start + count]
+            pages = np.zeros((*address.shape, 0), bool)
             start += count
-        elif arrays.needs(first, count * length):
+        elif intersect(
+            arrays.requested, np.array(first), np.array(min(first + count * length, MAX_INT64))
+        ):
             super_address = named.supers[owner, number - layout.supers_in_index]
             owner, super_address = (
                 column[is_defined(super_address, size)] for column in (owner, super_address)
@@ -461,16 +463,16 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
             is_defined(address, size) & intersect(arrays.requested, begin, begin + length)
         )
         if owners.size:
-            selected = None if pages is None else pages[owners, at]
-            blocks = named.owner[owner[owners]], first + at * length, address[owners, at], selected
-            data_blocks.setdefault(length, []).append(_DataBlocks(*blocks))
+            owners, selected = named.owner[owner[owners]], (owners, at)
+            blocks = _DataBlocks(owners, first + at * length, address[selected], pages[selected])
+            data_blocks.setdefault(length, []).append(blocks)
         first += count * length
     return data_blocks
 
 
 def _read_super_blocks(
     arrays: _Arrays, owner: Ints, super_address: Ints, count: int, length: int
-) -> tuple[Ints, Bools | None]:
+) -> tuple[Ints, Bools]:
     """Return the data block addresses in super blocks, and a mask of their written pages."""
     indexes, layout = arrays.indexes, arrays.layout
     pages = length // layout.page if length > layout.page else 0
@@ -483,8 +485,6 @@ def _read_super_blocks(
     data = indexes.rows.read_rows(file, super_address, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
-    if not pages:
-        return address, None
     # one stream of bits for all blocks, the most significant bit first
     stream = np.unpackbits(data[:, bits:begin], axis=1, count=count * pages)
     return address, stream.reshape(len(data), count, pages).astype(bool)
@@ -495,41 +495,17 @@ def _read_blocks(
 ) -> Iterator[ElementRuns]:
     """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, layout = arrays.indexes, arrays.layout
-    has_pages = length > layout.page
     start = BLOCK_PREFIX_BYTES + indexes.rows.offset_size + layout.number_size
-    size = start + CHECKSUM_BYTES + (0 if has_pages else length * layout.element)
-    owner, first, address = (
-        np.concatenate([blocks[column] for blocks in data_blocks]) for column in range(3)
-    )
+    nbytes = 0 if length > layout.page else length * layout.element
+    size = start + nbytes + CHECKSUM_BYTES
+    owner, first, address, written = map(np.concatenate, zip(*data_blocks, strict=True))
     file = indexes.file[owner]
     twice = "an extensible array has a data block twice"
     check_single_parents(indexes.rows, file, owner, address, size, twice)
-    for part, data in read_row_batches(indexes.rows, file, address, size):
-        check_blocks(indexes, owner[part], data, b"EADB")
-        if not has_pages:
-            yield _make_runs(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
-    if has_pages:
-        # only super blocks, which state the written pages, have blocks of this length
-        written = [
-            np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in data_blocks
-        ]
-        yield from _read_pages(arrays, owner, first, address + size, np.concatenate(written))
-
-
-def _read_pages(
-    arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
-) -> Iterator[ElementRuns]:
-    """Yield the elements of written pages; other pages have undefined contents."""
-    indexes, layout = arrays.indexes, arrays.layout
-    size = layout.page * layout.element + CHECKSUM_BYTES
-    start = first[:, None] + np.arange(written.shape[1]) * layout.page
-    owners, page = np.nonzero(written & intersect(arrays.requested, start, start + layout.page))
-    owner, first = owner[owners], first[owners] + page * layout.page
-    address, file = begin[owners] + page * size, indexes.file[owner]
-    for part, data in read_row_batches(indexes.rows, file, address, size):
-        wrong = "a page of an extensible array has a wrong checksum"
-        require(have_checksums(data), file[part], wrong)
-        yield _make_runs(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])
+    yield from read_blocks(indexes, owner, first, address, start, nbytes, b"EADB")
+    pages = Pages(owner, first, address + size, written, min(length, layout.page))
+    name = "an extensible array"
+    yield from read_pages(indexes, pages, layout.element, arrays.requested, name)
 
 
 # ---------------------------------------------------------------------- all kinds of index

@@ -74,6 +74,12 @@ class IndexLayout:
         """The number of chunks along each axis at its maximum length; 0 if it is unlimited."""
         return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
 
+    @cached_property
+    def array_order(self) -> list[int]:
+        """The axes, the slowest first, by which arrays number chunks over the maximum grid."""
+        # an unlimited axis comes first, since its length may change
+        return sorted(range(len(self.limits)), key=lambda axis: self.limits[axis] is not None)
+
 
 class Indexes(NamedTuple):
     """Indexes of one layout, each with file, root address and shape of its dataset.
@@ -250,38 +256,28 @@ def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
     return result
 
 
-def unravel_in_order(
-    layout: IndexLayout, number: Ints, order: list[int], sizes: tuple[int, ...]
-) -> Ints:
-    """Convert flat indexes in a grid to positions of chunks.
-
-    Parameters
-    ----------
-    layout : IndexLayout
-    number : int64 array
-    order : list of int
-        The axes, the slowest first.
-    sizes : tuple of int
-        The number of chunks along each axis; the first axis in the order is unlimited.
-    """
+def find_positions(layout: IndexLayout, number: Ints) -> Ints:
+    """Convert indexes of elements of an array to positions of chunks."""
+    first, *others = layout.array_order
     position = np.empty((len(layout.chunks), len(number)), np.int64)
-    for axis in reversed(order[1:]):
-        quotient = number // sizes[axis]
-        np.subtract(number, quotient * sizes[axis], out=position[axis])
+    for axis in reversed(others):
+        size = layout.maximum_grid[axis]
+        quotient = number // size
+        np.subtract(number, quotient * size, out=position[axis])
         number = quotient
-    position[order[0]] = number
+    position[first] = number
     for axis, chunk in enumerate(layout.chunks):
         position[axis] *= chunk
     return position
 
 
-def ravel_in_order(
-    layout: IndexLayout, position: Ints, order: list[int], sizes: tuple[int, ...]
-) -> Ints:
-    """Convert positions of chunks to ascending flat indexes, the inverse of `unravel_in_order`."""
-    number = np.zeros(position.shape[1:], np.int64)
-    for axis in order:
-        number = number * sizes[axis] + position[axis]
+def number_requested(indexes: Indexes) -> Ints | None:
+    """Return the indexes of the requested elements of an array, ascending, or None for all."""
+    if indexes.requested is None:
+        return None
+    number = np.zeros(indexes.requested.shape[1:], np.int64)
+    for axis in indexes.layout.array_order:
+        number = number * indexes.layout.maximum_grid[axis] + indexes.requested[axis]
     return np.sort(number)
 
 
