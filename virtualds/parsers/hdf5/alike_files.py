@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from math import prod
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -23,9 +22,8 @@ from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.arrays.parser import MustBeEqual, select_for_file
 from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
+from virtualds.chunks.columns import INLINE, Ints, compute_strides
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.layout import MASK_BYTES, ChunkRows, IndexLayout
@@ -42,6 +40,7 @@ from virtualds.parsers.hdf5.file_structure import (
     open_many,
     read_structure,
 )
+from virtualds.parsers.hdf5.storage import scatter_chunks
 from virtualds.parsers.hdf5.structure import (
     Bools,
     Bytes,
@@ -204,38 +203,16 @@ class StoredColumns:
         for other, stride in enumerate(compute_strides(grid)):
             index = self.position[other] // self.chunks[self.owner, other]
             flat += (index + starts[self.owner] if other == axis else index) * stride
-        manifest = self._build_manifest(sources, grid, flat)
+        if self.inline:
+            manifest = scatter_chunks(
+                grid, flat, file=INLINE, inline=self.inline, offset=self.owner, length=self.length
+            )
+        else:
+            manifest = scatter_chunks(
+                grid, flat, files=sources, file=self.owner, offset=self.address, length=self.length
+            )
         fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.from_fragment(fragment, first.pipelines[0], first.name)
-
-    def _build_manifest(
-        self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints
-    ) -> ChunkManifest:
-        is_complete = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
-
-        def scatter(values: Ints, default: int) -> Ints:
-            if is_complete:
-                return values.reshape(grid)
-            column = np.full(prod(grid), default, np.int64)
-            column[flat] = values
-            return column.reshape(grid)
-
-        if self.inline:
-            codes = np.full_like(self.owner, INLINE)
-            return ChunkManifest.build(
-                grid,
-                file=scatter(codes, MISSING),
-                offset=scatter(self.owner, 0),
-                length=scatter(self.length, 0),
-                inline=self.inline,
-            )
-        return ChunkManifest.build(
-            grid,
-            files=sources,
-            file=scatter(self.owner, MISSING),
-            offset=scatter(self.address, 0),
-            length=scatter(self.length, 0),
-        )
 
 
 @lru_cache(8)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import INLINE, MISSING, Ints, ReferenceTable
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTable
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5, make_no_filter_error
@@ -116,6 +116,31 @@ def _read_index(dataset: HDF5Dataset) -> ChunkRows:
     numbers = (layout.address, *single[:2])
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in numbers)
     return read_indexes(file, index_layout, single_chunk[0], root, single_chunk[1], length, mask)
+
+
+def scatter_chunks(
+    grid: tuple[int, ...],
+    flat: Ints,
+    *,
+    files: Sequence[SourceFile] = (),
+    inline: Sequence[bytes] = (),
+    **columns: Ints | int,
+) -> ChunkManifest:
+    """Return the manifest of a grid with chunks at flat indexes; all other chunks are missing.
+
+    The parameters are those of `ChunkManifest.build`, with values only of the chunks that exist.
+    """
+    is_complete = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
+
+    def scatter(name: str, values: Ints | int) -> npt.NDArray[Any]:
+        if is_complete:
+            return np.broadcast_to(values, flat.shape).reshape(grid)
+        column = np.full(prod(grid), MISSING if name == "file" else 0, COLUMNS[name])
+        column[flat] = values
+        return column.reshape(grid)
+
+    scattered = {name: scatter(name, values) for name, values in {"file": 0, **columns}.items()}
+    return ChunkManifest.build(grid, files=files, inline=inline, **scattered)
 
 
 class ListedChunks(NamedTuple):
@@ -368,20 +393,13 @@ class IndexedChunks(ReferenceTable):
         flat = chunks.count_before(self.index_layout.chunks, self.grid)
         index = np.minimum(np.searchsorted(unique_ids, flat), unique_ids.size - 1)
         matches = unique_ids[index] == flat
-        index = index[matches]
-
-        def scatter(values: Any, default: int) -> npt.NDArray[np.int64]:
-            column = np.full(unique_ids.size, default, np.int64)
-            column[index] = values
-            return column
-
-        return ChunkManifest.build(
+        return scatter_chunks(
             unique_ids.shape,
+            index[matches],
             files=(self.rows.source,),
-            file=scatter(0, MISSING),
-            offset=scatter(chunks.address[matches] + self.rows.base, 0),
-            length=scatter(chunks.length[matches], 0),
-            pipeline=scatter(chunks.mask[matches] & ((1 << self.filters) - 1), 0),
+            offset=chunks.address[matches] + self.rows.base,
+            length=chunks.length[matches],
+            pipeline=chunks.mask[matches] & ((1 << self.filters) - 1),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -641,20 +659,13 @@ def _build_chunked(
     if mask.any():
         masks, number = np.unique(mask, return_inverse=True)
         pipelines = tuple(skip_filters(pipeline, int(skipped)) for skipped in masks)
-    flat = index.count_before(chunks, grid)
-
-    def scatter(values: npt.NDArray[Any], default: int, kind: Any) -> npt.NDArray[Any]:
-        column = np.full(prod(grid), default, kind)
-        column[flat] = values
-        return column.reshape(grid)
-
-    manifest = ChunkManifest.build(
+    manifest = scatter_chunks(
         grid,
+        index.count_before(chunks, grid),
         files=(dataset.source,),
-        file=scatter(np.zeros(mask.size, np.int32), MISSING, np.int32),
-        offset=scatter(index.address + dataset.file.base, 0, np.int64),
-        length=scatter(index.length, 0, np.int64),
-        pipeline=scatter(number.ravel(), 0, np.uint16),
+        offset=index.address + dataset.file.base,
+        length=index.length,
+        pipeline=number.ravel(),
     )
     return _build_array(dataset.name, axes, manifest, pipelines)
 
