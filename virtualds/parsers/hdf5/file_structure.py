@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +128,9 @@ class Blueprint:
         addresses = np.zeros((len(self._structure_offsets), count), np.int64)
         for level in self._levels:
             addresses[level] = self._find_addresses(level, match, files)
-            self._fetch(level, addresses, match, files)
+            to_read = np.flatnonzero(match.matches)
+            sizes = [len(self.notes.blocks[number].data) for number in level]
+            files.fetch(to_read, list(zip(addresses[level][:, to_read], sizes, strict=True)))
             for number in level:
                 rows = self._read_block_rows(number, addresses[number], match, files)
                 if number in self.notes.objects:
@@ -146,14 +148,6 @@ class Blueprint:
         end = match.read_numbers([self.notes.slots[END_OF_FILE]])[:, 0]
         match.matches[:] &= end <= files.ends
         return match
-
-    def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
-        files_to_read = np.flatnonzero(match.matches)
-        sizes = [len(self.notes.blocks[number].data) for number in level]
-        blocks = zip(level, sizes, strict=True)
-        files.fetch(
-            files_to_read, [(addresses[number, files_to_read], size) for number, size in blocks]
-        )
 
     def _read_block_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
         """Return the bytes of a block in each file, or zeros for files that do not match."""
@@ -556,30 +550,6 @@ MIN_FILES = 3
 EXPECTED_OPEN_ERRORS = (OSError, ValueError)
 """Errors of opening an unreadable file, which is then opened separately to raise its error."""
 
-Result = TypeVar("Result")
-
-
-class FileReader(Protocol):
-    """Reads one file."""
-
-    @property
-    def source(self) -> SourceFile:
-        """The file with its fingerprint."""
-
-    @property
-    def head(self) -> bytes:
-        """Its first bytes."""
-
-    def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with the bytes at an address; return their number."""
-
-    def activate_scan(self) -> AbstractContextManager[None]:
-        """Share the fetched bytes with other readers of the file in the current context."""
-
-    def close(self) -> None:
-        """Release the file."""
-
-
 READ_AHEAD_BYTES = 2**17
 """Number of bytes that the system is asked to read ahead, as many as Linux does by itself."""
 
@@ -651,8 +621,8 @@ class RemoteReader:
         self._scan.close()
 
 
-Fetch = Callable[[Sequence[FileReader], Sequence[Sequence[Range]]], None]
-"""A function that fetches ranges of several files together."""
+FileReader = LocalReader | RemoteReader
+"""A reader of one file; ``head`` are its first bytes, and ``source`` has its fingerprint."""
 
 
 @dataclass(eq=False)
@@ -662,14 +632,11 @@ class ManyFiles:
     Parameters
     ----------
     readers : list of FileReader
-    fetch_ranges : callable or None
-        None for local files, which are not prefetched.
     offset_size, length_size, istore_k : int
         Properties of the structure of the files.
     """
 
     readers: list[FileReader]
-    fetch_ranges: Fetch | None
     offset_size: int = 8
     length_size: int = 8
     istore_k: int = 32
@@ -680,15 +647,16 @@ class ManyFiles:
         self.heads = np.frombuffer(heads, np.uint8).reshape(len(self.readers), size)
         self.ends = np.array([reader.source.size or 0 for reader in self.readers], np.int64)
         self._in_head = np.minimum(self.ends, size)
+        self._remote = {n: r for n, r in enumerate(self.readers) if isinstance(r, RemoteReader)}
 
     def select(self, numbers: Ints) -> ManyFiles:
         """Return some of the files."""
         if len(numbers) == len(self.readers):
             return self
-        return ManyFiles([self.readers[n] for n in numbers.tolist()], self.fetch_ranges)
+        return ManyFiles([self.readers[n] for n in numbers.tolist()])
 
     def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
-        """Prefetch ranges of all files together.
+        """Prefetch ranges of all remote files together.
 
         Parameters
         ----------
@@ -696,14 +664,15 @@ class ManyFiles:
         ranges : sequence of (int array, int)
             An address for each of these files, and a length.
         """
-        if self.fetch_ranges is None:
+        if not self._remote:
             return
-        ranges_by_file: list[list[Range]] = [[] for _ in self.readers]
+        ranges_by_file: dict[int, list[Range]] = {n: [] for n in self._remote}
         for addresses, length in ranges:
             outside = addresses + length > self._in_head[file]
             for number, address in zip(file[outside].tolist(), addresses[outside], strict=True):
                 ranges_by_file[number].append((int(address), length))
-        self.fetch_ranges(self.readers, ranges_by_file)
+        pairs = [(self._remote[n], needed) for n, needed in ranges_by_file.items() if needed]
+        fetch_many(pairs, lambda pair: pair[0].source.url, lambda pair: pair[0].fetch(pair[1]))
 
     def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
@@ -776,9 +745,9 @@ def open_many(
         except EXPECTED_OPEN_ERRORS:
             return None
 
-    def has_head(reader: FileReader | None) -> bool:
+    def has_head(reader: FileReader) -> bool:
         try:
-            return reader is not None and len(reader.head) >= 0
+            return len(reader.head) >= 0
         except EXPECTED_OPEN_ERRORS:
             return False
 
@@ -787,29 +756,15 @@ def open_many(
             return list(map(open_one, some_urls))
         return fetch_many(some_urls, lambda url: url, open_one)
 
-    fetch = None if is_local else _fetch_ranges
     readers: list[FileReader | None] = []
     try:
         readers += open_all(urls if is_local else urls[:MIN_FILES])
-        if not is_local and may_match(_select_open_files(readers, fetch)):
+        if not is_local and may_match(ManyFiles([r for r in readers if r is not None])):
             readers += open_all(urls[MIN_FILES:])
         # all files are open before the first is read
-        are_read = np.array(list(map(has_head, readers)), bool)
-        opened = [r if is_read else None for r, is_read in zip(readers, are_read, strict=True)]
-        yield _select_open_files(opened, fetch), np.flatnonzero(are_read)
+        opened = {n: r for n, r in enumerate(readers) if r is not None and has_head(r)}
+        yield ManyFiles(list(opened.values())), np.array(list(opened), np.int64)
     finally:
-        for reader in filter(None, readers):
-            reader.close()
-
-
-def _select_open_files(readers: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
-    return ManyFiles([reader for reader in readers if reader is not None], fetch)
-
-
-def _fetch_ranges(readers: Sequence[Any], ranges: Sequence[Sequence[Range]]) -> None:
-    pairs = [
-        (reader, reader_ranges)
-        for reader, reader_ranges in zip(readers, ranges, strict=True)
-        if reader_ranges
-    ]
-    fetch_many(pairs, lambda pair: pair[0].source.url, lambda pair: pair[0].fetch(pair[1]))
+        for reader in readers:
+            if reader is not None:
+                reader.close()
