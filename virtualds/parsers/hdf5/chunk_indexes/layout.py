@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -229,13 +229,8 @@ def _require_chunks(is_valid: Bools, file: Ints, owner: Ints, reason: str) -> No
 
 def find_ascending(owner: Ints, position: Ints) -> Bools:
     """Return whether each chunk, from the second on, comes after its predecessor."""
-    after = np.zeros(max(len(owner) - 1, 0), bool)
-    for values in position[::-1]:
-        low, high = values[:-1], values[1:]
-        after = (low < high) | ((low == high) & after)
-    low, high = owner[:-1], owner[1:]
-    ascending: Bools = (low < high) | ((low == high) & after)
-    return ascending
+    keys = owner, *position
+    return is_before([key[:-1] for key in keys], [key[1:] for key in keys])
 
 
 def check_order(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
@@ -247,11 +242,12 @@ def check_order(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
     return chunks
 
 
-def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
-    """Return whether each key ``low`` comes before ``high``; both have the shape ``(n, axes)``."""
-    result = np.full(len(low), or_same)
-    for axis in reversed(range(low.shape[1])):
-        a, b = low[:, axis], high[:, axis]
+def is_before(
+    low: Sequence[Ints] | Ints, high: Sequence[Ints] | Ints, or_same: bool = False
+) -> Bools:
+    """Return whether each key ``low`` comes before ``high``; both have a column for each axis."""
+    result = np.full(len(low[0]), or_same)
+    for a, b in zip(reversed(low), reversed(high), strict=True):
         result = (a < b) | ((a == b) & result)
     return result
 

@@ -190,10 +190,10 @@ def _check_keys(
     is_valid = (last % steps == 0).all(axis=1) & (last >= 0).all(axis=1)
     require(is_valid, file, "a key of a node of a B-tree lies between chunks")
     greatest = "the last key of a node of a B-tree is not the greatest"
-    require(is_before(final, last), file, greatest)
+    require(is_before(final.T, last.T), file, greatest)
     if nodes.low is None or nodes.high is None:
         return
-    within = is_before(nodes.low, first, or_same=True) & is_before(final, nodes.high)
+    within = is_before(nodes.low.T, first.T, or_same=True) & is_before(final.T, nodes.high.T)
     require(within, file, "a node of a B-tree has keys that its parent places elsewhere")
 
 
@@ -211,7 +211,7 @@ def _find_old_children(
     steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
     is_valid = ((low % steps == 0) & (low >= 0)).all(axis=1)
     require(is_valid, file, "a key of a node of a B-tree lies between chunks")
-    require(is_before(low, high), file, "the keys of a B-tree are not in order")
+    require(is_before(low.T, high.T), file, "the keys of a B-tree are not in order")
     _check_keys(indexes, nodes, used, low[stop - used], low[stop - 1], last)
     return _OldNodes(owner, read_uints(entries["child"]), low, high)
 
