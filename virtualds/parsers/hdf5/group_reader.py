@@ -127,8 +127,8 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
     box : sequence of slice, optional
         The region that will be read; the whole dataset by default.
     """
-    kind = dataset.heap_type
-    if kind is None:
+    kind = dataset.type
+    if not kind.has_variable_length:
         return
     if dataset.is_virtual:
         for _, source in iterate_mapped_sources(dataset, files):
@@ -588,7 +588,7 @@ class _GroupReader:
         members = group.members
         for name in members.broken.keys() - self.skip:
             self._record_problem(name, members.broken[name])
-        self.axes = file_groups.name_axes(group)
+        self.axes = group.axes
         dims = self._read_dimensions(group, file_groups)
         return ManifestGroup(
             self._read_variables(members.datasets, dims),

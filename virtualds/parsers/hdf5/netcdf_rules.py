@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -460,7 +460,8 @@ PHONY_PREFIX = "phony_dim_"
 """Prefix of the names of phony dimensions."""
 
 
-class HDF5Group(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class HDF5Group:
     """A group, its members, and the scales of its parents, the outermost first."""
 
     path: PathParts
@@ -468,7 +469,7 @@ class HDF5Group(NamedTuple):
     members: GroupMembers
     parent_scales: tuple[HDF5Dataset, ...] = ()
 
-    @property
+    @cached_property
     def axes(self) -> NamedAxes:
         """The datasets of the group, with the names of their axes."""
         return NamedAxes(self.members.datasets.values(), self.parent_scales)
@@ -599,11 +600,6 @@ class FileGroups:
     def axes(self) -> dict[PathParts, NamedAxes]:
         """The datasets of each group, with the names of their axes."""
         return {group.path: group.axes for group in self._groups}
-
-    def name_axes(self, group: HDF5Group) -> NamedAxes:
-        """Return the datasets of a group with the names of their axes."""
-        axes = self.axes.get(group.path) if self._all_groups is not None else None
-        return axes or group.axes
 
     @cached_property
     def _lengths(self) -> dict[tuple[PathParts, str], int]:

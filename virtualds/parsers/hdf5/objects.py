@@ -484,11 +484,6 @@ class HDF5Dataset(HDF5Location):
         """Whether its elements are in other files."""
         return EXTERNAL_FILES in self.kinds
 
-    @property
-    def heap_type(self) -> HDF5Type | None:
-        """The datatype of the elements if they refer to the global heap, or None."""
-        return self.type if self.type.has_variable_length else None
-
 
 def check_fill(location: HDF5Location, element_type: HDF5Type) -> None:
     """Raise an error for a dataset whose fill value refers to objects missing from the heap."""
