@@ -55,8 +55,8 @@ TYPE_HEADER_BYTES = 8
 """Size in bytes of the header of a type: version and class, class bits, size of an element."""
 REGION_KIND = 1
 """Value of `HDF5Type.sort` for references to regions."""
-SEQUENCE_KIND, STRING_KIND = 0, 1
-"""Values of `HDF5Type.sort` for variable-length types."""
+SEQUENCE_KINDS = SEQUENCE_KIND, STRING_KIND = 0, 1
+"""Values of `HDF5Type.sort` for variable-length types: sequences and strings (IV.A.2.d)."""
 RECTANGULAR = 1
 """Bits of complex numbers: both parts of one type, in rectangular form."""
 MAX_DEPTH = 64
@@ -243,7 +243,7 @@ def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5T
 
 def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Parse a variable-length type."""
-    if head.sort not in (SEQUENCE_KIND, STRING_KIND):
+    if head.sort not in SEQUENCE_KINDS:
         raise MessageError(f"a variable-length type is of sort {head.sort}")
     return _add_base_type(head, _parse(data, offset + TYPE_HEADER_BYTES, depth), TYPE_HEADER_BYTES)
 
@@ -378,8 +378,6 @@ and number in the collection (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
 """Size in bytes of a reference, and of an element of the sequence, in a type of sequences
 (IV.A.2.d)."""
-SEQUENCE_KINDS = (0, 1)
-"""Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
 MIN_COLLECTION = 2**12
 """Minimum size in bytes of a collection of HDF5."""
 COLLECTION_HEADER_BYTES = 16

@@ -317,27 +317,6 @@ class Superblock(NamedTuple):
     checksum: int | None = None
 
 
-class UnknownSuperblockError(ValueError):
-    """Raised for a superblock of an unknown form."""
-
-
-def compute_superblock_size(head: bytes) -> int:
-    """Return the size in bytes of the superblock at the start of ``head``.
-
-    Raises `UnknownSuperblockError` if its form is unknown.
-    """
-    version = head[8]
-    offset, length = head[13:15] if version < 2 else head[9:11]
-    if version > 3:
-        raise UnknownSuperblockError(f"a superblock of version {version}")
-    if offset not in INTEGER_CODES or length not in INTEGER_CODES:
-        raise UnknownSuperblockError(f"addresses of {offset} bytes and lengths of {length}")
-    if version > 1:
-        return 12 + 4 * offset + CHECKSUM_BYTES
-    # the addresses, and the symbol table entry of the root group
-    return 24 + 4 * version + 4 * offset + compute_symbol_size(offset, length)
-
-
 def compute_symbol_size(offset_size: int, length_size: int) -> int:
     """Return the size in bytes of a symbol table entry.
 
@@ -628,15 +607,22 @@ class FileBytes:
         # the position of the superblock has precedence over its base address
         self.base = self._find_signature()
         head = self.peek(0, MAX_SUPERBLOCK).ljust(MAX_SUPERBLOCK, b"\0")
-        try:
-            size = compute_superblock_size(head)
-        except UnknownSuperblockError as error:
-            self.unknown = str(error)
+        version = head[8]
+        offset, length = head[13:15] if version < 2 else head[9:11]
+        if version > 3:
+            self.unknown = f"a superblock of version {version}"
+        elif offset not in INTEGER_CODES or length not in INTEGER_CODES:
+            self.unknown = f"addresses of {offset} bytes and lengths of {length}"
+        if self.unknown:
             undefined = 2**64 - 1
             self._use(Superblock(8, 8, 0, 0, undefined, undefined))
-            return
-        parse = _parse_superblock_v0 if head[8] < 2 else _parse_superblock_v2
-        self._use(parse(self.read_noted(fix(0), size)))
+        elif version > 1:
+            size = 12 + 4 * offset + CHECKSUM_BYTES
+            self._use(_parse_superblock_v2(self.read_noted(fix(0), size)))
+        else:
+            # the addresses, and the symbol table entry of the root group
+            size = 24 + 4 * version + 4 * offset + compute_symbol_size(offset, length)
+            self._use(_parse_superblock_v0(self.read_noted(fix(0), size)))
         if not 0 < self.istore_k < 2**15:
             self.raise_damaged(f"nodes of {2 * self.istore_k} chunks")
 
