@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble
+from virtualds.arrays.concatenate import Box, assemble, crop_box
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
@@ -39,25 +39,13 @@ ALL_SELECTED, HYPERSLABS_SELECTED = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
 
-class HyperslabBox(NamedTuple):
-    """A rectangular region of a dataset."""
-
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def stop(self) -> tuple[int, ...]:
-        """The end of the box, per axis."""
-        return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
-
-
 class Mapping(NamedTuple):
     """A region of a virtual dataset and its source; selections that are not boxes are None."""
 
-    target: HyperslabBox | None
+    target: Box | None
     file: SourceFile
     path: bytes
-    source: HyperslabBox | None
+    source: Box | None
 
 
 def build_mapped_array(
@@ -104,7 +92,9 @@ def build_mapped_array(
         np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     )
     placed_parts = [
-        (box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None
+        (tuple(start for start, _ in box), part)
+        for box, part in zip(boxes, parts, strict=True)
+        if part is not None
     ]
     native = stored.dtype.newbyteorder("=")
     axes = range(len(dataset.shape))
@@ -201,19 +191,18 @@ def _build_parts(
     return parts
 
 
-def _to_box(space: Any) -> HyperslabBox | None:
+def _to_box(space: Any) -> Box | None:
     """Return a selection as a box, or None if it is not a box."""
     if space.get_select_type() == ALL_SELECTED:
-        shape = space.get_simple_extent_dims()
-        return HyperslabBox((0,) * len(shape), tuple(shape))
+        return tuple((0, n) for n in space.get_simple_extent_dims())
     if space.get_select_type() != HYPERSLABS_SELECTED:
         return None
     try:
         start, last = space.get_select_bounds()
     except RuntimeError:
         return None  # an unlimited selection has no bounds
-    shape = tuple(b - a + 1 for a, b in zip(start, last, strict=True))
-    return HyperslabBox(tuple(start), shape) if prod(shape) == space.get_select_npoints() else None
+    box = tuple((a, b + 1) for a, b in zip(start, last, strict=True))
+    return box if prod(b - a for a, b in box) == space.get_select_npoints() else None
 
 
 def _build_part(
@@ -223,11 +212,10 @@ def _build_part(
     target, box = mapping.target, mapping.source
     if source is None or target is None or box is None:
         return None
-    if any(b > n for b, n in zip(box.stop, source.shape, strict=False)):
+    if any(stop > n for (_, stop), n in zip(box, source.shape, strict=False)):
         return None
-    for axis, (start, stop) in enumerate(zip(box.start, box.stop, strict=True)):
-        source = source.crop(axis, start, stop)
-    return _reshape(source, target.shape + stored.shape)
+    shape = tuple(stop - start for start, stop in target)
+    return _reshape(crop_box(source, box), shape + stored.shape)
 
 
 def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:
@@ -272,21 +260,20 @@ def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | No
     return array
 
 
-def _may_overlap(boxes: list[HyperslabBox]) -> bool:
+def _may_overlap(boxes: list[Box]) -> bool:
     """Return whether two boxes may share an element."""
-    if len(boxes) < 2 or not boxes[0].shape:
+    if len(boxes) < 2 or not boxes[0]:
         return len(boxes) > 1
-    starts = np.array([box.start for box in boxes])
-    stops = np.array([box.stop for box in boxes])
-    edges = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
-    if prod(len(axis_edges) for axis_edges in edges) > MAX_CELLS:
+    # by axis, box, and start or stop
+    ends = np.array(boxes).swapaxes(0, 1)
+    edges = [np.unique(axis_ends) for axis_ends in ends]
+    if prod(map(len, edges)) > MAX_CELLS:
         return True
     seen = np.zeros([len(axis_edges) for axis_edges in edges], bool)
-    first = [np.searchsorted(c, a).tolist() for c, a in zip(edges, starts.T, strict=True)]
-    last = [np.searchsorted(c, b).tolist() for c, b in zip(edges, stops.T, strict=True)]
-    for begin, end in zip(zip(*first, strict=True), zip(*last, strict=True), strict=True):
-        cells = tuple(map(slice, begin, end))
-        if seen[cells].any():
+    cells = np.stack([np.searchsorted(edge, end) for edge, end in zip(edges, ends, strict=True)])
+    for begin, stop in cells.transpose(1, 2, 0).tolist():
+        covered = tuple(map(slice, begin, stop))
+        if seen[covered].any():
             return True
-        seen[cells] = True
+        seen[covered] = True
     return False
