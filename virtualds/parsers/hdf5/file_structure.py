@@ -250,14 +250,9 @@ class Blueprint:
 
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
         """Return whether each file has the same elements in an object of the global heap."""
-        block, begin, _ = self._find_object(reference)
-        count_data = self.notes.blocks[reference.counted.block].data
-        offset = reference.counted.begin
-        nbytes = int.from_bytes(count_data[offset : offset + 4], "little") * reference.width
         at, _ = match.objects[reference.block, reference.number]
-        actual = _gather(match.heaps[reference.block], at, nbytes)
-        expected = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
-        equal: Bools = (actual == expected).all(axis=1)
+        actual = _gather(match.heaps[reference.block], at, len(reference.value))
+        equal: Bools = (actual == np.frombuffer(reference.value, np.uint8)).all(axis=1)
         return equal
 
     def read_strings(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
@@ -267,13 +262,6 @@ class Blueprint:
         rows = match.heaps[reference.block][indexes]
         ends = (begin + count).tolist()
         return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
-
-    def _find_object(self, reference: HeapReference) -> tuple[TrackedBlock, int, int]:
-        """Return the collection of an object, and the offset and length of the object."""
-        for number, begin, length in self.notes.objects[reference.block]:
-            if number == reference.number:
-                return self.notes.blocks[reference.block], begin, length
-        raise LookupError(reference)
 
 
 def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:

@@ -475,11 +475,12 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
         if file.notes is None:
             sequences.append(collection.data[begin : begin + length * size])
             continue
+        value = slice_bytes(collection.data, begin, begin + length * size)
         if is_value:
-            note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
+            note_heap_reference(data, at - 4, value, number, size, attribute.key)
         else:
-            mark_structure(collection.data, begin, begin + length * size)
-        sequences.append(slice_bytes(collection.data, begin, begin + length * size))
+            mark_structure(value, 0, len(value))
+        sequences.append(value)
     return sequences
 
 

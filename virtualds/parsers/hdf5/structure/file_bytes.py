@@ -98,13 +98,15 @@ class HeapReference(NamedTuple):
     """A reference to an object of the global heap, whose bytes may differ between files.
 
     ``counted`` is the slot of the number of elements, the four bytes before the address of the
-    collection ``block``; each element has ``width`` bytes.
+    collection ``block``; each element has ``width`` bytes. ``value`` are the bytes of all elements
+    in the first file.
     """
 
     counted: Slot
     block: int
     number: int
     width: int
+    value: bytes
 
 
 @dataclass(eq=False)
@@ -241,16 +243,16 @@ def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, in
 
 
 def note_heap_reference(
-    data: bytes, offset: int, collection: bytes, number: int, width: int, key: Hashable
+    data: bytes, offset: int, value: bytes, number: int, width: int, key: Hashable
 ) -> None:
     """Record that an object of the global heap may differ between files of the same structure.
 
     ``offset`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
     """
-    if isinstance(data, TrackedBytes) and isinstance(collection, TrackedBytes):
+    if isinstance(data, TrackedBytes) and isinstance(value, TrackedBytes):
         mark_unused(data, offset, offset + 4)
         count = Slot(data.block, data.begin + offset, 4)
-        reference = HeapReference(count, collection.block, number, width)
+        reference = HeapReference(count, value.block, number, width, bytes(value))
         references = data.notes.references.setdefault(key, [])
         if reference not in references:
             references.append(reference)
