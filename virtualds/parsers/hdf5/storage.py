@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from math import prod
@@ -404,16 +404,7 @@ class IndexedChunks(ReferenceTable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the cache."""
-        arguments = (
-            self.rows,
-            self.index_layout,
-            self.root,
-            self.shape,
-            self.grid,
-            self.filters,
-            self.name,
-        )
-        return IndexedChunks, arguments
+        return IndexedChunks, tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
