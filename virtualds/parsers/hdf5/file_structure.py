@@ -340,8 +340,6 @@ class FileStructure:
     blueprint : Blueprint
     istore_k : int
         Half of the maximum number of children of a node of a version 1 B-tree of chunks.
-    source : SourceFile
-        The file from which the structure was read.
     groups : dict of str to GroupStructure
         Groups by path; the group that is read has the path "".
     variables : dict of Variable to VariableStructure
@@ -353,7 +351,6 @@ class FileStructure:
 
     blueprint: Blueprint
     istore_k: int
-    source: SourceFile
     groups: Mapping[str, GroupStructure]
     variables: Mapping[Variable, VariableStructure]
     axes: Mapping[tuple[int, int], Dimension]
@@ -468,9 +465,7 @@ def _make_structure(read: ReadGroups, notes: ByteNotes, file: FileBytes) -> File
         )
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
     ordered = {path: groups[path] for path, _ in read.group.walk() if path in groups}
-    return FileStructure(
-        blueprint, file.istore_k, file.source, ordered, variables, axes, attributes
-    )
+    return FileStructure(blueprint, file.istore_k, ordered, variables, axes, attributes)
 
 
 def _find_attributes(

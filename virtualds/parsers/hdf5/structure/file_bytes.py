@@ -302,8 +302,6 @@ class Superblock(NamedTuple):
         of groups; half of the maximum number of symbols of a node.
     is_being_written : bool
         Whether a writer has the file open, or terminated before closing it.
-    checksum : int or None
-        The offset of the checksum, if there is one.
     """
 
     offset_size: int
@@ -316,7 +314,6 @@ class Superblock(NamedTuple):
     group_node_k: int = DEFAULT_GROUP_NODE_K
     group_leaf_k: int = DEFAULT_GROUP_LEAF_K
     is_being_written: bool = False
-    checksum: int | None = None
 
 
 def compute_symbol_size(offset_size: int, length_size: int) -> int:
@@ -355,8 +352,7 @@ def _parse_superblock_v2(data: bytes) -> Superblock:
     """Parse a superblock of version 2 or 3."""
     size = data[9]
     note_slot(data, 12 + 2 * size, size, END_OF_FILE)
-    offset = 12 + 4 * size
-    note_checksum(data, offset, CHECKSUM_BYTES)
+    note_checksum(data, 12 + 4 * size, CHECKSUM_BYTES)
     return Superblock(
         size,
         data[10],
@@ -365,7 +361,6 @@ def _parse_superblock_v2(data: bytes) -> Superblock:
         driver=_make_undefined(size),
         extension=_read_address(data, 12 + size, size),
         is_being_written=data[8] == 3 and bool(data[11] & WRITE_FLAGS),
-        checksum=offset,
     )
 
 
