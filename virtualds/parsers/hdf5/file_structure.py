@@ -673,7 +673,16 @@ class ManyFiles:
         rows = np.empty((len(file), length), np.uint8)
         if is_cached.any():
             rows[is_cached] = self._read_cached(file[is_cached], address[is_cached], length)
-        self._read_rows(file, address, np.flatnonzero(~is_cached), rows)
+        to_read = np.flatnonzero(~is_cached)
+        numbers, addresses = file[to_read], address[to_read]
+        self.fetch(numbers, [(addresses, length)])
+        view = rows.reshape(-1).data
+        parts = zip(to_read.tolist(), numbers.tolist(), addresses.tolist(), strict=True)
+        for row, number, at in parts:
+            buffer = view[row * length : (row + 1) * length]
+            if self.readers[number].read_into(at, buffer) < length:
+                reason = "a file ends earlier than when it was opened"
+                raise RowsError(frozenset({number}), reason)
         return rows
 
     def _read_cached(self, file: Ints, address: Ints, length: int) -> Bytes:
@@ -683,22 +692,6 @@ class ManyFiles:
             return rows
         gathered: Bytes = self.heads[file[:, None], address[:, None] + np.arange(length)]
         return gathered
-
-    def _read_rows(self, file: Ints, address: Ints, rows_to_read: Ints, rows: Bytes) -> None:
-        """Read rows that are not cached into ``rows``."""
-        files, addresses, length = (
-            file[rows_to_read].tolist(),
-            address[rows_to_read].tolist(),
-            rows.shape[1],
-        )
-        self.fetch(file[rows_to_read], [(address[rows_to_read], length)])
-        readers, view = self.readers, rows.reshape(-1).data
-        for offset, number, at in zip(
-            (rows_to_read * length).tolist(), files, addresses, strict=True
-        ):
-            if readers[number].read_into(at, view[offset : offset + length]) < length:
-                reason = "a file ends earlier than when it was opened"
-                raise RowsError(frozenset({number}), reason)
 
 
 @contextmanager
