@@ -341,14 +341,6 @@ class _Arrays(NamedTuple):
     requested: Ints | None
 
 
-class _IndexBlocks(NamedTuple):
-    """The contents of the index blocks of some arrays: data blocks and super blocks."""
-
-    owner: Ints
-    blocks: Ints
-    supers: Ints
-
-
 class _DataBlocks(NamedTuple):
     """Data blocks of one length: the index of the first element of each, and its pages.
 
@@ -408,17 +400,17 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
     begin = start + layout.index_elements * layout.element
     super_start = begin + layout.blocks_in_index * size
     stop = super_start + (layout.supers - layout.supers_in_index) * size
-    named: list[_IndexBlocks] = []
+    parts: list[tuple[Ints, Ints, Ints]] = []
     file = indexes.file[owner]
     for part, data in read_row_batches(indexes.rows, file, block, stop + CHECKSUM_BYTES):
         owners = owner[part]
         check_blocks(indexes, owners, data, b"EAIB")
         yield ElementRuns(owners, np.zeros(len(owners), np.int64), data[:, start:begin])
         blocks = _read_addresses(data[:, begin:super_start], size)
-        named.append(_IndexBlocks(owners, blocks, _read_addresses(data[:, super_start:stop], size)))
-    if named:
-        joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
-        for length, data_blocks in _find_data_blocks(arrays, joined).items():
+        parts.append((owners, blocks, _read_addresses(data[:, super_start:stop], size)))
+    if parts:
+        named = map(np.concatenate, zip(*parts, strict=True))
+        for length, data_blocks in _find_data_blocks(arrays, *named).items():
             yield from _read_blocks(arrays, length, data_blocks)
 
 
@@ -426,8 +418,13 @@ def _read_addresses(fields: Bytes, size: int) -> Ints:
     return read_uints(fields.reshape(len(fields), fields.shape[1] // size, size))
 
 
-def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
+def _find_data_blocks(
+    arrays: _Arrays, array: Ints, blocks: Ints, supers: Ints
+) -> dict[int, list[_DataBlocks]]:
     """Return the existing data blocks, by the number of their elements.
+
+    ``blocks`` and ``supers`` are the addresses of data blocks and super blocks in the index block
+    of each ``array``.
 
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``min_elements * 2**((n + 1) // 2)``
     elements.
@@ -436,24 +433,22 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
     data_blocks: dict[int, list[_DataBlocks]] = {}
     first, start = layout.index_elements, 0
     for number in range(layout.supers):
-        owner = np.flatnonzero(first < arrays.used[named.owner])
+        owner = np.flatnonzero(first < arrays.used[array])
         if not owner.size:
             break
         count, length = 1 << number // 2, layout.min_elements << (number + 1) // 2
         if number < layout.supers_in_index:
-            address = named.blocks[owner, start : start + count]
+            address = blocks[owner, start : start + count]
             pages = np.zeros((*address.shape, 0), bool)
             start += count
         elif intersect(
             arrays.requested, np.array(first), np.array(min(first + count * length, MAX_INT64))
         ):
-            super_address = named.supers[owner, number - layout.supers_in_index]
+            super_address = supers[owner, number - layout.supers_in_index]
             owner, super_address = (
                 column[is_defined(super_address, size)] for column in (owner, super_address)
             )
-            address, pages = _read_super_blocks(
-                arrays, named.owner[owner], super_address, count, length
-            )
+            address, pages = _read_super_blocks(arrays, array[owner], super_address, count, length)
         else:
             first += count * length
             continue
@@ -463,9 +458,9 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
             is_defined(address, size) & intersect(arrays.requested, begin, begin + length)
         )
         if owners.size:
-            owners, selected = named.owner[owner[owners]], (owners, at)
-            blocks = _DataBlocks(owners, first + at * length, address[selected], pages[selected])
-            data_blocks.setdefault(length, []).append(blocks)
+            owners, selected = array[owner[owners]], (owners, at)
+            found = _DataBlocks(owners, first + at * length, address[selected], pages[selected])
+            data_blocks.setdefault(length, []).append(found)
         first += count * length
     return data_blocks
 
