@@ -218,6 +218,7 @@ def test_ten_million_references_take_their_columns_in_every_step(name: str, tmp_
     assert sum(over(join_to(opened, again))) < OPENED + 2 * WORK
 
 
+@pytest.mark.full
 def test_a_writer_is_in_no_circle_with_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

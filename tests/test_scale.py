@@ -169,6 +169,7 @@ def test_additions_are_not_larger_than_their_references(
     assert traffic.nbytes_written < sum(size for size, _ in contents(alone).values()) + METADATA
 
 
+@pytest.mark.full
 def test_variables_of_one_archive_read_the_table_of_their_files_once(tmp_path: Path) -> None:
     files, variables = 5000, 8
     urls = np.array([f"s3://bucket/product_{n:06d}.nc" for n in range(files)], dtype=object)

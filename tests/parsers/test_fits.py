@@ -191,6 +191,7 @@ def assert_images_are_those_of_astropy(path: Path) -> None:
                 assert found.attrs[name] == hdu.header[name]
 
 
+@pytest.mark.full
 def test_headers_with_any_number_of_cards_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.fits"
     values = image("f4").data

@@ -178,6 +178,7 @@ def test_an_image_without_keys_does_not_import_pyproj(monkeypatch: Any) -> None:
     assert describe_crs({}) == describe_crs({"KeyRevision": 1}) == {}
 
 
+@pytest.mark.full
 def test_another_proj_in_the_process_does_no_harm() -> None:
     code = (
         "import warnings; warnings.filterwarnings('error', 'pyproj');"

@@ -743,6 +743,21 @@ def test_gaps_of_a_virtual_dataset_are_not_what_lies_past_its_end(tmp_path: Path
     assert found[:, 0].tolist() == [0, 1, 1, 1, 1, 0, *[-32767] * 3]
 
 
+def test_elements_of_a_virtual_dataset_may_be_arrays(tmp_path: Path) -> None:
+    element = np.dtype(("i2", (2, 3)))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("source", (4,), element)[...] = np.arange(24).reshape(4, 2, 3)
+        layout = h5py.VirtualLayout((5,), element)
+        layout[:2] = h5py.VirtualSource(".", "source", (4,), element)[2:]
+        layout[2:4] = h5py.VirtualSource(".", "source", (4,), element)[:2]
+        file.create_virtual_dataset("v", layout)
+    with h5py.File(tmp_path / "a.h5") as file:
+        expected = file["v"][...]
+    found = parsed(tmp_path / "a.h5").variables["v"]
+    assert isinstance(found.data, virtualds.ManifestArray)
+    np.testing.assert_array_equal(found.read(), expected)
+
+
 MANY_SOURCES = """
 import resource, sys
 import virtualds

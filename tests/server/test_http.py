@@ -649,6 +649,7 @@ def ask_many(folder: Path, clients: int) -> None:
             assert bytes(numcodecs.Zstd().decode(one.content)) == expected[i % 200].tobytes()
 
 
+@pytest.mark.full
 def test_200_requests_at_once_all_get_their_chunk(tmp_path: Path) -> None:
     ask_many(tmp_path, 200)
 

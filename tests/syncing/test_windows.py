@@ -250,6 +250,7 @@ def test_a_changed_file_may_have_other_days(write: Write) -> None:
         assert_equal("refs.zarr", read_archive())
 
 
+@pytest.mark.full
 @settings(max_examples=times(5), deadline=None)
 @given(data=st.data(), overlap=st.sampled_from(["first", "last"]))
 def test_whatever_files_come_and_go_a_set_is_as_if_made_anew(data: Any, overlap: str) -> None:

@@ -523,6 +523,7 @@ def numbers(folder: Path, inits: slice) -> xr.Dataset:
     return xr.Dataset({"v": (("init", "lead", "member"), array)}, {"init": index})
 
 
+@pytest.mark.full
 def test_a_fill_writes_what_is_new_and_reads_little_of_the_rest(tmp_path: Path) -> None:
     refs = tmp_path / "refs.zarr"
     virtualds.template(numbers(tmp_path, slice(0, 1)), {"init": np.arange(60)}).virtual.to_manifest(

@@ -527,6 +527,7 @@ def test_a_type_that_is_known_is_not_parsed_again() -> None:
     assert parse_type_message(bytes(bytearray(message))) is parse_type_message(message)
 
 
+@pytest.mark.full
 def test_nothing_of_a_file_is_kept_with_its_types() -> None:
     notes = ByteNotes()
     message = notes.add(fix(0), PLAIN["compound"] + bytes(3))

@@ -45,6 +45,24 @@ def test_messages_stand_behind_the_times_and_the_storage_of_attributes(
     assert found.attrs["units"] == "m"
 
 
+@pytest.mark.parametrize("libver", ["v110", "v108"])
+def test_a_changed_bit_of_a_superblock_is_an_error(libver: str, tmp_path: Path) -> None:
+    """Also if it is one of the checksum, as HDF5 has it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=(libver, libver)) as file:
+        file["v"] = np.arange(3)
+    sound = path.read_bytes()
+    # version, addresses of the end and of the root group, checksum
+    for at in (11, 28, 36, 44, 47):
+        damaged = bytearray(sound)
+        damaged[at] ^= 0x40
+        path.write_bytes(damaged)
+        with pytest.raises(OSError, match="Unable to synchronously open file"):
+            h5py.File(path)
+        with pytest.raises(FormatError, match="checksum"):
+            virtualds.open_virtual_dataset(path)
+
+
 def test_a_changed_bit_of_a_continuation_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="latest") as file:

@@ -197,6 +197,7 @@ def test_rounds_are_as_many_as_levels_of_addresses(
     assert 1 < rounds[1] <= rounds[0] + 1, rounds
 
 
+@pytest.mark.full
 def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
     path = server.folder / "tree.h5"
     rounds = []
@@ -305,6 +306,7 @@ def test_files_that_differ_are_not_fetched_twice(server: SlowServer) -> None:
     assert counts["requests"] <= len(paths) + 3
 
 
+@pytest.mark.full
 def test_files_that_differ_overlap_too(server: SlowServer) -> None:
     paths = [server.folder / f"{number:03}.nc" for number in range(50)]
     for number, path in enumerate(paths):

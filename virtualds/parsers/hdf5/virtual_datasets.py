@@ -91,8 +91,9 @@ def build_mapped_array(
     fill_element = (
         np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     )
+    # elements that are arrays add axes, along which each part is whole
     placed_parts = [
-        (tuple(start for start, _ in box), part)
+        (tuple(start for start, _ in box) + (0,) * len(stored.shape), part)
         for box, part in zip(boxes, parts, strict=True)
         if part is not None
     ]
@@ -214,8 +215,9 @@ def _build_part(
         return None
     if any(stop > n for (_, stop), n in zip(box, source.shape, strict=False)):
         return None
-    shape = tuple(stop - start for start, stop in target)
-    return _reshape(crop_box(source, box), shape + stored.shape)
+    within = tuple((0, n) for n in stored.shape)
+    shape = tuple(stop - start for start, stop in target + within)
+    return _reshape(crop_box(source, box + within), shape)
 
 
 def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:

@@ -352,7 +352,6 @@ def _parse_superblock_v2(data: bytes) -> Superblock:
     """Parse a superblock of version 2 or 3."""
     size = data[9]
     note_slot(data, 12 + 2 * size, size, END_OF_FILE)
-    note_checksum(data, 12 + 4 * size, CHECKSUM_BYTES)
     return Superblock(
         size,
         data[10],
@@ -615,7 +614,10 @@ class FileBytes:
             self._use(Superblock(8, 8, 0, 0, undefined, undefined))
         elif version > 1:
             size = 12 + 4 * offset + CHECKSUM_BYTES
-            self._use(_parse_superblock_v2(self.read_noted(fix(0), size)))
+            block = self.read_noted(fix(0), size)
+            if not has_valid_checksum(block):
+                self.raise_damaged("its superblock has a wrong checksum")
+            self._use(_parse_superblock_v2(block))
         else:
             # the addresses, and the symbol table entry of the root group
             size = 24 + 4 * version + 4 * offset + compute_symbol_size(offset, length)
