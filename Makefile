@@ -17,7 +17,7 @@ SOURCES := $(shell find virtualds virtualds_cli virtualds_server -name '*.py')
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 6 minutes on two cores"
+	@echo "make test   run the quick tests: about 5 minutes on two cores"
 	@echo "make test-all   run all tests: about 16 minutes    make soak  try ten times as much (a night)"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make mutants   break the code in small ways, and count which breaks the tests find (an hour or more)"
