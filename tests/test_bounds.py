@@ -207,6 +207,7 @@ def test_a_tiff_of_many_tiles_that_describes_one_is_refused(tmp_path: Path) -> N
     assert peak(refused) < MOST
 
 
+@pytest.mark.full
 def test_messages_of_grib_on_a_diagonal_are_refused(tmp_path: Path) -> None:
     """Each has a time, a step and a level that no other has."""
     eccodes = pytest.importorskip("eccodes")

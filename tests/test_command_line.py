@@ -777,6 +777,7 @@ def test_an_error_ends_the_program_with_1_and_says_nothing_on_standard_output() 
     assert ended.stderr.startswith("error: ")
 
 
+@pytest.mark.full
 def test_a_closed_pipe_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)

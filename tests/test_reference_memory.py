@@ -152,6 +152,7 @@ def test_a_json_document_is_written_in_little_more_than_twice_its_size(
     assert most < 2 * target.stat().st_size + WORK
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SUFFIXES)
 def test_sets_are_joined_and_written_record_by_record(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_a_whole_chunk_is_compressed_where_it_lies() -> None:
     assert bytes(encode_chunk(values[:2], (3, 4))) == np.vstack([values[:2], np.zeros(4)]).tobytes()
 
 
+@pytest.mark.full
 def test_no_file_is_in_memory_any_more_when_their_set_is_written(
     files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

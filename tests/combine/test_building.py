@@ -188,6 +188,7 @@ with workers.start_processes(1) as (pool, can_start):
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(workers.METHOD != "forkserver", reason="nothing is forked from a server")
 def test_processes_start_with_what_they_need_imported() -> None:
     said = subprocess.run(

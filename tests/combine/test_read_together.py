@@ -584,6 +584,7 @@ def test_files_fetched_ahead_count_as_requests(
     assert gauge.most == 3
 
 
+@pytest.mark.full
 def test_nothing_is_fetched_after_an_error(
     far_days: tuple[list[str], Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:

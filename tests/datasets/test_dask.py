@@ -318,6 +318,7 @@ def test_many_blocks_are_read_at_once(scheduler: str, blocks: Any) -> None:
         np.testing.assert_array_equal(found.values, values)
 
 
+@pytest.mark.full
 def test_workers_read_many_blocks_at_once(cluster: Any, blocks: Any) -> None:
     path, values = blocks
     found = xr.open_dataset(path, engine="virtual", chunks={})["v"]

@@ -233,6 +233,7 @@ def test_a_snapshot_merges_some_references_and_the_next_one_more(
     nightly.check(opened(nightly.target))
 
 
+@pytest.mark.full
 def test_compact_joins_what_is_small(nightly: Nightly) -> None:
     nightly.append(40)
     assert virtualds.compact(nightly.target)

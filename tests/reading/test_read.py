@@ -414,6 +414,7 @@ print(peak() - before - values.nbytes)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the peak is asked of Unix")
 def test_a_big_read_needs_little_more_than_its_result(folder: Path) -> None:
     """200 chunks of 1 MiB, compressed: the result and at most 64 MB."""
@@ -553,6 +554,7 @@ def repeat_rows(folder: Path, codecs: list[dict[str, Any]]) -> tuple[Path, int]:
     return repeated, int(chunk.manifest.length[0])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="page faults are asked of Unix")
 def test_chunk_after_chunk_is_decoded_in_the_same_memory(folder: Path) -> None:
     """An allocator set as dask sets it for its workers gives all freed memory back at once."""

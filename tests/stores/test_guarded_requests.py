@@ -243,6 +243,7 @@ def test_a_drip_is_given_up_while_a_file_is_described(serve: Any) -> None:
         STORE.describe(f"{server.url}/a.bin", None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", few_quick(WAYS, list(WAYS)[:1]))
 def test_an_answer_may_take_any_time_while_bytes_come(way: str, serve: Any) -> None:
     def slow(handler: Handler) -> None:

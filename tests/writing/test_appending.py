@@ -990,6 +990,7 @@ def test_many_days_between_others_are_put_in_order_as_parts_of_one_array(
     assert_identical(opened(target), native([even, odd]).sortby("time"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", ["replace-source", "drop_sources"])
 def test_the_places_of_many_sources_are_found_together(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -547,6 +547,7 @@ def test_a_fill_writes_what_is_new_and_reads_little_of_the_rest(tmp_path: Path) 
     assert numbers_there is not None and numbers_there.size == 39 * 10**4
 
 
+@pytest.mark.full
 def test_many_small_fills_leave_few_tables_and_write_each_reference_a_few_times(
     tmp_path: Path,
 ) -> None:

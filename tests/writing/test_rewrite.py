@@ -443,6 +443,7 @@ def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return run_module("virtualds_cli", *arguments)
 
 
+@pytest.mark.full
 def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path: Path) -> None:
     paths = MIXED["codec_changes"].write(tmp_path)
     MIXED["codec_changes"].virtual(paths).virtual.to_manifest(tmp_path / "all.zarr")

@@ -218,6 +218,7 @@ def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
     assert 1 < rounds[1] <= rounds[0] + 1, rounds
 
 
+@pytest.mark.full
 def test_trees_of_chunks_are_read_together(server: SlowServer) -> None:
     rounds = []
     for count in (4, 12):
@@ -268,6 +269,7 @@ def join(paths: Any, **options: Any) -> xr.Dataset:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("far", [False, True])
 def test_a_hundred_files_of_one_structure_overlap(far: bool, server: SlowServer) -> None:
     paths = [server.folder / f"{number:03}.nc" for number in range(100)]
