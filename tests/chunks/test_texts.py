@@ -70,7 +70,7 @@ TEXTS = [
         "<Fragment (5, 0) to (10000005, 10000): <ChunkManifest (1000000, 1000): "
         "1,000,000,000 chunks of 1 file>>",
     ),
-    (ChunkAxis.regular(10**10, 1), "RegularAxis(length=10000000000, step=1, inset=0, last=1)"),
+    (ChunkAxis.regular(10**10, 1), "RegularAxis(size=10000000000, step=1, inset=0, last=1)"),
     (
         ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31]),
         "<IrregularAxis of 90: 3 chunks of 28 to 31>",

@@ -307,7 +307,7 @@ class ChunkAxis(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class RegularAxis(ChunkAxis):
     """An axis with an edge every ``step`` elements, without the first ``inset`` ones.
 
@@ -318,14 +318,13 @@ class RegularAxis(ChunkAxis):
     step: int
     inset: int
     last: int
-    nchunks: int = field(init=False, compare=False)
+    nchunks: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.size < 0 or self.step < 1 or not 0 <= self.inset < self.step:
             raise ValueError(
-                f"ChunkAxis: size {self.size}, chunk {self.step}, inset {self.inset} does "
-                f"not cut "
-                f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
+                f"ChunkAxis: size {self.size}, chunk {self.step}, inset {self.inset} is no axis; "
+                f"size is at least 0, chunk at least 1, inset within a chunk"
             )
         if max(self.size, self.step) >= MAX_AXIS_LENGTH:
             raise ValueError(f"ChunkAxis: size {self.size}, chunk {self.step} is too long")
@@ -337,12 +336,6 @@ class RegularAxis(ChunkAxis):
                 f"ChunkAxis: the last chunk stores {self.last} elements but shows up to {shown}"
             )
         object.__setattr__(self, "nchunks", nchunks)
-
-    def __repr__(self) -> str:
-        return (
-            f"RegularAxis(length={self.size}, step={self.step}, inset={self.inset}, "
-            f"last={self.last})"
-        )
 
     @property
     def chunk(self) -> int | None:
