@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.options import count_memory, get_options
+from virtualds.options import find_usable_memory, get_options
 
 MAX_CHUNKS = 10**7
 """Chunks that every table may have."""
@@ -185,7 +185,9 @@ def check_joinable(nbytes: int, where: str) -> None:
         They take more than `set_options(load_limit=...)`, `ALWAYS_ALLOWED` and a quarter of the
         available memory.
     """
-    if nbytes > _compute_limit() and nbytes > (limit := max(_compute_limit(), count_memory() // 4)):
+    if nbytes > _compute_limit() and nbytes > (
+        limit := max(_compute_limit(), find_usable_memory() // 4)
+    ):
         raise UnsupportedError(
             f"{where}: to join what has it takes {nbytes:,} bytes of memory for its length alone, "
             f"more than the limit of {limit:,}; leave out the variables with this dimension "

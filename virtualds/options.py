@@ -36,12 +36,12 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def count_memory() -> int:
+def find_usable_memory() -> int:
     """Return the bytes of memory that this process may use, on its machine or in its container."""
-    return min([_count_installed(), *find_memory_limits()])
+    return min([_find_installed_memory(), *find_memory_limits()])
 
 
-def _count_installed() -> int:
+def _find_installed_memory() -> int:
     """Return the memory of this machine in bytes, or 4 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -89,7 +89,7 @@ class Options:
     small_variable: int = 16 * 1024
     check_sources: bool = True
     only_writer: bool = False
-    chunk_cache: int = min(1024 * MIB, count_memory() // 8)
+    chunk_cache: int = min(1024 * MIB, find_usable_memory() // 8)
     max_requests: int = 64
     retries: int = 5
     request_timeout: float = 600.0

@@ -479,12 +479,12 @@ def sized(sizes: str, *chunks: str) -> str:
 
 FIRST = 'offset="0" nBytes="4" chunkPositionInArray="[0]"'
 DAMAGED = {
-    "no number": (sized("2", FIRST.replace('"0"', '"x"', 1)), "offset is 'x', no number"),
-    "too large": (sized("2", FIRST.replace('"0"', f'"{2**63}"', 1)), "no number"),
-    "negative": (sized("2", FIRST.replace('"0"', '"-4"', 1)), "no number"),
+    "no number": (sized("2", FIRST.replace('"0"', '"x"', 1)), "offset is 'x', not a valid number"),
+    "too large": (sized("2", FIRST.replace('"0"', f'"{2**63}"', 1)), "not a valid number"),
+    "negative": (sized("2", FIRST.replace('"0"', '"-4"', 1)), "not a valid number"),
     "short": (sized("2", FIRST.replace('"4"', '"3"', 1)), "has 3 bytes, and its values take 4"),
-    "no length": (sized("2", FIRST.replace("nBytes", "bytes")), "nBytes is '', no number"),
-    "twice": (sized("2", FIRST, FIRST), "two of its chunks have one place"),
+    "no length": (sized("2", FIRST.replace("nBytes", "bytes")), "nBytes is '', not a valid number"),
+    "twice": (sized("2", FIRST, FIRST), "two of its chunks have the same position"),
     "off the grid": (sized("2", FIRST.replace("[0]", "[1]")), "where no chunks begin"),
     "past the end": (sized("2", FIRST.replace("[0]", "[4]")), "where no chunks begin"),
     "two axes": (sized("2", FIRST.replace("[0]", "[0,0]")), "where no chunks begin"),
@@ -542,7 +542,7 @@ DOCUMENTS = {
     "entities": (document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1), "type of documents"),
     "truncated": (document("")[:-12], "not well-formed XML"),
     "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
-    "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "within each other"),
+    "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "nested more than"),
     **{f"group {name!r}": (nested(name), "no name of a group") for name in ("", ".", "..", "a/b")},
     "two groups of a name": (nested("a", "a"), "is taken"),
     "an encoding": (document("").replace("UTF-8", "UTF-99"), "not well-formed XML"),

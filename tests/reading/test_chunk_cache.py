@@ -16,7 +16,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.chunks.tables import RecordCache
-from virtualds.options import Options, count_memory, find_memory_limits
+from virtualds.options import Options, find_memory_limits, find_usable_memory
 from virtualds.reading import MAX_CACHED_RATIO, ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
@@ -122,8 +122,8 @@ def test_arrays_push_out_those_that_were_used_before_them(tmp_path: Path) -> Non
 
 
 def test_the_cache_has_an_eighth_of_the_memory_and_at_most_a_gibibyte() -> None:
-    assert Options().chunk_cache == min(2**30, count_memory() // 8)
-    assert count_memory() > 2**28
+    assert Options().chunk_cache == min(2**30, find_usable_memory() // 8)
+    assert find_usable_memory() > 2**28
 
 
 V2, V1 = "memory.max", "memory.limit_in_bytes"
@@ -152,7 +152,7 @@ def test_the_memory_of_a_container_or_job_is_its_limit(case: str, tmp_path: Path
 
 def test_a_limit_makes_the_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virtualds.options.find_memory_limits", lambda: iter([2**20, 2**62]))
-    assert count_memory() == 2**20
+    assert find_usable_memory() == 2**20
 
 
 def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ def _draw_boxes(
     ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
 ) -> list[Patch]:
     """Draw rectangles of chunks with the same encoding, and return the legend entries."""
-    # gaps of the axes cut boxes into rectangles: their sides, of shape (n, 4), and their boxes
+    # gaps in the axes cut boxes into rectangles; each has a row in `sides`, and its box in `box`
     x_box, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
     x_piece, low, high = cells[1].pieces(*plane.boxes[x_box, 2:].T)
     sides = np.stack([left[x_piece], right[x_piece], low, high], axis=1)

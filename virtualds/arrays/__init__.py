@@ -19,7 +19,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from virtualds.arrays.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray, load_arguments
 from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.arrays.concatenate import concatenate as join_arrays
-from virtualds.chunks.axes import count_from_front, find_runs
+from virtualds.chunks.axes import find_runs, normalise_positions
 from virtualds.chunks.columns import Ints
 from virtualds.errors import CombineError
 
@@ -235,7 +235,7 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
             return [Segment(start, max(start, stop))]
         positions = np.arange(start, stop, step)
     else:
-        positions = count_from_front(np.atleast_1d(key), size, axis)
+        positions = normalise_positions(np.atleast_1d(key), size, axis)
     # consecutive positions that increase by 1, repeat, or decrease by 1 form one segment
     segments: list[Segment] = []
     for start, stop in find_runs(positions):

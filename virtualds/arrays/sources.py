@@ -497,7 +497,7 @@ def find_coverage(
     ``arrays`` are pairs of an array with the dimension and the axis of the dimension.
     """
     numbers: dict[str, int] = {}
-    number_files = _PerFile(lambda url: numbers.setdefault(url, len(numbers)))
+    number_files = _FileValues(lambda url: numbers.setdefault(url, len(numbers)))
     rows = [
         np.stack([number_files(files)[codes], start, stop])
         for array, axis in arrays
@@ -545,12 +545,12 @@ def mask_covered(
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the positions that the chosen files cover.
 
-    ``arrays`` are as in `find_coverage`; ``is_chosen`` takes the url of a file. Other positions
-    than those of the mask ``where`` may be missing in the result. Where ``may_cover`` is false for
-    a manifest, or for some of its layers, the others are read.
+    ``arrays`` are as in `find_coverage`; ``is_chosen`` takes the url of a file. With the mask
+    ``where``, the result may lack other positions. Manifests, and layers of them, are not read if
+    ``may_cover`` is false for them.
     """
     before = None if where is None else np.concatenate([[0], np.cumsum(where)])
-    mask, choose_files = np.zeros(size, bool), _PerFile(is_chosen)
+    mask, choose_files = np.zeros(size, bool), _FileValues(is_chosen)
     for array, axis in arrays:
         for fragment in array.fragments:
             edges, manifest = fragment.edges(axis), fragment.manifest
@@ -569,8 +569,8 @@ def mask_covered(
     return mask
 
 
-class _PerFile:
-    """Finds a value for the url of each file of a table, once for blocks with the same table."""
+class _FileValues:
+    """Finds a value for the url of each file of a table, once for consecutive equal tables."""
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         self._find = find
@@ -595,7 +595,7 @@ def _find_file_ranges(
 ) -> Iterator[FileRanges]:
     """Yield the ranges of an axis that the chunks of each file, or of ``urls``, cover."""
     edges, manifest, first_slab = fragment.edges(axis), fragment.manifest, 0
-    choose_files = _PerFile(lambda url: urls is None or url in urls)
+    choose_files = _FileValues(lambda url: urls is None or url in urls)
     if urls is not None:
         # the tables of sets may list files without chunks
         box = _find_box_of(

@@ -111,8 +111,11 @@ def to_slice(positions: Ints) -> AxisKey:
     return positions
 
 
-def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Convert negative positions of an axis to positive ones, after checking all positions."""
+def normalise_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
+    """Return positions of an axis counted from its start; negative ones count from its end.
+
+    Raises `IndexError` for positions that are not integers, or that are outside the axis.
+    """
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
     normalised = positions.astype(np.int64)

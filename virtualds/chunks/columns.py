@@ -485,7 +485,7 @@ def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 
 
 def take_flat(column: Column, ids: Ints) -> Column:
-    """Return the values at flat ids in C order, in the shape of ``ids``; a constant stays one."""
+    """Return the values at flat ids, in the shape of ``ids``; a constant column stays constant."""
     if column.size and not any(column.strides):
         first = column[(0,) * column.ndim].tobytes()
         return np.ndarray(ids.shape, column.dtype, first, 0, (0,) * ids.ndim)
@@ -495,10 +495,10 @@ def take_flat(column: Column, ids: Ints) -> Column:
 
 
 def find_rows(chunk_ids: Ints, ids: Ints) -> Ints:
-    """Return the indexes of ids in ascending ``chunk_ids``, and -1 for those that are not there."""
+    """Return the index of each id in ascending ``chunk_ids``, or -1 if it is not there."""
     first = int(np.searchsorted(chunk_ids, ids[0])) if ids.size else 0
     if np.array_equal(chunk_ids[first : first + ids.size], ids):
-        # whoever reads a table from its beginning to its end asks for consecutive rows
+        # a table that is read from start to end is asked for consecutive rows
         return np.arange(first, first + ids.size)
     index = np.searchsorted(chunk_ids, ids)
     return np.where(np.append(chunk_ids, -1)[index] == ids, index, -1)
@@ -663,7 +663,7 @@ class ReferenceTable:
         return None
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
-        """Count the chunks in each file for a range of rows, or None if rows must be read."""
+        """Return how many rows of a range lie in each file, or None if rows must be read."""
         return None
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:

@@ -252,7 +252,7 @@ class TimePacking:
         return dates
 
     def _choose_linear_units(self, stored: npt.NDArray[Any]) -> _LinearUnits | None:
-        """Return units that are exact for some numbers, or None if xarray must decode them."""
+        """Return units that decode ``stored`` exactly, or None if xarray must decode it."""
         if not self._is_unpacked(stored):
             return None
         units = _find_linear_units(self.units, self.calendar, self.dtype.str)

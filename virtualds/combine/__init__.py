@@ -435,7 +435,7 @@ class Build:
 
     @classmethod
     def of_call(cls, paths: Paths, **arguments: Any) -> Build:
-        """Create the build from some arguments of `open_virtual_mfdataset`; others are defaults."""
+        """Create the build of a call of `open_virtual_mfdataset` with these arguments."""
         bound = inspect.signature(open_virtual_mfdataset).bind(paths, **arguments)
         bound.apply_defaults()
         return cls.of(bound.arguments)

@@ -796,7 +796,7 @@ class SameStructureOpener:
             )
             read: ReadTogether | None = None
             if is_plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
-                # a request that counts among those of its host
+                # `fetch_many` counts this request among those to its host
                 [(parser, _)] = fetch_many(
                     [first.url], lambda url: url, lambda _: reader_of(first, self.opening.parser)
                 )

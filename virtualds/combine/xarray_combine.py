@@ -703,5 +703,5 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, merged: pd.Index
 
 
 def _lacks_dims(variable: xr.Variable, dims: Collection[Any]) -> bool:
-    """Return whether a variable is in memory and lacks some dimensions."""
+    """Return whether a variable is not virtual and lacks some of the dimensions."""
     return get_virtual_array(variable) is None and not {*dims} <= {*variable.dims}

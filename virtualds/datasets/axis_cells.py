@@ -201,14 +201,14 @@ def _make_cells(
     if coordinate.kind == "dates" and values.size > 2:
         gaps = find_gaps_among(np.diff(values))
         missing = tuple((float(values[n]) + usual_step, float(values[n + 1])) for n in gaps)
-    doubled = tuple(_find_repeated(low, high, breaks))
+    doubled = tuple(_find_overlaps(low, high, breaks))
     if sign > 0:
         return cls(coordinate.kind, low, high, missing, doubled, coordinate.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
     return cls(coordinate.kind, -high, -low, missing, doubled, coordinate.calendar)
 
 
-def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
+def _find_overlaps(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
     """Yield the intervals in which the rising parts between ``breaks`` overlap."""
     if not breaks.size:
         return

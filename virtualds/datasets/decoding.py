@@ -322,7 +322,7 @@ class VariableDecoding:
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
     """Return whether all groups decode equal stored values to equal results."""
-    # groups share these objects, so that there are few distinct ones
+    # compare each object once, since groups share them
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
 

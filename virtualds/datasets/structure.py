@@ -302,14 +302,14 @@ ABSENT = "not there"
 def find_first_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
-    """Describe the first file that differs from the first one; None if no difference matters.
+    """Describe the worst difference from the first file, and the first file that has it.
 
-    Dimensions along which files are joined may differ: those in ``joined``, by default all that
-    have a coordinate.
+    Returns None if no difference matters. Dimensions along which files are joined may differ: those
+    in ``joined``, by default all that have a coordinate.
 
     >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
     >>> find_first_difference(["a.nc", "b.nc", "c.nc"], parts)
-    "c.nc is the first file that differs from a.nc: size of 'x' is 4, not 3"
+    "c.nc is the first file that differs from a.nc in this way: size of 'x' is 4, not 3"
     """
     joined_dims = None if joined is None else frozenset(map(str, joined))
     first: dict[Fact, str] | None = None
@@ -331,7 +331,8 @@ def find_first_difference(
     if worst is None:
         return None
     _, file, texts = worst
-    return f"{file} is the first file that differs from {files[0]}: {'; '.join(texts[:3])}"
+    described = "; ".join(texts[:3])
+    return f"{file} is the first file that differs from {files[0]} in this way: {described}"
 
 
 def _may_differ(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:

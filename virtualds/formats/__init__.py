@@ -371,7 +371,7 @@ def read_variable_or_problem(
     try:
         return read()
     except (VirtualdsError, *MALFORMED_ERRORS) as error:
-        problem = error if isinstance(error, VirtualdsError) else malformed_error(root, error)
+        problem = error if isinstance(error, VirtualdsError) else make_malformed_error(root, error)
         if problem is not error:
             problem.__cause__ = error
     problem.locate(f"variable {path!r}", root)
@@ -499,9 +499,9 @@ def _describe_error(error: Exception) -> str:
 # ---------------------------------------------------------------------- unreadable sets
 
 
-def unreachable_error(url: str, error: OSError) -> ReadError:
+def make_unreachable_error(url: str, error: OSError) -> ReadError:
     """Return the error for a referenced file that cannot be read."""
-    return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
+    return ReadError(f"{url}: it is referenced, but cannot be read ({error}); restore the file")
 
 
 MALFORMED_ERRORS = (
@@ -525,10 +525,10 @@ def explain_malformed(url: str) -> Iterator[None]:
     except MALFORMED_ERRORS as error:
         if isinstance(error, VirtualdsError):
             raise
-        raise malformed_error(url, error) from error
+        raise make_malformed_error(url, error) from error
 
 
-def malformed_error(url: str, error: Exception) -> FormatError:
+def make_malformed_error(url: str, error: Exception) -> FormatError:
     """Return the error for a set that does not follow its specification."""
     return make_damage_error(
         f"{url}: its metadata or references are not of the form that the specification lays down "

@@ -26,7 +26,7 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
-from virtualds.formats import unreachable_error
+from virtualds.formats import make_unreachable_error
 from virtualds.source_file import (
     OBJECT_SCHEME,
     SourceFile,
@@ -300,7 +300,7 @@ class ReferencedFiles:
             try:
                 described = find_store(file.url).describe(file.url, file.options)
             except OSError as error:
-                raise unreachable_error(file.url, error) from error
+                raise make_unreachable_error(file.url, error) from error
             self._sizes[file] = described.size
         return self._sizes[file]
 
@@ -319,7 +319,7 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
         data = fetch_bytes(manifest.files[row.file], row.offset, row.length)
         url = manifest.files[row.file].url
     if reason := describe_mismatch(data, row.checksum):
-        raise ReadError(f"{url}: of the bytes of a chunk, {reason}; restore the file")
+        raise ReadError(f"{url}: a chunk has other bytes ({reason}); restore the file")
     return data
 
 
@@ -330,4 +330,4 @@ def fetch_bytes(file: SourceFile | bytes, offset: int, length: int) -> bytes:
     try:
         return find_store(file.url).get_ranges(file, [(offset, length)])[0]
     except OSError as error:
-        raise unreachable_error(file.url, error) from error
+        raise make_unreachable_error(file.url, error) from error

@@ -16,8 +16,8 @@ from virtualds.chunks.axes import (
     AxisKey,
     ChunkAxis,
     Projection,
-    count_from_front,
     find_runs,
+    normalise_positions,
     to_slice,
 )
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compact
@@ -320,7 +320,7 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     point_axes = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in point_axes))
     points = [
-        count_from_front(a.ravel(), source.shape[i], i)
+        normalise_positions(a.ravel(), source.shape[i], i)
         for a, i in zip(arrays, point_axes, strict=True)
     ]
     others = [i for i in range(len(key)) if i not in point_axes]
@@ -418,7 +418,7 @@ def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
                 f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
             )
         positions = np.flatnonzero(positions)
-    positions = count_from_front(np.atleast_1d(positions), size, axis)
+    positions = normalise_positions(np.atleast_1d(positions), size, axis)
     if not positions.size:
         return AxisPlan(slice(0, 0, 1), 0, None)
     distinct, inverse = np.unique(positions, return_inverse=True)

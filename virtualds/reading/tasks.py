@@ -101,7 +101,7 @@ class ChunkSelection(NamedTuple):
 
     @property
     def element_nbytes(self) -> int:
-        """Decoded bytes per element of the array, including those along fixed axes."""
+        """Maximum decoded bytes for each element of the array, with all elements of fixed axes."""
         return max((p.dtype.itemsize * p.hidden_size for p in self.pipelines), default=1)
 
 

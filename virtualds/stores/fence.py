@@ -1,9 +1,9 @@
 """Leases and turns: how writers of one folder exclude each other, or wait for each other.
 
 A lease is for files whose names are fixed. The marker is the file that readers open first. A writer
-first replaces it by a fence, a marker with its own id, which locks out all earlier writers. Then it
-writes the other files, and finally the new marker. Decision 15 explains why this is safe, and why
-one of many writers always finishes. A turn excludes nobody; it is for writers that wait.
+first replaces it with a fence, a marker with its own id, which locks out all earlier writers. Then
+it writes the other files, and finally the new marker. Decision 15 explains why this is safe, and
+why one of many writers always finishes. A turn excludes nobody; it is for writers that wait.
 """
 
 from __future__ import annotations
@@ -119,16 +119,16 @@ class WriteLease:
 
 
 class Turn:
-    """The turn to change a folder, for which writers wait that try again after conflicts.
+    """The turn to change a folder; writers that try again after conflicts wait for it.
 
-    Without it, all but one of them work in vain, and a change that takes long loses to short ones
-    again and again. The turn is a file, which one writer can create, and renews as long as it
-    works. Only the order of writers depends on it: each commit is conditional as always.
+    Without it, all but one of them would work in vain, and a long change would lose to short ones
+    again and again. The turn is a file that only one writer can create, and that it renews while it
+    works. Only the order of writers depends on it: each commit is still conditional.
     """
 
     RENEW_SECONDS, TURN_SECONDS, PATIENCE = 5.0, 30.0, 120.0
-    """How often a writer renews its turn, how long after the last time others take it over, and how
-    long they wait for one writer that does renew it."""
+    """Seconds between renewals, seconds without a renewal until others take the turn over, and
+    seconds for which they wait for one writer that renews it."""
 
     def __init__(self, root: str, file: str, options: StorageOptions | None) -> None:
         self._root, self._url, self._options = root, f"{root}/{file}", options
@@ -152,7 +152,7 @@ class Turn:
             if found_version != version:
                 version, renewed = found_version, now
             if now - since > self.PATIENCE:
-                # it may wait for this one
+                # go on without the turn: its writer may be waiting for this one
                 return
             if version is None or now - renewed > self.TURN_SECONDS:
                 with suppress(ChangedError):

@@ -227,7 +227,7 @@ MAX_DELETES_PER_REQUEST = 1000
 
 
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
-    """The objects of one bucket of S3, or of one container of Azure.
+    """The objects of one S3 bucket, or of one Azure container.
 
     Paths begin with the bucket, as in s3fs and adlfs, and urls with ``root``. The options are those
     of s3fs or adlfs, or a ``store`` of obstore. Without ``retries``, callers retry failed
@@ -536,13 +536,13 @@ _NO_CONDITIONS_CODES = frozenset(
 
 
 class S3Files(ObjectFiles):
-    """The objects of one bucket of S3."""
+    """The objects of one S3 bucket."""
 
     protocol = ("s3", "s3a")
 
 
 class AzureFiles(ObjectFiles):
-    """The blobs of one container of Azure."""
+    """The blobs of one Azure container."""
 
     protocol = ("az", "abfs", "abfss")
 
@@ -582,7 +582,7 @@ class AzureFiles(ObjectFiles):
 
 
 class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
-    """A file object of an object in a bucket."""
+    """A file object that reads an object of a bucket."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         data: bytes = self.fs.fetch_range(self.path, start, end - start).data

@@ -71,7 +71,7 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_trusted
 from virtualds.stores.fence import Turn
 from virtualds.stores.store import explain_write_errors
-from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
+from virtualds.writing.rewrite import RewriteOptions, RewriteTarget, bind_obstacles
 from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rewriting
 
 Result = TypeVar("Result")
@@ -115,8 +115,8 @@ def retry_on_conflict(
 ) -> Result:
     """Call ``attempt``, and again after a conflict if ``conflict`` is "retry".
 
-    ``attempt`` takes the number of earlier attempts. They wait for the turn of the set at
-    ``location``, if it has one.
+    ``attempt`` takes the number of earlier attempts. If ``conflict`` is "retry", the first attempt
+    waits for the turn of the set at ``location``, if it has one.
     """
     check_choice("conflict", conflict, ("raise", "retry"))
     if conflict == "raise":
@@ -266,7 +266,7 @@ MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
 NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
-REWRITE_OPTIONS = tuple(option.name for option in fields(Rewriting))
+REWRITE_OPTIONS = tuple(option.name for option in fields(RewriteOptions))
 COMMON_CHOICES = (KEEP_QUERY, *REWRITE_OPTIONS)
 """Names of options that all formats have."""
 
@@ -276,7 +276,7 @@ class WriteOptions:
     """Options of ``ds.virtual.to_manifest``.
 
     ``choices`` are options of the format, and those of all formats: ``keep_query``, and the fields
-    of `Rewriting` and `ReferenceChanges`. Raises `ValueError` for options that are unknown or
+    of `RewriteOptions` and `ReferenceChanges`. Raises `ValueError` for options that are unknown or
     exclude each other.
     """
 
@@ -362,9 +362,9 @@ class WriteOptions:
         return self.mode == "w" and not self.path
 
     @property
-    def rewriting(self) -> Rewriting:
+    def rewriting(self) -> RewriteOptions:
         """The options for chunks that the format cannot store."""
-        return select_fields(Rewriting, self.choices)
+        return select_fields(RewriteOptions, self.choices)
 
     @property
     def keep_query(self) -> bool:

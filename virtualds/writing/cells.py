@@ -259,7 +259,7 @@ class CellGrid:
         positions = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
         box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, positions, strict=True)}
         cells_in_box = np.ix_(*(a - a.min() for a in positions))
-        existing, added = self._list_cells(present).isel(box), self._list_cells(new)
+        existing, added = self._select_cells(present).isel(box), self._select_cells(new)
         copies = {url for url in urls_of(existing) if is_stored_in_set(url, self.root)}
         urls = sorted(urls_of(existing) - copies | urls_of(added))
         urls = urls if self.prefers == "last" else urls[::-1]
@@ -448,7 +448,7 @@ class CellGrid:
         variable without a missing value.
         """
         present = self._open(old)
-        arrays = {n: get_virtual_array(v) for n, v in self._list_cells(present).variables.items()}
+        arrays = {n: get_virtual_array(v) for n, v in self._select_cells(present).variables.items()}
         names = [
             name
             for name, array in arrays.items()
@@ -489,7 +489,7 @@ class CellGrid:
         positions or at adjacent positions, which may have only missing values there.
         """
         uncertain, present = set[str](), self._open(group)
-        cells = self._list_cells(present)
+        cells = self._select_cells(present)
         for dim, values in touched.items():
             is_touched = np.asarray(present.indexes[dim].isin(values))
             is_empty = _find_empty(cells, dim)
@@ -499,7 +499,7 @@ class CellGrid:
                 uncertain |= find_used_at(cells, dim, is_near)
         return tuple(sorted(uncertain - self.unreadable))
 
-    def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
+    def _select_cells(self, present: xr.Dataset) -> xr.Dataset:
         """Return a dataset of the variables with all dimensions of the grid."""
         dims = set(self.dims)
         return present.drop_vars([n for n, v in present.variables.items() if not dims <= {*v.dims}])
@@ -513,7 +513,7 @@ class CellGrid:
         group = old
         for dim, values in touched.items():
             present = self._open(group)
-            is_empty = _find_empty(self._list_cells(present), dim) & np.asarray(
+            is_empty = _find_empty(self._select_cells(present), dim) & np.asarray(
                 present.indexes[dim].isin(values)
             )
             if is_empty.all():

@@ -52,7 +52,7 @@ from virtualds.writing.rewrite_plan import (
 
 
 @dataclass(frozen=True)
-class Rewriting:
+class RewriteOptions:
     """Options for rewriting chunks that a format cannot store.
 
     ``main_encoding`` is by variable, ``rewrite_limit`` the maximum number of bytes to rewrite
@@ -69,7 +69,7 @@ class Rewriting:
         if self.on_unsupported not in ("error", "rewrite"):
             raise ValueError(
                 f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
-                f"encodes chunks again that the format cannot hold"
+                f"encodes again the chunks that the format cannot hold"
             )
         limit = self.rewrite_limit
         if limit is not None and (type(limit) is not int or limit < 0):
@@ -111,7 +111,7 @@ class RewriteTarget:
 
     location: Location
     format: Format
-    rewriting: Rewriting
+    rewriting: RewriteOptions
     choices: Mapping[str, Any]
 
     @property

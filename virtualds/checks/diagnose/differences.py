@@ -445,9 +445,11 @@ def _make_open_difference(
     skips_files = trial.options.get("on_error") in ("skip", "collect")
     is_left_out = unreadable[0].is_fault and skips_files and bool(survey.files)
     return Difference(
-        *("", OPENING, "can be opened whole", "cannot", era.first_file, era.files),
+        *("", OPENING, "can be opened in full", "cannot", era.first_file, era.files),
         "costs" if is_left_out else "blocks",
-        f"left out by on_error, or only its damaged part: {reason}" if is_left_out else reason,
+        f"on_error leaves out the file, or only its damaged part: {reason}"
+        if is_left_out
+        else reason,
         "repair or leave out the files",
     )
 

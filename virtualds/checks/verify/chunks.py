@@ -470,7 +470,7 @@ ChunkRead = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
 
 
 def _read_chunks(chunks: Sequence[SampledChunk]) -> Iterator[ChunkRead]:
-    """Yield chunks in order, which threads read ahead."""
+    """Yield chunks in order; threads read them ahead."""
     is_remote = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
     threads = min(16, get_options().max_requests) if is_remote else count_cores()
     with ThreadPoolExecutor(threads, thread_name_prefix="virtualds verify") as pool:

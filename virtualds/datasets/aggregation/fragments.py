@@ -113,7 +113,11 @@ class Part(NamedTuple):
 
 
 class StoredChunk(NamedTuple):
-    """A chunk in a file: its variable, its ``origin`` there, and its stored shape."""
+    """A chunk in a file, and the variable that it belongs to.
+
+    ``shape`` is that of the variable. ``origin`` is the position of the chunk in it, and
+    ``encoded`` is the stored shape of the chunk.
+    """
 
     path: str
     name: str
@@ -135,8 +139,8 @@ class StoredPlace(NamedTuple):
 class AggregatedVariable:
     """A virtual variable to store as an aggregation variable, and the fragments found for it.
 
-    ``array`` and ``attributes`` are those of the unpacked values. ``left`` are the rows of chunks
-    that no part covers yet.
+    ``array`` and ``attributes`` are those of the unpacked values. ``uncovered`` are the rows
+    of chunks that no part covers yet.
     """
 
     key: Name
@@ -144,12 +148,12 @@ class AggregatedVariable:
     array: ManifestArray
     attributes: Mapping[str, Any]
     rows: ChunkRows
-    left: Ints = field(init=False)
+    uncovered: Ints = field(init=False)
     parts: list[Part] = field(default_factory=list)
     problem: str = ""
 
     def __post_init__(self) -> None:
-        self.left = np.arange(self.rows.file.size)
+        self.uncovered = np.arange(self.rows.file.size)
 
     @property
     def path(self) -> str:
@@ -158,10 +162,10 @@ class AggregatedVariable:
 
     def _iterate_files(self) -> Iterator[tuple[str, Ints, ChunkRows]]:
         """Yield the url of each file, and the indices and rows of its uncovered chunks."""
-        if self.problem or not self.left.size:
+        if self.problem or not self.uncovered.size:
             return
-        files = self.rows.file[self.left]
-        order = self.left[np.argsort(files, kind="stable")]
+        files = self.rows.file[self.uncovered]
+        order = self.uncovered[np.argsort(files, kind="stable")]
         cuts = np.flatnonzero(np.diff(np.sort(files))) + 1
         for row_ids in np.split(order, cuts):
             rows = self.rows.take(row_ids)
@@ -179,7 +183,7 @@ class AggregatedVariable:
 
     def add_parts(self, found: Mapping[StoredPlace, StoredChunk | None]) -> None:
         """Add the parts of chunks whose variables have been found."""
-        left = [np.zeros(0, np.int64)]
+        uncovered = [np.zeros(0, np.int64)]
         for url, row_ids, rows in list(self._iterate_files()):
             rest = np.ones(row_ids.size, bool)
             while rest.any() and not self.problem:
@@ -188,8 +192,8 @@ class AggregatedVariable:
                 if place not in found:
                     break
                 self._add_part(place, found[place], rows, row, rest)
-            left.append(row_ids[rest])
-        self.left = np.sort(np.concatenate(left))
+            uncovered.append(row_ids[rest])
+        self.uncovered = np.sort(np.concatenate(uncovered))
 
     def _add_part(
         self,

@@ -105,7 +105,7 @@ def read_version(
 
 
 def compact(base: RepositoryVersion) -> dict[str, Any]:
-    """Return the choices with which `write` lets Icechunk rewrite the manifests."""
+    """Return the arguments with which `write` only makes Icechunk rewrite its manifests."""
     return {"joins": True}
 
 

@@ -57,7 +57,7 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 IN_DOCUMENT = object()
-"""What stands for the url of an inline chunk."""
+"""Placeholder for the url of an inline chunk."""
 READ_BYTES = 2**24
 """The number of bytes that are decompressed at a time."""
 

@@ -47,8 +47,8 @@ from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats import (
     MALFORMED_ERRORS,
     explain_malformed,
-    malformed_error,
-    unreachable_error,
+    make_malformed_error,
+    make_unreachable_error,
 )
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr import NOTES, ZMETADATA
@@ -225,7 +225,7 @@ class RecordFolder:
                 f"it again"
             ) from error
         except OSError as error:
-            raise unreachable_error(url, error) from error
+            raise make_unreachable_error(url, error) from error
         table = read_parquet(data, url, ["path"])
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
         if self.token is not None and token not in (self.token, *self.earlier):
@@ -254,7 +254,7 @@ class RecordFolder:
             error.add_note(f"record {url}")
             if isinstance(error, FormatError):
                 raise
-            raise malformed_error(url, error) from error
+            raise make_malformed_error(url, error) from error
 
     def get_file(self, url: str) -> SourceFile:
         """Return the file for a url in a record."""

@@ -289,8 +289,8 @@ class ChunkKeys(ABC):
         return [self(tuple(chunk_id)) for chunk_id in unravel_in_grid(ids, grid, origin).tolist()]
 
     @abstractmethod
-    def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk of a key of this encoding; the result for other keys is undefined."""
+    def _decode(self, key: str, ndim: int) -> ChunkIndex | None:
+        """Return the chunk of a key in this encoding; for other keys, the result is undefined."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class ChunkKeys(ABC):
 
     def parse_key(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key denotes, or None if it is not the key of a chunk."""
-        chunk_id = self.read(key, ndim)
+        chunk_id = self._decode(key, ndim)
         # every chunk has exactly one key, without leading zeros
         return chunk_id if chunk_id is not None and self(chunk_id) == key else None
 
@@ -325,7 +325,7 @@ class SeparatedKeys(ChunkKeys):
             return indices or "0"
         return f"c{self.separator}{indices}" if chunk_id else "c"
 
-    def read(self, key: str, ndim: int) -> ChunkIndex | None:
+    def _decode(self, key: str, ndim: int) -> ChunkIndex | None:
         if not ndim:
             return ()
         prefix = "" if self.name == "v2" else f"c{self.separator}"
@@ -355,9 +355,9 @@ class AffixedKeys(ChunkKeys):
         key = self.base(chunk_id)
         return f"{self.text}{key}" if self.name == "prefix" else f"{key}{self.text}"
 
-    def read(self, key: str, ndim: int) -> ChunkIndex | None:
+    def _decode(self, key: str, ndim: int) -> ChunkIndex | None:
         cut = key.removeprefix if self.name == "prefix" else key.removesuffix
-        return self.base.read(cut(self.text), ndim)
+        return self.base._decode(cut(self.text), ndim)
 
     def to_json(self) -> dict[str, Any]:
         configuration = {self.name: self.text, "base_encoding": self.base.to_json()}
@@ -383,7 +383,7 @@ class FanoutKeys(ChunkKeys):
             digits.append(str(index % (self.most - 1)))
         return digits[::-1]
 
-    def read(self, key: str, ndim: int) -> ChunkIndex | None:
+    def _decode(self, key: str, ndim: int) -> ChunkIndex | None:
         indices: list[int] = []
         for part in key.split("/")[:-1]:
             if part == f"d{len(indices)}":

@@ -500,7 +500,7 @@ class Hierarchy:
     def _add_variable(self, path: str, variable: ManifestVariable) -> ChunkManifest:
         """Add the metadata, chunks and notes of a variable, and return its chunks."""
         variable, metadata, manifest = describe_for_v2(variable)
-        # strings stay values
+        # strings in memory do not become a virtual array
         stored = variable.data if isinstance(variable.data, ManifestArray) else None
         described = complete_for_v2(variable, metadata, stored)
         self.metadata[f"{path}/.zarray"] = described.metadata

@@ -36,7 +36,7 @@ from virtualds.formats.zarr_manifests.parquet_table import (
 )
 from virtualds.formats.zarr_manifests.set_files import (
     SetFiles,
-    join_parts_folder,
+    get_parts_folder,
     to_set_path,
     to_written_path,
 )
@@ -218,7 +218,7 @@ class PartsFolder(NamedTuple):
     @property
     def folder(self) -> str:
         """The path of the folder in the set."""
-        return join_parts_folder(self.snapshot)
+        return get_parts_folder(self.snapshot)
 
 
 def begin_parts(

@@ -233,7 +233,7 @@ def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
     numbers = [np.ravel_multi_index(tuple(place - first[:, None]), box) for place in places]
     order = sorted(range(len(numbers)), key=lambda layer: int(numbers[layer][0]))
     if all(numbers[left][-1] < numbers[right][0] for left, right in pairwise(order)):
-        # one after the other, as layers of writers that fill regions are
+        # the layers follow one another, as when writers fill regions
         chunk_ids = np.concatenate([numbers[layer] for layer in order])
         references = ChunkManifest.concatenate([rows[layer] for layer in order], 0)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from virtualds.chunks.tables import RecordCache, make_opening_id, read_parquet, unpickle_shared
 from virtualds.errors import FormatError, ReadError
-from virtualds.formats import unreachable_error
+from virtualds.formats import make_unreachable_error
 from virtualds.formats.referenced_files import NO_FINGERPRINT, Fingerprint, ReferencedFiles
 from virtualds.formats.zarr import FOLDER
 from virtualds.json_values import parse_json
@@ -101,7 +101,7 @@ class SetFiles:
                 f"{url}: it is gone; its snapshot has expired, or the set is damaged: open it again"
             ) from error
         except OSError as error:
-            raise unreachable_error(url, error) from error
+            raise make_unreachable_error(url, error) from error
 
     def read_record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record, as `read_columns` does."""
@@ -198,6 +198,6 @@ def _is_inside(path: str) -> bool:
         return False
 
 
-def join_parts_folder(snapshot: str) -> str:
+def get_parts_folder(snapshot: str) -> str:
     """Return the path of the folder with the parts of a snapshot."""
     return f"{FOLDER}/{snapshot}/parts"

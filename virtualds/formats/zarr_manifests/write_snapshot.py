@@ -50,7 +50,7 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     write_source_rows,
 )
 from virtualds.formats.zarr_manifests.set_files import (
-    join_parts_folder,
+    get_parts_folder,
     to_written_path,
 )
 from virtualds.progress import Advance, count_array_chunks
@@ -380,7 +380,7 @@ class SnapshotWriter:
     def _is_new(self, part: ManifestPart) -> bool:
         """Return whether another process has just written a part for this snapshot."""
         table = self._find_own_table(part.manifest)
-        return table is not None and table.folder.startswith(f"{join_parts_folder(self.name)}/")
+        return table is not None and table.folder.startswith(f"{get_parts_folder(self.name)}/")
 
     def _describe_existing(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return the metadata of a part that is already in a table of the set, or None."""

@@ -32,11 +32,11 @@ from virtualds.parsers.dmrpp.document import (
     SUFFIX,
     DescribedFiles,
     StoredVariable,
-    damage_error,
     get_name,
     is_byte_order_unknown,
     is_dap,
     is_described,
+    make_sidecar_error,
     parse_number,
     parse_sidecar,
     read_values,
@@ -128,7 +128,9 @@ class _SidecarReader:
                 continue
             try:
                 dims, shape = self._read_dims(child, path, group_sizes)
-                self._check_sizes(name, variables, sizes, dict(zip(dims, shape, strict=True)))
+                self._check_name_and_sizes(
+                    name, variables, sizes, dict(zip(dims, shape, strict=True))
+                )
             except VirtualdsError as error:
                 self._record_problem(problems, name, path, error)
                 continue
@@ -139,9 +141,9 @@ class _SidecarReader:
         for child in element.iterfind(f"{DAP}Group"):
             name = get_name(child)
             if name in groups or name in ("", ".", "..") or "/" in name:
-                raise damage_error(
+                raise make_sidecar_error(
                     f"{self._source.url}: a group in {path or '/'!r} has the name "
-                    f"{name!r}, which is taken or no name of a group"
+                    f"{name!r}, which is taken, or not a valid name"
                 )
             groups[name] = self.read_group(child, f"{path}/{name}")
         return ManifestGroup(variables, attributes, groups, {}, problems, left_out=left_out)
@@ -189,7 +191,7 @@ class _SidecarReader:
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
         check_axes(len(shape), "it")
         if max(shape, default=0) >= MAX_AXIS_LENGTH:
-            raise damage_error(f"an axis of {max(shape)} elements is longer than any")
+            raise make_sidecar_error(f"an axis of {max(shape)} elements is too long")
         return tuple(names), tuple(shape)
 
     def _find_length(self, dim: Element, path: str) -> int:
@@ -212,7 +214,7 @@ class _SidecarReader:
         sizes[name] = size
         return name
 
-    def _check_sizes(
+    def _check_name_and_sizes(
         self,
         name: str,
         variables: dict[str, ManifestVariable],
@@ -220,7 +222,7 @@ class _SidecarReader:
         dim_sizes: dict[str, int],
     ) -> None:
         if not name or name in variables:
-            raise damage_error(f"a variable is named {name!r} twice or not at all")
+            raise make_sidecar_error(f"a variable has the name {name!r}, which is taken or empty")
         if conflicts := [dim for dim, size in dim_sizes.items() if sizes.get(dim, size) != size]:
             raise UnsupportedError(
                 f"dimension {conflicts[0]!r} has {dim_sizes[conflicts[0]]} elements, where other "
@@ -284,7 +286,7 @@ class _SidecarReader:
                 for constant in enumeration.iterfind(f"{DAP}EnumConst")
             }
         except (OverflowError, ValueError) as error:
-            raise damage_error(
+            raise make_sidecar_error(
                 f"its enumeration has a value that is not a number of its type ({error})"
             ) from error
         metadata = {"enum": members, "enum_name": get_name(enumeration)}
@@ -314,7 +316,7 @@ class _SidecarReader:
             )
         ends = [start + member.itemsize for start, member in zip(offsets, formats, strict=False)]
         if any(end > start for end, start in zip(ends, numbers, strict=True)):
-            raise damage_error(f"the members of its structures overlap ({listed})")
+            raise make_sidecar_error(f"the members of its structures overlap ({listed})")
         names = [get_name(member) for member in members]
         return np.dtype(
             {"names": names, "formats": formats, "offsets": offsets[:-1], "itemsize": offsets[-1]}
@@ -340,7 +342,7 @@ def _resolve_declaration(declared: Collection[str], name: str, path: str, kind: 
         parent = parent.rpartition("/")[0]
     full_name = name if name.startswith("/") else f"{parent}/{name}"
     if full_name not in declared:
-        raise damage_error(f"its {kind} {name!r} is not declared")
+        raise make_sidecar_error(f"its {kind} {name!r} is not declared")
     return full_name
 
 
@@ -388,7 +390,7 @@ def _read_attribute(element: Element) -> Any:
         convert = float if DTYPES[type_name].kind == "f" else int
         values = np.array([convert(text) for text in texts], DTYPES[type_name])
     except (OverflowError, ValueError) as error:
-        raise damage_error(f"the attribute is not of type {type_name} ({error})") from error
+        raise make_sidecar_error(f"the attribute is not of type {type_name} ({error})") from error
     return values[0] if values.size == 1 else values
 
 

@@ -67,7 +67,7 @@ FindFile = Callable[[str | None], SourceFile]
 """A function that returns the file to which an ``href`` refers, or the described file for None."""
 
 
-def damage_error(problem: str) -> FormatError:
+def make_sidecar_error(problem: str) -> FormatError:
     """Return the error for a damaged sidecar."""
     return make_damage_error(problem, "sidecar")
 
@@ -152,7 +152,7 @@ def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...
         return tuple(max(n, 1) for n in shape), False
     sizes = tuple(parse_number(word, "a length of its chunks") for word in text.split())
     if len(sizes) != len(shape) or not all(sizes):
-        raise damage_error(f"its chunks have the lengths {sizes}, its axes {shape}")
+        raise make_sidecar_error(f"its chunks have the lengths {sizes}, its axes {shape}")
     return sizes, True
 
 
@@ -191,7 +191,7 @@ def _build_manifest(
     pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
     is_unfiltered = np.array([not chunk_pipeline.codecs for chunk_pipeline in pipelines])
     if (wrong := length[is_unfiltered[pipeline_index] & (length != nbytes)]).size:
-        raise damage_error(
+        raise make_sidecar_error(
             f"a chunk without filters has {wrong[0]} bytes, and its values take {nbytes}"
         )
     hrefs = [row.get("href", row.get(f"{DMRPP}href")) for row in rows]
@@ -229,7 +229,7 @@ def _read_chunk_ids(
         raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
     check_table(grid, len(rows), "the sidecar")
     if not all(grid) and rows:
-        raise damage_error("it has chunks, and no elements")
+        raise make_sidecar_error("it has chunks, but no elements")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
     if not rows or (texts == [""] and prod(grid) == 1):
         return np.zeros(len(rows), np.int64)
@@ -243,12 +243,14 @@ def _read_chunk_ids(
         raise _make_position_error(texts)
     chunk_ids = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64).reshape(-1)
     if np.unique(chunk_ids).size != chunk_ids.size:
-        raise damage_error("two of its chunks have one place")
+        raise make_sidecar_error("two of its chunks have the same position")
     return chunk_ids
 
 
 def _make_position_error(texts: list[str]) -> FormatError:
-    return damage_error(f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin")
+    return make_sidecar_error(
+        f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin"
+    )
 
 
 def parse_number(text: str, name: str) -> int:
@@ -257,7 +259,7 @@ def parse_number(text: str, name: str) -> int:
     Raises `FormatError` if ``text`` is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
-        raise damage_error(f"{name} is {text[:40]!r}, no number")
+        raise make_sidecar_error(f"{name} is {text[:40]!r}, not a valid number")
     return int(text)
 
 
@@ -386,7 +388,9 @@ def parse_sidecar(source: SourceFile) -> Element:
     while level := [child for element in level for child in element if len(child)]:
         depth += 1
         if depth > MAX_DEPTH:
-            raise damage_error(f"{source.url}: more than {MAX_DEPTH} elements within each other")
+            raise make_sidecar_error(
+                f"{source.url}: elements are nested more than {MAX_DEPTH} deep"
+            )
     return root
 
 
@@ -621,7 +625,7 @@ def _make_inline_array(stored: StoredVariable, data: bytes) -> tuple[ManifestArr
     """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:
-        raise damage_error(
+        raise make_sidecar_error(
             f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}"
         )
     array = ManifestArray.from_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
@@ -644,7 +648,7 @@ def _read_strings(stored: StoredVariable) -> tuple[npt.NDArray[Any], dict[str, A
         count = parse_number(value.get("c", "1"), "c")
         texts += [text] * min(count, total + 1 - len(texts))
     if len(texts) != total:
-        raise damage_error(
+        raise make_sidecar_error(
             f"the sidecar does not hold {total} strings of it, as its shape {stored.shape} says"
         )
     return _build_strings(texts, stored.shape), {}
@@ -664,14 +668,14 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:
-        raise damage_error(f"its values are not base64 text ({error})") from error
+        raise make_sidecar_error(f"its values are not base64 text ({error})") from error
 
 
 def _inflate(data: bytes, nbytes: int) -> bytes:
     try:
         return decode_stream(zlib.decompressobj(), data, nbytes)
     except (zlib.error, ValueError, EOFError) as error:
-        raise damage_error(f"its values cannot be decompressed ({error})") from error
+        raise make_sidecar_error(f"its values cannot be decompressed ({error})") from error
 
 
 READERS: Mapping[str, Callable[[StoredVariable], tuple[Any, dict[str, Any]]]] = {

@@ -435,7 +435,7 @@ def _read_column(unit: Any, request: NativeRegion) -> Any:
     if is_variable_length:
         values = np.concatenate([np.zeros(0, "?"), *(np.ravel(array) for array in values)])
     has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
-    # with a flipped sign bit, only floats still need scaling
+    # astropy returns integers if `bzero` only flips their sign bit, and scales others to floats
     is_scaled = has_scale and values.dtype.kind == "f" and not request.decoded
     # astropy does not change the dtype of variable-length arrays for scaled values
     if column.null is not None or is_scaled or (has_scale and is_variable_length):

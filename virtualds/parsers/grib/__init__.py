@@ -469,7 +469,7 @@ class FieldTable:
         return set() if value is None else {str(value)}
 
     def read(self, group: str | None, skip: Iterable[str], below: bool) -> ManifestGroup:
-        """Return one group of the fields, or with ``below`` all groups; the only one by default.
+        """Return the group of that name, by default the only group, or all groups with ``below``.
 
         Raises `UnsupportedError` if ``group`` is missing although there are several, and
         `FileNotFoundError` if there is no such group.

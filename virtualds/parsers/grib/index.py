@@ -251,12 +251,14 @@ def _read_index(url: str, options: StorageOptions | None) -> list[IndexLine]:
 
 @dataclass(frozen=True)
 class Template:
-    """The fields of a file, by their descriptions in its index.
+    """A scanned file, whose fields describe those of other files with the same messages.
 
     Parameters
     ----------
     url : str
+        The url of the scanned file.
     fields : dict
+        Its fields, by their descriptions in its index.
     """
 
     url: str

@@ -156,7 +156,7 @@ class Elements:
         block_offset, seen, keys = len(MAGIC), set[int](), set[Key]()
         while block_offset:
             if block_offset in seen:
-                raise FormatError("its blocks of descriptors form a ring; fetch the file again")
+                raise FormatError("its blocks of descriptors form a cycle; fetch the file again")
             seen.add(block_offset)
             begin = block_offset + BLOCK_HEADER.size
             header = self.read_range(block_offset, BLOCK_HEADER.size)
@@ -272,7 +272,7 @@ _compile = lru_cache(1024)(struct.Struct)
 def open_elements(source: SourceFile) -> Iterator[Elements]:
     """Open a file, local or remote, and read its descriptors."""
     is_local = scheme_of(source.url) == "file"
-    # without a buffer for a remote file, since elements are small and far from each other
+    # a remote file is not buffered, since elements are small and far apart
     with open(local_path(source.url), "rb") if is_local else open_remote(source) as file:
         yield Elements(file, source)
 

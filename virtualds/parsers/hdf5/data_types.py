@@ -32,8 +32,8 @@ from virtualds.parsers.hdf5.structure.object_header import (
     find_string_size,
 )
 
-# ---------------------------------------------------------------------- types of numpy
-# The numpy dtypes that h5py uses for the types of HDF5.
+# ---------------------------------------------------------------------- NumPy dtypes
+# The NumPy dtypes that h5py uses for HDF5 types.
 #
 # HDF5 converts values to these dtypes while it reads, so a dtype may be wider than the stored type.
 

@@ -47,11 +47,11 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     METADATA,
     RESERVED_ATTRIBUTES,
     Dimensions,
+    EosStructure,
     FileGroups,
     HDF5Group,
     NamedAxes,
     PathParts,
-    Structure,
     get_fill_past_end,
     join_metadata,
     read_groups_below,
@@ -549,7 +549,7 @@ MAX_METADATA_BYTES = 2**24
 """Maximum size in bytes of a part of the structural metadata."""
 
 
-def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
+def _read_eos_metadata(root: HDF5Location) -> list[EosStructure]:
     """Return the structures of an HDF-EOS5 file, or an empty list if they cannot be read."""
     parts = []
     with suppress(VirtualdsError, FileNotFoundError), describe_damage(root.source):

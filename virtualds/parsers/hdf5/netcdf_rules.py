@@ -119,8 +119,8 @@ class OdlBlock:
 
 
 @dataclass(frozen=True)
-class Structure:
-    """A grid, a swath, or a zonal average.
+class EosStructure:
+    """An HDF-EOS grid, swath or zonal average.
 
     ``values`` belong to the structure itself, ``sizes`` are the lengths of its dimensions, and
     ``fields`` the dimensions of each field, outermost first. If a data field and a geolocation
@@ -134,7 +134,7 @@ class Structure:
     fields: dict[str, set[tuple[str, ...]]]
 
     @classmethod
-    def from_block(cls, block: OdlBlock) -> Structure:
+    def from_block(cls, block: OdlBlock) -> EosStructure:
         """Build the structure that a block describes."""
         kind = block.label.rpartition("_")[0]
         names = ("GridName", "SwathName", "ZaName")
@@ -163,7 +163,7 @@ def join_metadata(parts: Iterable[tuple[str, str]]) -> str:
     return "".join(text for _, text in sorted((int(m[1]), text) for m, text in matches if m))
 
 
-def read_structures(text: str) -> list[Structure]:
+def read_structures(text: str) -> list[EosStructure]:
     """Return the structures in an ODL text, ignoring lines that are not ODL.
 
     >>> [grid] = read_structures('''
@@ -185,7 +185,7 @@ def read_structures(text: str) -> list[Structure]:
     ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
     """
     blocks = _parse_odl(text).walk(is_leaf=_is_structure)
-    return [Structure.from_block(block) for block in blocks if _is_structure(block)]
+    return [EosStructure.from_block(block) for block in blocks if _is_structure(block)]
 
 
 def _is_structure(block: OdlBlock) -> bool:
@@ -517,7 +517,9 @@ EOS_STRUCTURE_KINDS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
 """Kinds of HDF-EOS5 structures, by the group that contains them."""
 
 
-def _find_axis_names(group_path: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> AxisNames:
+def _find_axis_names(
+    group_path: PathParts, axes: NamedAxes, eos: Iterable[EosStructure]
+) -> AxisNames:
     """Return names for axes without scales from other metadata, if they match the shapes."""
     names_by_dataset = {}
     for dataset, dims in axes.named:
@@ -541,7 +543,7 @@ def _read_gpm_names(dataset: HDF5Dataset) -> tuple[str, ...]:
 
 
 def _find_eos_names(
-    group_path: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
+    group_path: PathParts, dataset: HDF5Dataset, eos: Iterable[EosStructure]
 ) -> tuple[str, ...]:
     """Return the dimensions of an HDF-EOS5 field if their lengths match its axes."""
     if len(group_path) < 3 or group_path[0] != "HDFEOS" or group_path[1] not in EOS_STRUCTURE_KINDS:
@@ -585,7 +587,7 @@ class FileGroups:
         self,
         root: HDF5Location,
         all_groups: list[HDF5Group] | None = None,
-        read_eos: Callable[[], Iterable[Structure]] = tuple,
+        read_eos: Callable[[], Iterable[EosStructure]] = tuple,
     ) -> None:
         self._root, self._all_groups, self._read_eos = root, all_groups, read_eos
 
@@ -673,7 +675,7 @@ class FileGroups:
         return lengths_below
 
     @cached_property
-    def _eos(self) -> list[Structure]:
+    def _eos(self) -> list[EosStructure]:
         return list(self._read_eos())
 
     @cached_property

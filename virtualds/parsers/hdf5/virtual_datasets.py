@@ -266,7 +266,7 @@ def _may_overlap(boxes: list[Box]) -> bool:
     """Return whether two boxes may share an element."""
     if len(boxes) < 2 or not boxes[0]:
         return len(boxes) > 1
-    # by axis, box, and start or stop
+    # the axes of `ends`: array axis, box, and start or stop
     ends = np.array(boxes).swapaxes(0, 1)
     edges = [np.unique(axis_ends) for axis_ends in ends]
     if prod(map(len, edges)) > MAX_CELLS:

@@ -442,9 +442,10 @@ def read(
 def _nest_levels(
     levels: list[ManifestGroup], groups: dict[str, ManifestGroup], below: bool
 ) -> ManifestGroup:
-    """Return an image with its levels and other groups below it, if it has any.
+    """Return the first level of an image, with groups of all levels and other groups below it.
 
-    With ``below``, it has no variables itself, but only in the group ``"0"``.
+    With ``below``, the first level is only in the group ``"0"``. A single level without other
+    groups is returned unchanged.
     """
     numbered = {str(number): level for number, level in enumerate(levels)} | groups
     if len(numbered) == 1:

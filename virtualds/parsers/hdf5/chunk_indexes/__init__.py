@@ -20,11 +20,11 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     IndexLayout,
     check_chunks,
     find_positions,
+    find_requested_elements,
     group_by_header,
     intersect,
     is_element_size,
     join_chunks,
-    number_requested,
     parse_elements,
     read_index_headers,
     sort_chunks,
@@ -274,7 +274,7 @@ def _read_fixed_pages(
     check_blocks(indexes, owner, data, b"FADB")
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
-    written, requested, full = bits.astype(bool), number_requested(indexes), array.pages - 1
+    written, requested, full = bits.astype(bool), find_requested_elements(indexes), array.pages - 1
     end = block + size + full * (array.page * array.element + CHECKSUM_BYTES)
     rest = array.elements - full * array.page
     for pages in (
@@ -371,7 +371,7 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
-    arrays = _Arrays(indexes, layout, used, number_requested(indexes))
+    arrays = _Arrays(indexes, layout, used, find_requested_elements(indexes))
     runs = _iterate_runs(arrays, owner, block[owner])
     return join_runs(indexes, runs, layout.element, used)
 

@@ -267,7 +267,7 @@ def find_positions(layout: IndexLayout, number: Ints) -> Ints:
     return position
 
 
-def number_requested(indexes: Indexes) -> Ints | None:
+def find_requested_elements(indexes: Indexes) -> Ints | None:
     """Return the indexes of the requested elements of an array, ascending, or None for all."""
     if indexes.requested is None:
         return None

@@ -55,7 +55,7 @@ TYPE_HEADER_BYTES = 8
 """Size in bytes of the header of a type: version and class, class bits, size of an element."""
 REGION_KIND = 1
 """Value of `HDF5Type.sort` for references to regions."""
-SEQUENCE_KINDS = SEQUENCE_KIND, STRING_KIND = 0, 1
+VLEN_KINDS = SEQUENCE_KIND, STRING_KIND = 0, 1
 """Values of `HDF5Type.sort` for variable-length types: sequences and strings (IV.A.2.d)."""
 RECTANGULAR = 1
 """Bits of complex numbers: both parts of one type, in rectangular form."""
@@ -243,7 +243,7 @@ def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5T
 
 def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Parse a variable-length type."""
-    if head.sort not in SEQUENCE_KINDS:
+    if head.sort not in VLEN_KINDS:
         raise MessageError(f"a variable-length type is of sort {head.sort}")
     return _add_base_type(head, _parse(data, offset + TYPE_HEADER_BYTES, depth), TYPE_HEADER_BYTES)
 
@@ -443,7 +443,7 @@ class ByteBudget:
 
 def is_sequence(kind: bytes) -> bool:
     """Return whether elements of a type are variable-length strings or sequences (IV.A.2.d)."""
-    return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
+    return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in VLEN_KINDS
 
 
 def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = False) -> list[bytes]:
@@ -548,7 +548,7 @@ def _iterate_collections(
     """Yield the elements in each collection; empty elements are in none."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
-    if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
+    if kind.sort not in VLEN_KINDS or kind.size != form.itemsize:
         file.raise_damaged(f"a variable-length type is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     address, length = references["address"], references["length"]

@@ -317,7 +317,7 @@ def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
 # ---------------------------------------------------------------------- layouts
 # Data Layout messages: the location of the elements of a dataset.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.i, versions 1 to 5.
+# HDF5 File Format Specification 3.0, IV.A.2.i, versions 1 to 4, and version 5 of HDF5 2.0.
 
 
 EXTERNAL_FILES = 0x07

@@ -457,7 +457,7 @@ def _note_attribute_value(attribute: Attribute) -> None:
 
 @lru_cache(1024)
 def find_string_size(kind: bytes, paddings: tuple[int, ...]) -> int:
-    """Return the size in bytes of a fixed-length string with such padding, or 0 for other types."""
+    """Return the bytes of a fixed-length string with one of the paddings, or 0 for other types."""
     if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
     return int.from_bytes(kind[4:8], "little")
