@@ -23,7 +23,7 @@ def read(
 ) -> virtualds.ManifestGroup:
     with virtualds.open_source(source) as file:
         columns = int.from_bytes(file.read(HEADER)[4:], "little")
-    rows = (source.size - HEADER) // (4 * columns)
+        rows = (file.seek(0, 2) - HEADER) // (4 * columns)
     array = virtualds.ManifestArray.from_arrays(
         shape=(rows, columns),
         chunks=(1, columns),
