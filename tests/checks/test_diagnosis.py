@@ -684,7 +684,7 @@ def test_files_that_the_build_leaves_out_do_not_block(on_error: Any, tmp_path: P
     (row,) = found.differences
     left_out = on_error != "raise"
     assert (row.aspect, row.verdict) == ("opening", "costs" if left_out else "blocks")
-    assert ("left out" in row.how) == left_out
+    assert ("on_error leaves out" in row.how) == left_out
     assert virtualds.diagnose(files[1], **how).blocks
     # what somebody's function raises is no fault of a file, and no build leaves it out
     assert virtualds.diagnose(files, preprocess=lambda ds: ds["none"], **how).blocks

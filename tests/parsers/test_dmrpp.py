@@ -543,7 +543,7 @@ DOCUMENTS = {
     "truncated": (document("")[:-12], "not well-formed XML"),
     "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
     "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "nested more than"),
-    **{f"group {name!r}": (nested(name), "no name of a group") for name in ("", ".", "..", "a/b")},
+    **{f"group {name!r}": (nested(name), "not a valid name") for name in ("", ".", "..", "a/b")},
     "two groups of a name": (nested("a", "a"), "is taken"),
     "an encoding": (document("").replace("UTF-8", "UTF-99"), "not well-formed XML"),
 }
