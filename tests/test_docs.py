@@ -29,6 +29,8 @@ from virtualds.accessors.virtual import (
     VirtualDatasetAccessor,
     VirtualDataTreeAccessor,
 )
+from virtualds.codecs import list_codec_names
+from virtualds.codecs.codec import VIRTUALDS_PREFIX
 from virtualds.codecs.zlib import Zlib
 from virtualds.combine.workers import LeftOut
 from virtualds_cli.program import main as program
@@ -224,6 +226,22 @@ def test_the_command_line_takes_what_pages_show(page: str, words: list[str]) -> 
     name, *arguments = words[len(own) :]
     program.make_context("virtualds", [*own, name, *arguments])
     program.commands[name].make_context(name, arguments, parent=click.Context(program))
+
+
+def test_every_command_has_its_help_in_a_section() -> None:
+    """In the order of the program's own help."""
+    text = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    found = re.findall(r"^### (\S+)\n\n<!-- help: (\S+) -->$", text, re.MULTILINE)
+    assert found == [(name, name) for name in program.commands]
+
+
+def test_the_page_of_zarr_v3_specifies_every_codec_that_only_virtualds_has() -> None:
+    """So that a reader can be written from the page alone."""
+    text = (ROOT / "docs/reference/formats/zarr-v3.md").read_text(encoding="utf-8")
+    said = set(re.findall(r"`([^`\s]+)`", text.partition("\n### Codecs for HDF5 filters\n")[2]))
+    names = {name for name in list_codec_names("zarr_v3") if str(name).startswith(VIRTUALDS_PREFIX)}
+    assert names
+    assert names - said == set()
 
 
 def linked_files(page: Path) -> Iterator[Path]:
