@@ -260,6 +260,12 @@ def test_numbers_in_text_that_are_not_there(dtype: str, null: str, expected: Any
     np.testing.assert_array_equal(found, expected or [100000, least, least])
 
 
+def test_a_text_without_a_value_may_hold_the_letter_of_an_exponent() -> None:
+    texts = b"1D5   " + b"INDEF "
+    found = np.frombuffer(TextNumbers(6, "<f8", "INDEF").decode(texts, None), "<f8")
+    np.testing.assert_array_equal(found, [1e5, np.nan])
+
+
 # ---------------------------------------------------------------------- varying length
 
 COUNTS = [3, 0, 4, 1, 2, 0]

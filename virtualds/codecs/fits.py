@@ -499,9 +499,9 @@ class TextNumbers(Codec):
             return data
         # rows past the end of the array contain zeros
         texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
-        texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         dtype = np.dtype(self.dtype)
         is_null = (texts == b"") | (texts == self.null.strip().encode("ascii", "replace"))
+        texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         out = np.where(is_null, b"0", texts).astype(dtype)
         out[is_null] = self.missing_value
         return out.view(np.uint8).data
