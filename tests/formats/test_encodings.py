@@ -151,6 +151,22 @@ def test_every_kind_of_set_is_written_to_netcdf_and_zarr(suffix: str, tmp_path: 
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+def test_attributes_may_be_named_like_entries_of_the_encoding(suffix: str, tmp_path: Path) -> None:
+    path, target = tmp_path / "a.nc", tmp_path / f"s{suffix}"
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 6)
+        v = file.createVariable("v", "i2", ("x",), zlib=True, complevel=3, chunksizes=(2,))
+        v[:] = np.arange(6)
+        v.setncatts({"complevel": 5, "original_shape": "round", "chunksizes": "small"})
+    opened = virtualds.open_virtual_dataset(path, loadable_variables=["v"])
+    opened.virtual.to_manifest(target)
+    found, wanted = xr.open_dataset(target, engine="virtual")["v"], xr.open_dataset(path)["v"]
+    assert found.attrs == wanted.attrs
+    for name in ("zlib", "complevel", "chunksizes", "original_shape"):
+        assert found.encoding[name] == wanted.encoding[name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_compresses_values_in_a_set_is_not_asked_of_netcdf(
     suffix: str, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from virtualds.codecs.cf import (
     TimePacking,
     iterate_date_blocks,
 )
+from virtualds.codecs.codec import NO_FILTERS
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
@@ -488,6 +489,10 @@ def make_dataset_or_tree(
 # ---------------------------------------------------------------------- dataset -> group
 
 
+STORAGE_ENCODING = {*NO_FILTERS, "contiguous", "chunksizes", "preferred_chunks", "original_shape"}
+"""Entries of encodings that are about storage, and never come from attributes of these names."""
+
+
 def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     """Return a dataset as a group of variables, as a format would read it from a set.
 
@@ -518,7 +523,14 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     ]
     # decoding moves attributes such as units to the encoding, and fails if they are in it already
     variables = {
-        name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})
+        name: replace(
+            v,
+            encoding={
+                key: entry
+                for key, entry in v.encoding.items()
+                if key not in v.attributes or key in STORAGE_ENCODING
+            },
+        )
         for name, v in add_character_axis(variables, not_decoded).items()
     }
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
