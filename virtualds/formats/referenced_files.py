@@ -314,12 +314,13 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
     """Return the verified bytes of one chunk of a loaded manifest; it must not be missing."""
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
-        data, url = manifest.inline[row.offset], "bytes held inline"
+        data, location = manifest.inline[row.offset], "bytes held inline"
     else:
-        data = fetch_bytes(manifest.files[row.file], row.offset, row.length)
-        url = manifest.files[row.file].url
+        file, end = manifest.files[row.file], row.offset + row.length
+        data = fetch_bytes(file, row.offset, row.length)
+        location = f"{file.url}, bytes {row.offset} to {end}"
     if reason := describe_mismatch(data, row.checksum):
-        raise ReadError(f"{url}: a chunk has other bytes ({reason}); restore the file")
+        raise ReadError(f"{location}: {reason}; restore the file, or scan it again")
     return data
 
 
