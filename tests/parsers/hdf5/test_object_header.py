@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,24 @@ def test_a_changed_bit_of_a_superblock_is_an_error(libver: str, tmp_path: Path) 
             h5py.File(path)
         with pytest.raises(FormatError, match="checksum"):
             virtualds.open_virtual_dataset(path)
+
+
+def test_damaged_objects_are_named_in_the_order_of_their_group(tmp_path: Path) -> None:
+    path, names = tmp_path / "a.h5", [f"v{number}" for number in range(8)]
+    with h5py.File(path, "w", libver="latest") as file:
+        for name in names:
+            file[name] = np.arange(3)
+    data = bytearray(path.read_bytes())
+    root = int.from_bytes(data[36:44], "little")
+    at = data.find(b"OHDR")
+    while at >= 0:
+        data[at + 8] ^= 0x40 * (at != root)
+        at = data.find(b"OHDR", at + 4)
+    path.write_bytes(data)
+    with pytest.raises(FormatError) as raised:
+        virtualds.open_virtual_dataset(path)
+    told = "\n".join([str(raised.value), *raised.value.__notes__])
+    assert re.findall(r"variable '(v\d)'", told) == names
 
 
 def test_a_changed_bit_of_a_continuation_is_an_error(tmp_path: Path) -> None:

@@ -586,8 +586,9 @@ class _GroupReader:
     ) -> ManifestGroup:
         """Return a group; ``below`` are its child groups."""
         members = group.members
-        for name in members.broken.keys() - self.skip:
-            self._record_problem(name, members.broken[name])
+        for name, problem in members.broken.items():
+            if name not in self.skip:
+                self._record_problem(name, problem)
         self.axes = group.axes
         dims = self._read_dimensions(group, file_groups)
         return ManifestGroup(
