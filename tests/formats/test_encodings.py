@@ -183,6 +183,6 @@ def test_what_compresses_values_in_a_set_is_not_asked_of_netcdf(
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_values_that_no_other_machine_can_read_are_refused(suffix: str, tmp_path: Path) -> None:
     ds = xr.Dataset({"long": ("x", np.arange(3, dtype=np.longdouble))})
-    with pytest.raises(virtualds.UnsupportedError, match=r"'?long'?.*another form on every"):
+    with pytest.raises(virtualds.UnsupportedError, match=r"'?long'?.*depends on the machine"):
         ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
     assert not list(tmp_path.iterdir())

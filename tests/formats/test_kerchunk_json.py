@@ -512,7 +512,7 @@ def test_a_compression_bomb_is_a_format_error(
     monkeypatch.setattr(streams, "MAX_RATIO", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
-    with pytest.raises(FormatError, match="expand to more"):
+    with pytest.raises(FormatError, match="decompress to more"):
         virtualds.open_virtual_dataset(tmp_path / "refs.json", parser="kerchunk-json")
 
 

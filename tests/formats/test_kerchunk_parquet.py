@@ -650,7 +650,7 @@ def test_bad_records_are_format_errors_that_name_them(which: str, tmp_path: Path
 def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
-    with pytest.raises(FormatError, match="column path has 1 texts"):
+    with pytest.raises(FormatError, match="column path has 1 urls"):
         kerchunk_records.read_urls(pa.table({"path": column}))
 
 

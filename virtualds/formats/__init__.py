@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 GRACE = timedelta(days=1)
-"""The age up to which files of writers are kept, since a writer may still commit them."""
+"""The age up to which files of no snapshot are kept, since a writer may still commit them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Removal:
     files : list of str
         Urls of files.
     nbytes : int
-        The size of these files in bytes.
+        The total size of the files in bytes.
 
     Examples
     --------
@@ -191,7 +191,7 @@ class Format:
         For a format whose sets are folders: files that mark a folder as a set. ``detect`` takes the
         whole file.
     first_written : tuple of str
-        For such a format: folders in it that a writer may create before it writes a marker.
+        For such a format: folders in a set that a writer may create before it writes a marker.
     choices : tuple of str
         Keyword arguments of ``write`` besides those of every format.
     version_choices : tuple of str
@@ -288,7 +288,7 @@ def change_set(
 
 
 def is_never_recognised(head: bytes) -> bool:
-    """Return False, for formats that ``is_set`` recognises instead of first bytes."""
+    """Return False, for formats whose sets ``is_set`` recognises, not their first bytes."""
     return False
 
 
@@ -304,7 +304,7 @@ def replaces_by(mode: str) -> bool:
 DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of xarray and cftime for invalid attributes and values."""
 
-Made = TypeVar("Made")
+Decoded = TypeVar("Decoded")
 Problems = Mapping[str, VirtualdsError]
 
 
@@ -363,7 +363,7 @@ def read_variable_or_problem(
     names: object,
     problems: dict[str, VirtualdsError],
 ) -> ManifestVariable:
-    """Return a variable of a set, or after an error an unreadable one, and add it to ``problems``.
+    """Return a variable of a set, or an unreadable one whose error is added to ``problems``.
 
     ``path`` and ``root`` name the variable and the set in errors. ``shape`` and ``names`` of the
     axes are from metadata, which may be invalid.
@@ -406,7 +406,7 @@ class UndecodableError(VirtualdsError):
 
 @contextmanager
 def name_variable_in_errors(name: str) -> Iterator[None]:
-    """Add the name of a variable to errors in the block."""
+    """Convert decoding errors in the block to `UndecodableError`, with the name of the variable."""
     try:
         yield
     except UnsupportedError as error:
@@ -424,8 +424,8 @@ def name_variable_in_errors(name: str) -> Iterator[None]:
 
 
 def decode_or_find_undecodable(
-    group: ManifestGroup, decode: Callable[[ManifestGroup], Made]
-) -> Made:
+    group: ManifestGroup, decode: Callable[[ManifestGroup], Decoded]
+) -> Decoded:
     """Decode a group, or raise an error that lists the variables that cannot be decoded.
 
     After an error, each variable is decoded alone: `UndecodableError` lists those that fail. If
@@ -447,9 +447,9 @@ def decode_or_find_undecodable(
 def decode_group(
     group: ManifestGroup,
     on_error: str,
-    decode: Callable[[ManifestGroup], Made],
+    decode: Callable[[ManifestGroup], Decoded],
     location: str = "it",
-) -> Made:
+) -> Decoded:
     """Return the result of ``decode`` for a group, and handle undecodable variables.
 
     ``decode`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised,
@@ -468,7 +468,7 @@ def decode_group(
             unreadable = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
             variables[name] = replace(variables[name], data=unreadable)
         group = replace(group, variables=variables, problems={**group.problems, **problems})
-        # every iteration removes at least one variable
+        # every iteration removes or replaces at least one variable, so the loop ends
         group = apply_on_error(group, problems, on_error, location)
 
 
@@ -531,7 +531,7 @@ def explain_malformed(url: str) -> Iterator[None]:
 def make_malformed_error(url: str, error: Exception) -> FormatError:
     """Return the error for a set that does not follow its specification."""
     return make_damage_error(
-        f"{url}: its metadata or references are not of the form that the specification lays down "
+        f"{url}: its metadata or references do not follow the specification "
         f"({type(error).__name__}: {error})",
         "set",
     )

@@ -116,7 +116,7 @@ def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPo
 def _is_forbidden(
     file: SourceFile, target: str, allow: AccessPolicy, is_forbidden: dict[str, bool]
 ) -> bool:
-    """Return whether a set may not refer to a file; results are cached by host."""
+    """Return whether a set may not refer to a file; results are cached by host if that decides."""
     if is_in_folder(file.url, target):
         return False
     key = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
@@ -197,7 +197,7 @@ class NumberedFiles:
         existing = self.files[number]
         if (merged := existing.merge(file)) is None:
             raise UnsupportedError(
-                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{file.url}: it was scanned twice, and changed in between (size, time, etag "
                 f"{list(existing.fingerprint)} and {list(file.fingerprint)}); scan it again"
             )
         self.files[number] = merged
@@ -210,7 +210,7 @@ class NumberedFiles:
         if len(numbered_files) != len(files) or not all(map(is_, numbered_files, files)):
             numbers = list(map(self.number, files))
             if len(self._numbers_by_files) >= MAX_NUMBERED_TUPLES:
-                # they may have millions of files
+                # each tuple may have millions of files
                 self._numbers_by_files.clear()
             self._numbers_by_files[key] = files, numbers
         return numbers
@@ -223,7 +223,7 @@ class NumberedFiles:
 def collect_fingerprints(
     manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, include_unknown: bool = False
 ) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files by the path to write, without those that are unknown."""
+    """Return fingerprints by the path to write; unknown ones only with ``include_unknown``."""
     numbered = NumberedFiles(name)
     for manifest in manifests:
         numbered.number_all(manifest.sources)
@@ -234,7 +234,7 @@ def collect_fingerprints(
 # ---------------------------------------------------------------------- referenced files
 
 NO_FINGERPRINT = (None, None, None)
-"""The fingerprint of a file that the set has not recorded: size, time and etag."""
+"""The fingerprint (size, time and etag) of a file for which the set has recorded none."""
 
 
 class ReferencedFiles:
@@ -278,7 +278,7 @@ class ReferencedFiles:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
                 return size, mtime, etag
         raise FormatError(
-            f"{self._source.url}: {noted!r:.80} is noted of {url}, which is not a size, time and "
+            f"{self._source.url}: the fingerprint of {url} is {noted!r:.80}, not a size, time and "
             f"etag; write the set again"
         )
 

@@ -2,7 +2,7 @@
 
 The chunks of a `StoredArray` are the bytes of the sources, and its metadata describes how to decode
 them. The chunks of a `DecodedArray` are values that virtualds has decoded. An array that Zarr
-cannot represent is replaced by an error, which reading it raises. A `ZarrForm` chooses the
+cannot represent is replaced by an error, which is raised when it is read. A `ZarrForm` chooses the
 representation of each array.
 """
 
@@ -158,7 +158,7 @@ class ZarrForm:
             names = [codec["name"] for codec in metadata["codecs"]]
             kind = metadata["data_type"]
             if isinstance(kind, Mapping) and kind["name"] == RECORDS[0]:
-                # newer versions also read its former representation
+                # the former representation, which newer versions also read, is tried next
                 return f"zarr-python before 3.2 does not know its data type {kind['name']!r}"
             if metadata["chunk_grid"]["name"] != "regular":
                 return f"few readers know its chunk grid {metadata['chunk_grid']['name']!r}"
@@ -173,7 +173,7 @@ class ZarrForm:
             if isinstance(metadata["dtype"], list) and ">" in repr(metadata["dtype"]):
                 return f"xarray does not read its big-endian data type {metadata['dtype']}"
             if "shuffle" in names and not _is_shuffle_portable(metadata):
-                return "zarrita shuffles elements of its data type, and GDAL no text"
+                return "zarrita shuffles by the size of its data type, and GDAL shuffles no text"
         if self._has_one_byte_chunks(metadata, names):
             return "a server could not tell GDAL that a chunk of one byte cannot be read"
         unsupported = [name for name in names if name not in COMMON_CODECS[self.zarr_format]]
@@ -317,7 +317,7 @@ class StoredArray(DescribedArray):
         return None
 
 
-# ---------------------------------------------------------------------- decoded
+# ---------------------------------------------------------------------- decoded arrays
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ def _describe_decoded(data: Data, dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return the metadata of decoded values of a dtype, without the chunk grid."""
     described = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
     if described is None:
-        raise _unsupported_type_error(data)
+        raise _make_unsupported_type_error(data)
     metadata = described.metadata | {"shape": list(data.shape)}
     if isinstance(data, ManifestArray) and not dtype.hasobject:
         fill = pack_members(np.asarray(data.fill_value, data.dtype))
@@ -410,17 +410,17 @@ def _describe_times(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _is_text(data: Data) -> bool:
-    """Return whether values are variable-length strings."""
+    """Return whether values are strings; raise an error for other objects."""
     if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
         return False
     if isinstance(data, np.ndarray):
         to_string_objects(data)
     elif dict(data.dtype.metadata or {}).get("element_type") is not str:
-        raise _unsupported_type_error(data)
+        raise _make_unsupported_type_error(data)
     return True
 
 
-def _unsupported_type_error(data: Data) -> UnsupportedError:
+def _make_unsupported_type_error(data: Data) -> UnsupportedError:
     """Return the error for values whose type Zarr v3 lacks."""
     return UnsupportedError(
         f"its type {data.dtype} cannot be represented in Zarr v3; leave it out with drop_variables"
@@ -507,7 +507,7 @@ def _serve_array(
             variable = replace(variable, attributes={**variable.attributes, **times})
             dtype = np.dtype("<i8")
         for candidate in iterate(path, variable, form, dtype):
-            for array in (candidate, _find_former_form(candidate)):
+            for array in (candidate, _make_former_form(candidate)):
                 if array is None:
                     continue
                 reason = objection(array.metadata)
@@ -612,11 +612,11 @@ def _iterate_uneven_shuffles(shape: Sequence[int], data: Data) -> Iterator[str]:
             if isinstance(codec, Shuffle) and (size is None or size % codec.itemsize):
                 yield (
                     f"its codec shuffle takes {size or 'any number of'} bytes, which are not whole "
-                    f"elements of {codec.itemsize}; numcodecs shuffles whole ones"
+                    f"elements of {codec.itemsize}; numcodecs shuffles only whole elements"
                 )
 
 
-def _find_former_form(array: ServedArray) -> ServedArray | None:
+def _make_former_form(array: ServedArray) -> ServedArray | None:
     """Return an array of a compound type in its former representation, for older readers.
 
     There, fields are pairs, and the fill value is a little-endian element in base64. Values are

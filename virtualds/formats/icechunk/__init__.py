@@ -15,13 +15,13 @@ MAGIC = "ICE🧊CHUNK".encode()
 
 
 def detect(marker: bytes) -> bool:
-    """Return whether one of the `ICECHUNK_MARKERS` belongs to a repository."""
+    """Return whether the marker of a folder belongs to a repository."""
     return marker.startswith(MAGIC) or (marker.startswith(b"{") and b'"snapshot"' in marker)
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
     """Raise an error, since other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
-        f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
-        f"tags; use Repository.expire_snapshots and Repository.garbage_collect"
+        f"{url}: only Icechunk can expire its snapshots, since it knows its branches and tags; "
+        f"use Repository.expire_snapshots and Repository.garbage_collect"
     )

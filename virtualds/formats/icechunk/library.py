@@ -105,7 +105,7 @@ def unquote_url(location: str) -> str:
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
     """Return the location of a repository."""
-    locate = _find_locator(url, "has no repository")
+    locate = _find_locator(url, "cannot have a repository")
     return locate(url.rstrip("/"), dict(resolve_options(options) or {}))
 
 
@@ -113,28 +113,28 @@ def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], Object
     """Return the locator for a url, or raise an error for storage that Icechunk lacks."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
-        raise UnsupportedError(f"{url}: Icechunk {lack} there; these are known: {sorted(LOCATORS)}")
+        raise UnsupportedError(f"{url}: Icechunk {lack} there; it supports {sorted(LOCATORS)}")
     return LOCATORS[scheme]
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
     """Return the url prefix of the container for a source file, and the location of its storage."""
-    _find_locator(url, "refers to no files")
+    _find_locator(url, "cannot refer to files")
     scheme = scheme_of(url)
     if scheme == "file":
         folder = _find_plain_folder(posixpath.dirname(local_path(url)))
         if folder == "/":
             raise UnsupportedError(
-                f"{url}: Icechunk refers to no files in the root folder, nor in a folder of it "
-                f"whose name it quotes; write a set of zarr-v3, or move the file and change its "
-                f"path with ds.virtual.rename_paths"
+                f"{url}: Icechunk cannot refer to files in the root folder, nor below a folder of "
+                f"it whose name must be percent-encoded; write a set of zarr-v3, or move the file "
+                f"and change its path with ds.virtual.rename_paths"
             )
         return f"file://{folder}", ObjectLocation("local", {"path": folder})
     host = "/".join(url.split("/")[:3]) + "/"
     if scheme == "abfss" or (scheme in ("az", "abfs") and "@" in host):
         raise UnsupportedError(
-            f"{url}: Icechunk refers to no files by such a url; name the file az://container/path, "
-            f"and give account_name in storage_options"
+            f"{url}: Icechunk cannot refer to files by such a url; name the file "
+            f"az://container/path, and give account_name in storage_options"
         )
     storage = find_storage(host, options)
     arguments = {
@@ -253,12 +253,12 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     return ObjectLocation("azure", arguments | access)
 
 
-def _check_no_options(url: str, left: Mapping[str, Any]) -> None:
+def _check_no_options(url: str, remaining: Mapping[str, Any]) -> None:
     """Raise an error for options that Icechunk lacks."""
-    if left:
+    if remaining:
         raise UnsupportedError(
-            f"{url}: Icechunk has no name for the option {min(left)!r}; leave it out, or open the "
-            f"repository with icechunk and pass that"
+            f"{url}: Icechunk has no name for the option {min(remaining)!r}; leave it out, or open "
+            f"the repository with icechunk and pass that"
         )
 
 
@@ -824,7 +824,7 @@ class Target:
     def _open_branch(self, may_create: bool) -> Any:
         """Return a writable Icechunk store of the branch."""
         if (repository := self.repository) is None:
-            return store_of(self.opened, self.name)
+            return get_store(self.opened, self.name)
         branches, branch = sorted(repository.list_branches()), self.branch
         if self.create_branch and branch not in branches:
             if may_create:
@@ -834,8 +834,8 @@ class Target:
                 branch = MAIN
         elif branch not in branches:
             raise FileNotFoundError(
-                f"{self.name}: there is no branch {branch!r}, but {branches}; create_branch=True "
-                f"makes one that begins where 'main' is"
+                f"{self.name}: there is no branch {branch!r}, only {branches}; create_branch=True "
+                f"creates it at the snapshot of 'main'"
             )
         return repository.writable_session(branch).store
 
@@ -871,11 +871,11 @@ def name_object(opened: Any) -> str:
     return f"{type(opened).__name__} of Icechunk"
 
 
-def store_of(opened: Any, name: str) -> Any:
+def get_store(opened: Any, name: str) -> Any:
     """Return the store of an Icechunk object that is not a repository."""
     store = opened.store if isinstance(opened, icechunk.Session) else opened
     if not isinstance(store, icechunk.IcechunkStore):
         raise UnsupportedError(
-            f"{name}: references lie in a Repository, a Session or an IcechunkStore of Icechunk"
+            f"{name}: give a Repository, a Session or an IcechunkStore of Icechunk"
         )
     return store

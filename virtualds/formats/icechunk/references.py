@@ -26,9 +26,9 @@ from virtualds.formats.icechunk.library import (
     CHUNKS,
     MAIN,
     OpenStore,
+    get_store,
     name_object,
     open_repository,
-    store_of,
     translate_errors,
     unquote_url,
 )
@@ -55,7 +55,7 @@ def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGr
     root = source.url.rstrip("/")
     repository = open_repository(root, source.options)
     with translate_errors(root):
-        # the default needs one request less
+        # the default needs one request fewer
         revision = (
             {"branch": MAIN}
             if read_options.snapshot is None
@@ -86,7 +86,7 @@ def read_object(
             opened = opened.readonly_session(snapshot_id=snapshot)
         elif snapshot is not None:
             raise ValueError(f"{name}: snapshot={snapshot!r}, but it has one; leave it out")
-        store = OpenStore(store_of(opened, name), name)
+        store = OpenStore(get_store(opened, name), name)
     references = StoreReferences(
         None, options, read_options.allow, store.snapshot, (repository, store)
     )
@@ -110,8 +110,8 @@ def _find_snapshot(repository: Any, name: str, url: str) -> str:
         return str(repository.lookup_snapshot(name).id)
     except icechunk.IcechunkError as error:
         raise FileNotFoundError(
-            f"{url}: snapshot {name!r} is not one of the branches {sorted(revisions[0][0])}, of "
-            f"the tags {sorted(revisions[1][0])}, or of the ids"
+            f"{url}: snapshot {name!r} is neither one of the branches {sorted(revisions[0][0])} or "
+            f"tags {sorted(revisions[1][0])}, nor the id of a snapshot"
         ) from error
 
 
@@ -228,7 +228,7 @@ class StoreReferences:
 
     @property
     def _identity(self) -> tuple[Any, ...]:
-        """The identity of the store: its location, or the name of its opening."""
+        """The identity of the store: its location, or the id of its opening."""
         location = (self.root, self.options, self.allow, self.snapshot)
         return location if self.root is not None else (*location, self._opening)
 
@@ -247,8 +247,8 @@ class StoreReferences:
                 store.read_document("")
             except ReadError as error:
                 raise UnsupportedError(
-                    f"{store.url}: it does not hold its snapshot once it is pickled, as "
-                    f"repositories in memory do not; write it to a folder or a bucket"
+                    f"{store.url}: its snapshot cannot be read after pickling, as in "
+                    f"repositories in memory; write it to a folder or a bucket"
                 ) from error
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
@@ -324,7 +324,7 @@ class StoreReferences:
 
 @dataclass(frozen=True)
 class ArrayTable(ReferenceTable):
-    """The references of the array at a path of a store, with its chunks per axis."""
+    """The references of the array at a path of a store, whose chunk grid has the shape ``grid``."""
 
     store: StoreReferences
     path: str
@@ -412,7 +412,7 @@ class ExistingReferences(StoreReferences):
     def find_new_parts(self, parts: Sequence[ManifestPart], path: str) -> list[ManifestPart] | None:
         """Return the parts of an array that are not in the store at the same positions.
 
-        Returns None if chunks of the array are removed, so that all chunks must be compared.
+        Returns None if not all chunks of the store are unchanged, so that all must be compared.
         """
         tables = [self._find_table(part.manifest) for part in parts]
         grids = {table.grid for table in tables if table is not None}

@@ -57,18 +57,18 @@ def is_occupied(url: Any, options: StorageOptions | None = None, **target_option
         return False
     with target.remove_branch_on_error(keep=False):
         if nodes := target.open_store().read_documents():
-            raise occupied_error(target, nodes)
+            raise make_occupied_error(target, nodes)
     return False
 
 
-def occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
+def make_occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
     """Return the error that lists the existing arrays that a write would remove."""
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
     named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
     return FileExistsError(
         f"{target.name}: exists already; mode='w' removes from the branch {target.branch!r} all "
-        f"that it holds, {len(arrays)} arrays ({named}), whoever wrote them, and keeps it in "
-        f"earlier snapshots alone; append_dim= appends to them, and branch= writes to another "
+        f"that it holds, {len(arrays)} arrays ({named}), whoever wrote them, and keeps it only in "
+        f"earlier snapshots; append_dim= appends to them, and branch= writes to another "
         f"branch"
     )
 
@@ -141,7 +141,7 @@ def write(
             )
             existing = store.read_documents()
             if existing and not replace:
-                raise occupied_error(target, existing)
+                raise make_occupied_error(target, existing)
             if existing:
                 store.clear()
             NodeWriter(store, target).write_all(planned)

@@ -303,7 +303,7 @@ class _DocumentChanges:
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
     def iterate_keys(self, document: ReferenceDocument) -> Iterator[str]:
-        """Yield the keys of the document that are removed or changed."""
+        """Yield the keys to remove or write, and generated keys of rewritten arrays."""
         yield from self.removed
         for written in self.written:
             yield from written.iterate_keys()
@@ -352,8 +352,8 @@ class _DocumentChanges:
         # notes are a string, since GDAL takes the members of any object besides ``refs`` as
         # references, and fails on some of them
         content |= {"version": 1, NOTES: json.dumps(after.notes, **COMPACT_JSON)}
-        members_to_keep = [*_encode_members(refs, replaced), *replaced.values()]
-        return _encode_document(content, [",\n".join(members_to_keep).encode(), *added])
+        members = [*_encode_members(refs, replaced), *replaced.values()]
+        return _encode_document(content, [",\n".join(members).encode(), *added])
 
     def _remove_references(self, refs: Metadata) -> dict[str, Any]:
         """Return references without those to remove."""
@@ -652,4 +652,4 @@ def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Encodes all entries besides references; it accepts NaN, which other tools may have written."""
+"""Encodes JSON values; unlike `COMPACT_JSON`, it accepts NaN, which other tools may write."""

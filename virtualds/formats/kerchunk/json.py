@@ -145,7 +145,7 @@ def _expand_document(
             f"write them again in version 1, with 'refs'"
         )
     if ".zarray" in refs and ".zgroup" not in refs:
-        # a set may be a single array without a group: add both
+        # the set is a single array without a group: add a root group, and name the array
         refs = {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
         content = content | {"refs": {".zgroup": '{"zarr_format":2}'} | refs}
         refs = content["refs"]
@@ -364,7 +364,7 @@ def _parse_chunk_keys(names: list[str], grid: tuple[int, ...], path: str) -> npt
         )
     flat = number_in_grid(numbers, grid)
     if find_distinct(flat, prod(grid)).size != flat.size:
-        raise FormatError(f"{path}: two keys stand for one chunk")
+        raise FormatError(f"{path}: two keys denote the same chunk")
     return flat
 
 
@@ -492,7 +492,7 @@ def to_dict(
         ``relative_paths`` is given, although a dict has no location.
     """
     if relative_paths:
-        raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
+        raise ValueError("relative_paths: a dict is in no folder to which urls could be relative")
     document_options = DocumentOptions(templates, zarr_format=zarr_format)
     data = edit_document(
         ReferenceDocument(),
@@ -521,12 +521,12 @@ def decompress(data: bytes, url: str) -> bytes:
             size += len(part)
             if size > limit:
                 raise FormatError(
-                    f"{url}: its {len(data)} bytes expand to more than {limit}; expand it yourself "
-                    f"if you trust it"
+                    f"{url}: its {len(data)} bytes decompress to more than {limit}; decompress it "
+                    f"yourself if you trust it"
                 )
     except OSError as error:
         raise FormatError(
-            f"{url}: it begins like {codec}, but does not expand ({error}); fetch it again"
+            f"{url}: it begins like {codec}, but cannot be decompressed ({error}); fetch it again"
         ) from error
     return b"".join(parts)
 

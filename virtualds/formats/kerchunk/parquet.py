@@ -89,7 +89,7 @@ def detect(marker: bytes) -> bool:
 def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a folder: its metadata immediately, records on demand.
 
-    Records are checked against ``how.allow`` when they are read.
+    Records are checked against ``read_options.allow`` when they are read.
     """
     # relative urls start from the parent of the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
@@ -225,8 +225,8 @@ class ParquetSet:
         parsed = self.records.parse(data, url).take(0, slice(0, rows.size))
         if not find_same_rows(rows, parsed).all():
             raise FormatError(
-                f"{url}: this record would hold other references; nothing has been written, please "
-                f"report it"
+                f"{url}: a record would hold other references than the set should; nothing has "
+                f"been written, please report it"
             )
 
     def holds(self, table: ReferenceTable) -> bool:
@@ -290,7 +290,7 @@ def write(
         an existing set that is not on local disk would change, or the store has no conditional
         writes.
     FileExistsError
-        There is something else than a set, or a set that may not be replaced.
+        There is something other than a set, or a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
@@ -318,7 +318,7 @@ def write(
 
 
 def compact(base: ParquetSet) -> dict[str, Any] | None:
-    """Return the record size that reduces the number of records, or None if none does."""
+    """Return the choices that reduce the number of records, or None if none do."""
     counts = [array.manifest.size for array in base.read_arrays().values()]
     size = min(RECORD_SIZE, max([MIN_RECORD_SIZE, *counts]))
     count, new_count = (sum(-(-n // rows) for n in counts) for rows in (base.records.size, size))
@@ -535,7 +535,7 @@ def _compare_array(
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the indices of the records to write, without most records of missing chunks.
+    """Return the indices of the records to write: all, or those with chunks if many have none.
 
     fsspec's ``LazyReferenceMapper._load_one_key`` treats a record that does not exist as one of
     missing chunks; its ``_generate_record``, which lists all keys, does not.

@@ -247,7 +247,7 @@ class RecordFolder:
         try:
             if table.num_rows > max_rows:
                 raise FormatError(
-                    f"a record of {table.num_rows} references where {max_rows} were announced"
+                    f"a record has {table.num_rows} references, but record_size is {max_rows}"
                 )
             return self._build_manifest(table)
         except (*MALFORMED_ERRORS, pa.ArrowException) as error:
@@ -446,7 +446,9 @@ def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
     urls = column.dictionary.cast(pa.string()).to_pylist()
     # Arrow does not check dictionary indices
     if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
-        raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
+        raise FormatError(
+            f"its column path has {len(urls)} urls, and a row with an index outside of them"
+        )
     return codes.astype(np.int32), urls
 
 

@@ -48,8 +48,8 @@ _CLOSING = re.compile(r"\s*\}\}")
 _UNSUPPORTED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
 """Jinja's statements, comments and whitespace control."""
 _KNOWN = (
-    "only names, integers, texts, + - * / // %, parentheses and templates with keyword arguments "
-    "are known, in moderate number"
+    "only names, integers, strings, + - * / // %, parentheses and templates with keyword arguments "
+    "are supported, in moderate number"
 )
 _PREFIX = "name_"
 """A prefix of names in the Python expression, so that none of them is a keyword."""
@@ -70,7 +70,7 @@ class Templates:
 
     def __init__(self, texts: Mapping[str, str], effort: list[int] | None = None) -> None:
         if invalid := [name for name, text in texts.items() if not isinstance(text, str)]:
-            raise FormatError(f"template {invalid[0]!r}: it is {texts[invalid[0]]!r}, and no text")
+            raise FormatError(f"template {invalid[0]!r}: it is {texts[invalid[0]]!r}, not a string")
         self.texts = texts
         self._effort = [MAX_EFFORT] if effort is None else effort
 
@@ -136,7 +136,7 @@ class Templates:
                     if None not in [k.arg for k in given]:
                         arguments = {n.removeprefix(_PREFIX): value for n, value in values.items()}
                         return self.call(name.removeprefix(_PREFIX), arguments)
-            raise FormatError(f"{type(node).__name__} is not known in templates; {_KNOWN}")
+            raise FormatError(f"{type(node).__name__} is not supported in templates; {_KNOWN}")
 
         return evaluate(placeholder)
 
@@ -153,10 +153,10 @@ class Templates:
             raise
 
     def spend(self, effort: int) -> None:
-        """Subtract from the effort that is left, and raise an error if none is left."""
+        """Subtract an effort from the limit, and raise an error if that is exceeded."""
         self._effort[0] -= effort
         if self._effort[0] < 0:
-            raise FormatError("the templates and generators render to more than a set can be")
+            raise FormatError("the templates and generators take too much work to render")
 
 
 def _to_text(value: Value) -> Value:
@@ -181,7 +181,7 @@ def _parse_integer(text: str) -> int:
 def _parse_template(source: str) -> list[str | ast.expr]:
     """Split a template into text and placeholders."""
     if not isinstance(source, str) or len(source) > MAX_CHARACTERS:
-        raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
+        raise FormatError(f"template {str(source)[:60]!r}: a string of moderate length is expected")
     if unsupported := _UNSUPPORTED.search(source):
         raise FormatError(
             f"template {source[:60]!r}: {unsupported[0]!r} is not a part of a reference set"
@@ -190,7 +190,9 @@ def _parse_template(source: str) -> list[str | ast.expr]:
     end = 0
     while (begin := source.find("{{", end)) >= 0:
         if len(parts) > 2 * MAX_PLACEHOLDERS:
-            raise FormatError(f"template {source[:60]!r}: more than {MAX_PLACEHOLDERS} places")
+            raise FormatError(
+                f"template {source[:60]!r}: more than {MAX_PLACEHOLDERS} placeholders"
+            )
         stop = begin + 2
         while (token := _TOKEN.match(source, stop)) is not None:
             stop = token.end()
@@ -203,8 +205,8 @@ def _parse_template(source: str) -> list[str | ast.expr]:
             placeholder = None
         if placeholder is None or closing is None:
             raise FormatError(
-                f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is not a place for "
-                f"a value; {_KNOWN}"
+                f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is not a valid "
+                f"placeholder; {_KNOWN}"
             )
         parts += [source[end:begin], placeholder]
         end = closing.end()
@@ -235,8 +237,8 @@ def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
     text = templates.texts.get(name)
     if text is None or "{{" in text:
         raise FormatError(
-            f"{{{{{name}}}}}: neither a variable nor a template without arguments is called so; "
-            f"there are {sorted(variables)} and {sorted(templates.texts)}"
+            f"{{{{{name}}}}}: there is no variable or template without arguments of this name; "
+            f"the variables are {sorted(variables)}, the templates {sorted(templates.texts)}"
         )
     return np.array(text, object)
 
@@ -244,7 +246,7 @@ def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
 def _compute(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
     """Return the result of an operation on 64-bit integers, or raise an error on overflow."""
     if left.dtype == object or right.dtype == object:
-        raise FormatError("a text stands where a number is computed; only integers are")
+        raise FormatError("an operand is a string; only integers are computed")
     templates.spend(prod(np.broadcast_shapes(left.shape, right.shape)))
     if operation in (operator.floordiv, operator.mod, _divide):
         if not right.all():
@@ -261,7 +263,7 @@ def _compute(operation: Any, left: Value, right: Value, templates: Templates) ->
 def _divide(left: Value, right: Value) -> Value:
     """Return a quotient, or raise an error for a remainder: offsets and lengths are integers."""
     if (left % right).any():
-        raise FormatError("a division leaves a rest; '//' rounds down")
+        raise FormatError("a division leaves a remainder; '//' rounds down")
     quotient: Value = left // right
     return quotient
 
@@ -327,7 +329,7 @@ def _parse_dimension(name: str, value: Any) -> tuple[str, range | list[Any]]:
         if not all(type(v) is int and abs(v) < INT64_LIMIT for v in value) and not all(
             type(v) is str for v in value
         ):
-            raise FormatError(f"dimension {name!r}: a list of integers, or of texts, is expected")
+            raise FormatError(f"dimension {name!r}: a list of integers, or of strings, is expected")
         return name, value
     start, stop, step = value.get("start", 0), value["stop"], value.get("step", 1)
     if (

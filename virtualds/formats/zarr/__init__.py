@@ -82,8 +82,8 @@ class Document:
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise make_damage_error(f"{url}: it is not a group of Zarr v3", "set")
-        attributes = dict(_check_mapping(root, "attributes", url))
-        notes = _check_mapping(attributes, NOTES, url)
+        attributes = dict(_get_mapping(root, "attributes", url))
+        notes = _get_mapping(attributes, NOTES, url)
         attributes.pop(NOTES, None)
         if notes.get("version", VERSION) != VERSION:
             raise FormatError(
@@ -91,8 +91,8 @@ class Document:
                 f"update virtualds"
             )
         for kind in NOTE_MAPPINGS:
-            _check_mapping(notes, kind, url)
-        nodes = _check_mapping(_check_mapping(root, CONSOLIDATED, url), "metadata", url)
+            _get_mapping(notes, kind, url)
+        nodes = _get_mapping(_get_mapping(root, CONSOLIDATED, url), "metadata", url)
         for path, node in nodes.items():
             check_node(path, node, url)
         return cls({"": {**root, "attributes": attributes}, **nodes}, dict(notes))
@@ -166,7 +166,7 @@ def check_node(path: str, node: Any, url: str) -> None:
         raise make_damage_error(f"{url}: node {path!r} is {node!r:.60}", "set")
 
 
-def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
+def _get_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
     """Return the object under a key, or an empty one if there is none."""
     value = parent.get(key)
     if value is None:
@@ -366,9 +366,9 @@ class AffixedKeys(ChunkKeys):
 
 @dataclass(frozen=True)
 class FanoutKeys(ChunkKeys):
-    """Encodes digits of indices as folders, so that no folder has more than ``most`` entries."""
+    """Encodes digits of indices as folders, so that no folder has more than ``max_children``."""
 
-    most: int
+    max_children: int
 
     def __call__(self, chunk_id: ChunkIndex) -> str:
         axes = (
@@ -377,10 +377,10 @@ class FanoutKeys(ChunkKeys):
         return "".join(axes) + "c"
 
     def _split_digits(self, index: int) -> list[str]:
-        """Return the digits of an index to the base ``most - 1``."""
-        digits = [str(index % (self.most - 1))]
-        while index := index // (self.most - 1):
-            digits.append(str(index % (self.most - 1)))
+        """Return the digits of an index to the base ``max_children - 1``."""
+        digits = [str(index % (self.max_children - 1))]
+        while index := index // (self.max_children - 1):
+            digits.append(str(index % (self.max_children - 1)))
         return digits[::-1]
 
     def _decode(self, key: str, ndim: int) -> ChunkIndex | None:
@@ -389,13 +389,13 @@ class FanoutKeys(ChunkKeys):
             if part == f"d{len(indices)}":
                 indices.append(0)
             elif indices and part.isdecimal() and part.isascii():
-                indices[-1] = indices[-1] * (self.most - 1) + int(part)
+                indices[-1] = indices[-1] * (self.max_children - 1) + int(part)
             else:
                 return None
         return tuple(indices) if len(indices) == ndim else None
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": "fanout", "configuration": {"max_children": self.most}}
+        return {"name": "fanout", "configuration": {"max_children": self.max_children}}
 
 
 def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
@@ -445,7 +445,7 @@ def _parse_encoding(value: Any) -> ChunkKeys:
     encoding = value if isinstance(value, Mapping) else {"name": value}
     name, configuration = encoding.get("name"), encoding.get("configuration", {})
     if name == MANIFEST_KEYS:
-        raise _format_error(name, "no storage transformer says where the manifest is")
+        raise _make_format_error(name, "no storage transformer says where the manifest is")
     if not isinstance(name, str) or name not in ENCODINGS:
         raise UnsupportedError(
             f"chunk key encoding {name!r}: it is not one of {list(ENCODINGS)}; open the data with "
@@ -458,7 +458,7 @@ def _parse_separated(name: str, configuration: Mapping[str, Any]) -> SeparatedKe
     """Return the chunk keys of ``default`` or ``v2``."""
     separator = configuration.get("separator", SEPARATORS[name])
     if separator not in ("/", "."):
-        raise _format_error(name, f"separator {separator!r}, not '/' or '.'")
+        raise _make_format_error(name, f"separator {separator!r}, not '/' or '.'")
     return SeparatedKeys(name, separator)
 
 
@@ -470,11 +470,11 @@ def _parse_affixed(name: str, configuration: Mapping[str, Any]) -> AffixedKeys:
         or text.startswith("/")
         or any(n in text for n in FORBIDDEN_IN_KEYS)
     ):
-        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is not a text")
+        raise _make_format_error(name, f"{name} {text!r} is not a string, or leads elsewhere")
     # the example in the registry has a hyphen in the name
     base = configuration.get("base_encoding", configuration.get("base-encoding"))
     if base is None:
-        raise _format_error(name, "no base_encoding")
+        raise _make_format_error(name, "no base_encoding")
     return AffixedKeys(name, text, _parse_encoding(base))
 
 
@@ -482,11 +482,11 @@ def _parse_fanout(name: str, configuration: Mapping[str, Any]) -> FanoutKeys:
     """Return the chunk keys of ``fanout``."""
     max_children = configuration.get("max_children", MAX_CHILDREN)
     if type(max_children) is not int or max_children <= 3:
-        raise _format_error(name, f"max_children {max_children!r}, not a number above 3")
+        raise _make_format_error(name, f"max_children {max_children!r}, not a number above 3")
     return FanoutKeys(max_children)
 
 
-def _format_error(name: str, problem: str) -> FormatError:
+def _make_format_error(name: str, problem: str) -> FormatError:
     """Return the error for an invalid chunk key encoding."""
     return make_damage_error(f"chunk key encoding {name!r}: {problem}", "metadata")
 

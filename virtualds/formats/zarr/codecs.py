@@ -42,7 +42,7 @@ OTHER_SERIALISERS = {
     "vlen-bytes",
     "vlen-utf8",
 }
-"""Other codecs that convert an array to bytes; virtualds does not decode them."""
+"""Other codecs that convert an array to bytes, which no `CodecPipeline` represents."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -182,7 +182,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
         codec_from_zarr_v3(*entry, filtered_dtype, axes.chunk) for entry in later_entries
     ]
     if any(codec.is_array_to_array for codec in later_codecs):
-        raise _misplaced_error(chain)
+        raise _make_misplaced_error(chain)
     if layout != tuple(range(len(layout))) and any(
         c.uses_memory_order for c in (*filters, *later_codecs)
     ):
@@ -206,8 +206,8 @@ def _find_serialiser(chain: Sequence[Entry]) -> int:
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
-                f"codec {name!r}: virtualds decodes no arrays whose chunks are made with it; open "
-                f"the data with zarr-python"
+                f"codec {name!r}: virtualds does not decode it in such an array; open the data "
+                f"with zarr-python"
             )
     positions = [number for number, (name, _) in enumerate(chain) if _is_serialiser(name)]
     if len(positions) == 1:
@@ -216,7 +216,7 @@ def _find_serialiser(chain: Sequence[Entry]) -> int:
         # an unknown name may be that of another serialising codec
         if entry[0] not in AXIS_CODECS and not _is_serialiser(entry[0]):
             find_maker("zarr_v3", entry[0])
-    raise _misplaced_error(chain)
+    raise _make_misplaced_error(chain)
 
 
 def _is_serialiser(name: str) -> bool:
@@ -224,11 +224,11 @@ def _is_serialiser(name: str) -> bool:
     return name in BYTES_CODEC or (name not in AXIS_CODECS and is_array_to_bytes_name(name))
 
 
-def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
+def _make_misplaced_error(chain: Sequence[Entry]) -> FormatError:
     """Return the error for a chain whose codecs are not in a valid order."""
     return make_damage_error(
-        f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
-        f"arrays come before it and codecs of bytes after it",
+        f"codecs {[name for name, _ in chain]}: exactly one must convert an array to bytes, "
+        f"after array-to-array codecs and before bytes-to-bytes codecs",
         "metadata",
     )
 
@@ -245,12 +245,12 @@ def _read_array_codecs(
             continue
         codec = codec_from_zarr_v3(name, config, current)
         if not codec.is_array_to_array:
-            raise _misplaced_error(chain)
+            raise _make_misplaced_error(chain)
         codec = codec.with_byte_order("=")
         if (filtered := codec.get_encoded_dtype(current)) is None:
             raise UnsupportedError(
-                f"codec {name!r}: {dict(config)} takes {current} for something else; open the data "
-                f"with zarr-python"
+                f"codec {name!r}: {dict(config)} expects another data type than {current}; open "
+                f"the data with zarr-python"
             )
         filters.append(codec)
         current = filtered
@@ -370,7 +370,7 @@ def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
 def _is_misplaced(
     items: Sequence[Any], i: int, shape: tuple[int, ...], before: tuple[int, ...]
 ) -> bool:
-    """Return whether an axis merged from others is not at the position of these."""
+    """Return whether an axis merged from others is not at their position."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
         return False

@@ -273,7 +273,7 @@ def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a fill value: a list (core specification) or base64 (registry)."""
+    """Return the bytes of a fill value, from a list (core specification) or base64 (registry)."""
     raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
     if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
         raise ValueError(f"{len(raw)} bytes")
@@ -342,7 +342,7 @@ def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def is_representable_in_zarr_v2(dtype: np.dtype[Any]) -> bool:
-    """Return whether Zarr v2 can represent a dtype, which must have no padding between fields."""
+    """Return whether Zarr v2 can represent a dtype: without objects and padding between fields."""
     return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 
 
@@ -427,7 +427,7 @@ SERIALISERS = {
     "bytes": BYTES,
     "variable_length_bytes": BYTES,
 }
-"""The codec of a data type of Zarr v3."""
+"""The codecs that serialise variable-length data types of Zarr v3."""
 DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
 """Dtypes of the values; xarray recognises strings by the metadata of the dtype."""
 

@@ -118,8 +118,7 @@ def _read_v2_array(
     array = array_from_zarr_v2(node, manifest)
     fill = fill_from_zarr_v2(node.get("fill_value"), array.dtype)
     # as in xarray, the fill value of Zarr v2 replaces the netCDF attribute, except for raw bytes
-    # and
-    # compound types, which are not masked
+    # and compound types, which are not masked
     return array, attribute if fill is None or array.dtype.kind == "V" else fill
 
 
@@ -168,7 +167,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     is_in_array: dict[str, bool] = {}
 
-    def check_in_array(folder: str) -> bool:
+    def is_below_array(folder: str) -> bool:
         # a loop, since sets of other tools may be nested deeper than Python's recursion limit
         ancestors = [folder]
         while folder and folder not in is_in_array and folder not in arrays:
@@ -182,7 +181,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
         if not INVALID_NAMES.isdisjoint(key.split("/")):
             # keep the invalid key as a path, which reading groups rejects
             nodes[key] = {}
-        if path in nodes or check_in_array(path.rpartition("/")[0]):
+        if path in nodes or is_below_array(path.rpartition("/")[0]):
             continue
         zarray = metadata[f"{path}/.zarray"] if path in arrays else {}
         nodes[path] = {
@@ -311,7 +310,7 @@ class GroupBuilder:
         path: str,
         problems: dict[str, VirtualdsError],
     ) -> ManifestVariable:
-        """Return the variable at a path, or an unreadable one that is added to the problems."""
+        """Return the variable at a path, or an unreadable one whose error is added to problems."""
         node = self.nodes[path]
 
         def read_checked() -> ManifestVariable:
@@ -464,7 +463,7 @@ class VariableLengthArray:
         """Read the selected elements of a fragment into ``out``."""
         columns = zip(fragment.axes, fragment.start, positions, strict=True)
         selected = [
-            _find_selected_chunks(axis, chunk_id - start) for axis, start, chunk_id in columns
+            _find_selected_chunks(axis, elements - start) for axis, start, elements in columns
         ]
         if not all(selected):
             return
@@ -532,8 +531,8 @@ def strings_from_zarr_v2(
     serialiser = first.get("id")
     if serialiser not in DTYPES:
         raise UnsupportedError(
-            f"objects through filter {serialiser!r}: only those through {sorted(DTYPES)} are "
-            f"read, as anything else may be code, or no array at all; write the array again"
+            f"objects encoded by filter {serialiser!r}: only those encoded by {sorted(DTYPES)} are "
+            f"read, since others may contain code; write the array again"
         )
     steps = [*rest, metadata.get("compressor")]
     codecs = tuple(codec_from_zarr_v2(step) for step in steps if step is not None)
@@ -620,7 +619,9 @@ def _decode_fill(value: Any, serialiser: str) -> str | bytes:
             is_string = isinstance(value, str)
             return base64.b64decode(value, validate=True) if is_string else bytes(list(value))
     except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
+        raise FormatError(
+            f"fill_value {value!r}: it is neither base64 nor a list of bytes ({error})"
+        ) from error
     if not isinstance(value, str):
         raise make_damage_error(f"fill_value {value!r}: it is not a string", "metadata")
     return value

@@ -36,9 +36,9 @@ EMPTY_CHUNK = 2**64 - 1
 MAX_SHARDS = {True: 100_000, False: 10_000}
 """Maximum number of shards whose indexes are read at opening, for local and remote stores."""
 MAX_INNER_CHUNKS = 2**20
-"""Maximum number of chunks of an array whose indexes are read when it is opened."""
+"""Maximum number of inner chunks of an array whose shard indexes are read at opening."""
 CACHED_INDEXES = 128
-"""The number of indexes read after opening that are cached in the process."""
+"""Maximum number of indexes of shards that are cached in the process."""
 _INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)
 
 # ---------------------------------------------------------------------- metadata
@@ -77,10 +77,10 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
     while position := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
         for name, config in chain[: position - 1]:
             if name != "transpose":
-                raise _unsupported_error(name)
+                raise _make_unsupported_error(name)
             order = tuple(order[i] for i in parse_order(config, len(order)))
         if chain[position:]:
-            raise _unsupported_error(chain[position][0])
+            raise _make_unsupported_error(chain[position][0])
         outer_codecs += codecs[: position - 1]
         config = chain[position - 1][1]
         levels.append(_parse_level(config, order))
@@ -89,7 +89,7 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
     return [*outer_codecs, *codecs], tuple(levels)
 
 
-def _unsupported_error(name: str) -> UnsupportedError:
+def _make_unsupported_error(name: str) -> UnsupportedError:
     """Return the error for a codec that encodes shards as a whole."""
     return UnsupportedError(
         f"codec {name!r} around {SHARDING!r}: shards are encoded as a whole, so that no chunk can "
@@ -318,7 +318,7 @@ def _check_entries(entries: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints
     )
     if is_invalid.any():
         invalid = entries[np.flatnonzero(is_invalid)[0]].tolist()
-        raise _damaged_error(
+        raise _make_damaged_error(
             shard, f"it says that a chunk has {invalid[1]} bytes from {invalid[0]} on"
         )
     return begin.astype(np.int64), size.astype(np.int64)
@@ -345,13 +345,13 @@ def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]
 def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArray[np.uint64]]:
     """Return the indexes of shards, which are read concurrently."""
 
-    def url_of(shard: _Shard) -> str | None:
+    def get_url(shard: _Shard) -> str | None:
         return None if isinstance(shard.file, bytes) else shard.file.url
 
     def read(shard: _Shard) -> npt.NDArray[np.uint64]:
         return _INDEX_CACHE.get((shard, level), lambda: _read_index(shard, level))
 
-    return fetch_many(shards, url_of, read)
+    return fetch_many(shards, get_url, read)
 
 
 def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
@@ -359,14 +359,14 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     counts = tuple(shard.counts[i] for i in level.order)
     size = compute_index_size(level, counts)
     if shard.length < size:
-        raise _damaged_error(shard, f"the shard has {shard.length} bytes, its index {size}")
+        raise _make_damaged_error(shard, f"the shard has {shard.length} bytes, its index {size}")
     begin = 0 if level.at_start else shard.length - size
     data = fetch_bytes(shard.file, shard.offset + begin, size)
     decoder = Decoder(level.index, (*counts, 2))
     try:
         index = decoder.to_array_axes(decoder.decode(data, copy=True))
     except CodecError as error:
-        raise _damaged_error(shard, f"{error}") from error
+        raise _make_damaged_error(shard, f"{error}") from error
     return np.array(index, np.uint64)
 
 
@@ -378,13 +378,13 @@ def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
         if size is None:
             raise UnsupportedError(
                 f"codec {SHARDING!r}: its index is encoded with {codec.to_zarr_v2()['id']!r}, "
-                f"which the specification forbids, as its length depends on what it holds; open "
-                f"the data with zarr-python"
+                f"which the specification forbids, since the length of the index then depends on "
+                f"its content; open the data with zarr-python"
             )
     return size or 0
 
 
-def _damaged_error(shard: _Shard, reason: str) -> ReadError:
+def _make_damaged_error(shard: _Shard, reason: str) -> ReadError:
     """Return the error for a shard with a damaged index."""
     url = "bytes held inline" if isinstance(shard.file, bytes) else shard.file.url
     return ReadError(

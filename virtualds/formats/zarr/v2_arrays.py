@@ -47,7 +47,7 @@ class ZarrArray:
 
 
 def to_zarr_v2(array: ManifestArray) -> ZarrArray:
-    """Return the Zarr v2 form of an array that has no `list_unsupported_reasons`."""
+    """Return the Zarr v2 form of an array for which `list_unsupported_reasons` is empty."""
     pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
     grid = find_common_grid(array)
     if grid is None:
@@ -139,7 +139,7 @@ def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
-    """Return the encoding of an array with one pipeline, as that of xarray's netCDF4 backend."""
+    """Return the encoding of an array with one pipeline, as xarray's netCDF4 backend does."""
     encoding = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
         encoding |= codec.encoding
@@ -171,7 +171,7 @@ def list_unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()
         if pipeline.packing is not None:
             reasons.append(_describe_packing(array))
         elif pipeline.dtype.char in "gG":
-            reasons.append(f"its type {pipeline.dtype} has another form on every machine")
+            reasons.append(f"its type {pipeline.dtype} has a form that depends on the machine")
         elif not is_representable_in_zarr_v2(pipeline.dtype):
             reasons.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif find_memory_order(pipeline, array.ndim) is None:
@@ -196,7 +196,7 @@ def find_memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
 
 
 def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
-    """Return the chunk shape if all fragments are on one regular grid, else None."""
+    """Return the regular chunk shape, or None without one or if gaps are not missing chunks."""
     return find_regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
 
 
@@ -267,7 +267,7 @@ def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
                     f"differ first)"
                 )
     files = [_find_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
-    files_note = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
+    files_note = f" (the first two begin with {' and '.join(files)})" if len(files) == 2 else ""
     return (
         f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
         f"{files_note}"

@@ -92,8 +92,8 @@ COMPRESSED_FROM = 4096
 MAX_JOIN_RATIO = 8
 """The maximum ratio of the length of a chunk to that of new values at which both are joined."""
 MAX_UNFINISHED = 3
-"""The maximum number of chunks of values of different lengths. Opening a remote set takes one
-request for each."""
+"""The maximum number of chunks, of different lengths, into which appends divide values. Opening a
+remote set takes one request for each."""
 CHUNK_BYTES = 2**23
 """The maximum size in bytes of a chunk, unless one row is longer.
 
@@ -102,7 +102,7 @@ memory."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 """The compressor of strings, of elements that are bytes, and of chunks too large for Blosc."""
 BLOSC = {"cname": "zstd", "clevel": 3, "blocksize": 0}
-"""The configuration of the compressor of numbers, without their size."""
+"""The configuration of the compressor of numbers, without ``typesize`` and ``shuffle``."""
 BLOSC_BYTES = 2**31 - 17
 """The maximum size in bytes of a chunk that Blosc compresses (``BLOSC_MAX_BUFFERSIZE``)."""
 
@@ -133,7 +133,7 @@ def array_to_v3(
     more than `MAX_RUNS` chunk lengths.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
-        raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
+        raise UnsupportedError(f"its type {array.dtype} has a form that depends on the machine")
     return _describe_plain(array, packed) or extended_to_v3(array)
 
 
@@ -224,7 +224,7 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
 
 
 def _has_many_runs(values: Ints) -> bool:
-    """Return whether numbers have more runs of equal ones than metadata list."""
+    """Return whether numbers have more than `MAX_RUNS` runs of equal numbers."""
     return bool(np.count_nonzero(np.diff(values)) >= MAX_RUNS)
 
 
@@ -369,14 +369,14 @@ def _extended_from_v3(
         for p in parts
     ]
     if fragments and not pipelines:
-        raise FormatError("chunks, and no pipeline that decodes them")
+        raise FormatError("there are chunks, but no pipeline that decodes them")
     array = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
     return replace(array, fill_value=fill)
 
 
 def _read_axis(config: Mapping[str, Any], size: int) -> ChunkAxis:
     """Return the chunk axis of JSON; the array has ``size`` elements along it."""
-    # not behind the cache, which also has axes of the grid ``rectilinear``, by their lists
+    # check before the cache is read, since lists of the grid ``rectilinear`` are also keys of it
     check_keys(config, {*EVEN_AXIS_KEYS, *LISTED_AXIS_KEYS, *PACKED_AXIS_KEYS})
     return _share_axis(config, size, partial(_axis_from_json, config, size))
 
@@ -386,7 +386,9 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     if "size" in config:
         numbers = [config[name] for name in EVEN_AXIS_KEYS]
         if any(type(n) is not int for n in numbers):
-            raise make_damage_error(f"{dict(config)} does not cut an axis", "metadata")
+            raise make_damage_error(
+                f"{dict(config)} does not divide an axis into chunks", "metadata"
+            )
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     if "packed" in config:
         return ChunkAxis.from_slabs(*_unpack_slabs(config, size))
@@ -396,7 +398,7 @@ def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     if len(runs) < len(LISTED_AXIS_KEYS) or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
         raise make_damage_error(
             f"lengths {config['lengths']!r:.80}, stored {config['stored']!r:.80}, hidden "
-            f"{config['hidden']!r:.80} do not cut an axis of {size}",
+            f"{config['hidden']!r:.80} do not divide an axis of {size}",
             "metadata",
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
@@ -418,7 +420,7 @@ def _unpack_slabs(config: Mapping[str, Any], size: int) -> npt.NDArray[Any]:
             raise ValueError("the slabs are too long")
     except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise make_damage_error(
-            f"a packed axis does not cut {size} elements ({error})", "metadata"
+            f"a packed axis does not divide {size} elements ({error})", "metadata"
         ) from None
     return columns
 
@@ -627,7 +629,7 @@ def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
     """Return an axis with chunks of one length."""
     # some writers have chunks of length 0 along empty axes
     if type(length) is not int or length < min(size, 1):
-        raise _axis_error(size, length, axis)
+        raise _make_axis_error(size, length, axis)
     return ChunkAxis.regular(size, max(length, 1))
 
 
@@ -642,13 +644,13 @@ def _build_listed_axis(size: int, lengths: Sequence[Any], axis: int) -> ChunkAxi
     """Return an axis with chunks of listed lengths."""
     runs = _read_runs(lengths)
     if runs is None or (runs < 1).any():
-        raise _axis_error(size, lengths, axis)
+        raise _make_axis_error(size, lengths, axis)
     values, counts = runs.T
     # chunks beyond the end are not counted
     counts = np.minimum(counts, -(-size // values))
     # as floats, since the sum may overflow integers; so huge chunks are refused, even at the end
     if not size <= (counts * values).sum(dtype=float) < MAX_AXIS_LENGTH:
-        raise _axis_error(size, lengths, axis)
+        raise _make_axis_error(size, lengths, axis)
     starts = np.cumsum(values * counts) - values * counts
     counts = np.minimum(counts, np.maximum(-((starts - size) // values), 0))
     if len(distinct := np.unique(values[counts > 0])) == 1:
@@ -662,7 +664,7 @@ def _divide_axis(size: int, stored: Ints) -> ChunkAxis:
     return ChunkAxis.from_slabs(np.diff(edges), stored)
 
 
-def _axis_error(size: int, lengths: Any, axis: int) -> FormatError:
+def _make_axis_error(size: int, lengths: Any, axis: int) -> FormatError:
     """Return the error for chunks that do not cover an axis."""
     return make_damage_error(
         f"chunk_grid: chunks of {lengths!r} along axis {axis} do not cover its {size} elements",

@@ -253,8 +253,8 @@ def _list_encoding_notes(
     if NO_FILTERS.keys() <= encoding.keys() and not is_text:
         notes = _list_storage_notes(variable, stored)
     elif stored is None and not is_text and nbytes >= COMPRESSED_FROM:
-        # what compresses values in the set did not compress them before, and xarray cannot write
-        # netCDF with the encoding that Blosc would have
+        # the compressor of the set is not that of the source, and xarray cannot write netCDF with
+        # the encoding of Blosc
         notes = {"encoding": {n: NO_FILTERS[n] for n in SET_ENCODING if n in NO_FILTERS}}
     if encoding.get("dtype") == CHARACTER and is_text:
         notes["characters"] = _describe_characters(variable)
@@ -287,8 +287,7 @@ def _list_storage_notes(variable: ManifestVariable, stored: ManifestArray | None
         for name in SET_ENCODING:
             derived.pop(name, None)
     else:
-        # the encoding may name an HDF5 filter that was skipped in all chunks, as it did not shrink
-        # them
+        # the encoding may name an HDF5 filter that was skipped in all chunks
         derived = describe_storage(stored, variable.dims)
         names = [*NO_FILTERS]
     # entries about chunks describe a source only if the array has all of it
@@ -336,7 +335,7 @@ class _Planner:
             loaded = variable.read()
             values = values_to_v3(loaded, self._find_existing_lengths(path))
             if values is None and loaded.dtype.hasobject:
-                raise _objects_error(loaded.dtype)
+                raise _make_objects_error(loaded.dtype)
             if values is None:
                 data = ManifestArray.from_values(loaded)
         has_known_values = data is not None and self._has_known_values(path, data)
@@ -393,11 +392,11 @@ def describe_on_grids(
     if regular["chunk_grid"]["name"] in grids:
         return regular, regular_parts
     reasons = list_unsupported_reasons(array, dims) or [
-        "Zarr has no plain form for how it is stored"
+        "plain Zarr cannot represent how it is stored"
     ]
     hint = ""
     if metadata["chunk_grid"]["name"] == "rectilinear":
-        hint = " (rectilinear=True writes it for those who have that grid)"
+        hint = " (rectilinear=True writes it for readers that support this grid)"
     raise UnsupportedError(f"{', '.join(reasons)}{hint}")
 
 
@@ -543,7 +542,7 @@ def describe_for_v2(
     if values.dtype.kind in "OUT":
         return variable, *_describe_strings(values)
     if values.dtype.hasobject:
-        raise _objects_error(values.dtype)
+        raise _make_objects_error(values.dtype)
     array = ManifestArray.from_values(pack_members(values))
     if reasons := list_unsupported_reasons(array):
         raise UnsupportedError(f"{'; '.join(reasons)}; leave the variable out with ds.drop_vars")
@@ -621,7 +620,7 @@ def _describe_strings(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkMa
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
 
-def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
+def _make_objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
     """Return the error for a compound type with members of variable length."""
     return UnsupportedError(
         f"its members {dtype} hold variable-length strings or arrays, for which Zarr has no "

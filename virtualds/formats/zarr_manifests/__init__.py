@@ -106,7 +106,7 @@ def write(
     UnsupportedError
         The format cannot represent some variables; the message names all of them.
     FileExistsError
-        There is something else than a set, or a set that may not be replaced.
+        There is something other than a set, or a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
@@ -183,7 +183,7 @@ def _commit(
             after = read_document(root, options, document)
             written = _join_arrays(collect_references(after, root, document))
             check_same_parts(joined, written, root)
-        unneeded = check_parts(parts, document) if parts else []
+        unneeded = list_unneeded_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
         writer.put(join_snapshot_path(name), document.to_snapshot_bytes())
@@ -323,7 +323,7 @@ def remove_parts(parts: PartsFolder, is_set: bool) -> None:
     store.remove(files, parts.options)
 
 
-def check_parts(parts: PartsFolder, document: Document) -> list[str]:
+def list_unneeded_parts(parts: PartsFolder, document: Document) -> list[str]:
     """Return the files of parts that a document does not need, or raise an error for lost files."""
     existing = set(list_written_parts(parts))
     referenced = {
@@ -331,9 +331,9 @@ def check_parts(parts: PartsFolder, document: Document) -> list[str]:
     }
     if missing := sorted(referenced - existing):
         raise ReadError(
-            f"{parts.root}/{missing[0]}: {len(missing)} parts of the manifests are gone that "
-            f"workers have written, nothing has been committed; do not remove files of the set "
-            f"while it is written, and build it again"
+            f"{parts.root}/{missing[0]}: {len(missing)} parts of the manifests, which "
+            f"workers have written, are gone, and nothing has been committed; do not remove files "
+            f"of the set while it is written, and build it again"
         )
     return sorted(existing - referenced)
 

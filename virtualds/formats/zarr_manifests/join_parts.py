@@ -27,9 +27,9 @@ TABLES_PER_TIER = 4
 MAX_JOINED = 2**23
 """Maximum number of references of a table that an append merges from others."""
 MAX_GROWTH = 4
-"""The ratio of the size of a table to its neighbours above which they are not merged."""
+"""The ratio of the size of a table to that of its neighbours above which they are not merged."""
 MAX_SMALL = 16
-"""Maximum number of adjacent tables that could be merged, but are not."""
+"""Fewer pairs of adjacent tables than this stay unmerged, although they could be merged."""
 
 COMPARED_AT_ONCE = 100_000
 """The number of references that are compared at a time."""

@@ -172,7 +172,7 @@ class JsonTable(ReferenceTable):
         try:
             if name.endswith("/"):
                 if self.prefix:
-                    raise FormatError("an array of fragments has no keys that could begin so")
+                    raise FormatError("an array of fragments has no keys that begin with it")
                 rows.prefixes.append((name.removeprefix("./"), _check_path(entry["path"])))
             elif name.startswith(self.prefix):
                 key = name[len(self.prefix) :]
@@ -296,7 +296,7 @@ class _FragmentEntries:
         length: int = size - entry.get("offset", 0)
         if length <= 0:
             raise FormatError(
-                f"{entry['path']}: it has {size} bytes, and a chunk is said to begin at "
+                f"{entry['path']}: it has {size} bytes, but a chunk of it begins at "
                 f"{size - length}; scan it again"
             )
         return length
@@ -313,7 +313,7 @@ class _FragmentEntries:
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
         if (numbers[1:] == numbers[:-1]).any():
-            raise make_damage_error("two entries are of one chunk", "set")
+            raise make_damage_error("two entries are for the same chunk", "set")
         manifest = ChunkManifest.build(
             numbers.shape, files=self._files, inline=self._inline, **columns
         )
@@ -449,7 +449,7 @@ def _read_part(
     ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
     low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
     if not has_chunk_numbers and 0 not in shape and not 0 <= low <= high < table.rows:
-        raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
+        raise FormatError(f"{folder}: its chunks refer to rows {low} to {high} of {table.rows}")
     return ManifestPart(
         fragment, origin, ChunkManifest.from_table(table, shape, strides, first, numbers)
     )
@@ -484,8 +484,8 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
     used = {n for part in parts for n in part.manifest.used_pipelines(count).tolist()}
     if len(used) != 1:
         raise make_damage_error(
-            f"chunks of fragment {parts[0].fragment} lie over each other and are decoded in "
-            f"{len(used)} ways",
+            f"overlapping chunks of fragment {parts[0].fragment} are decoded in {len(used)} "
+            f"different ways",
             "set",
         )
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
@@ -516,14 +516,14 @@ def read_source_table(
 def _check_integers(values: Any) -> tuple[int, ...]:
     """Return integers, or raise an error for other values."""
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
-        raise make_damage_error(f"{values!r:.80} are not integers", "set")
+        raise make_damage_error(f"{values!r:.80} is not a list of integers", "set")
     return tuple(values)
 
 
 def _check_counts(values: Any) -> tuple[int, ...]:
     """Return non-negative integers, or raise an error for other values."""
     if any(n < 0 for n in _check_integers(values)):
-        raise make_damage_error(f"{values!r:.80} are below 0", "set")
+        raise make_damage_error(f"{values!r:.80} has a negative number", "set")
     return tuple(values)
 
 

@@ -49,8 +49,8 @@ RECORD_SIZE = 100_000
 MIN_LARGE_TABLE = 1000
 """The minimum number of files of a large table, whose files are cached and ranges recorded."""
 PARENT_PREFIX = "../"
-"""The start of relative paths to files outside of the set. No range is recorded for them, since
-writers write other paths for the same files after the set was moved."""
+"""The start of relative paths to files outside of the set. No ranges are recorded for a table with
+one, since writers write other paths for the same files after the set was moved."""
 NORMALISED_URL = (
     r"^(file://|(s3|gs|az|abfs|abfss|http|https)://[a-z0-9][a-z0-9_.-]*)"
     r"(/[^./\\:?#\x00-\x1f\x7f][^/\\:?#\x00-\x1f\x7f]*)+$"
@@ -182,7 +182,7 @@ class ParquetTable(ReferenceTable):
         if not isinstance(numbers, np.ndarray) or numbers.shape != (rows,):
             raise FormatError(f"{url}: it does not say which {rows} chunks it has")
         if numbers[0] != (self.begins or ())[record] or (numbers[1:] <= numbers[:-1]).any():
-            raise FormatError(f"{url}: the numbers of its chunks do not rise")
+            raise FormatError(f"{url}: the indices of its chunks do not ascend")
         return numbers.astype(np.int64, copy=False)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
@@ -216,7 +216,7 @@ class ParquetTable(ReferenceTable):
         is_valid = files.size and min(files.min(), chunks.min()) >= 0
         if not is_valid or files.sum() > self.sources.rows or files @ chunks > self.rows:
             raise make_damage_error(
-                f"{self.store.root}/{self.folder}: its chunks are not counted as those of "
+                f"{self.store.root}/{self.folder}: its counts of chunks do not match its "
                 f"{self.rows} rows and {self.sources.rows} files",
                 "set",
             )
@@ -331,7 +331,7 @@ class SourceTable(NamedTuple):
             last = record * RECORD_SIZE + int(rows.max())
             if not 0 <= last < self.rows:
                 raise make_damage_error(
-                    f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}",
+                    f"{store.root}/{path}: source {last} is requested, but there are {self.rows}",
                     "set",
                 )
             fingerprints += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
@@ -423,7 +423,7 @@ class SourceTable(NamedTuple):
             count = min(self.rows - begin, RECORD_SIZE)
             if sizes is None or len(sizes) < count:
                 raise FormatError(
-                    f"{store.root}/{path}: it has not the sizes of {count} sources; the set is "
+                    f"{store.root}/{path}: it lacks sizes of its {count} sources; the set is "
                     f"damaged"
                 )
             sizes = sizes.slice(0, count)

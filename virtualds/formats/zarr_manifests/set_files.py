@@ -148,7 +148,7 @@ class _FilesCache(RecordCache[tuple[SourceFile, ...]]):
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
-    """Return the columns of a record: integers as arrays, nullable columns as Arrow arrays."""
+    """Return the columns of a record: non-null integers as numpy arrays, others as Arrow."""
     import pyarrow as pa
 
     table = read_parquet(data, url)
@@ -181,7 +181,7 @@ def to_set_path(folder: str, path: str) -> str:
     for part in path.split("/"):
         if part == "..":
             if not parts:
-                raise FormatError(f"{path!r}, seen from {folder!r}, leads out of the set")
+                raise FormatError(f"{path!r}, relative to {folder!r}, leads out of the set")
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)

@@ -133,7 +133,7 @@ def commit_document(
 def _has_committed(newest: Snapshots, ours: Snapshots) -> bool:
     """Return whether our snapshot was committed, even if others have committed on top of it.
 
-    In that case the history of the newest snapshot has it, without the snapshots that it removed.
+    Then the history of the newest snapshot has ours, and before it no snapshot that ours lacks.
     """
     newest_ids, our_ids = ([name for name, _ in snapshots] for snapshots in (newest, ours))
     return our_ids[-1] in newest_ids and set(newest_ids[: newest_ids.index(our_ids[-1])]) <= set(
@@ -193,7 +193,7 @@ def extend_history(
 
 
 def _put_history(pairs: Sequence[Any], write_file: Put) -> tuple[str, int, str]:
-    """Write a history file, and return its entry in the history, with the time of the last."""
+    """Write a history file, and return its entry in the history, with its last time."""
     path = f"{FOLDER}/{make_snapshot_id()[0]}/history.json"
     write_file(path, json.dumps(pairs, separators=(",", ":")).encode())
     return path, len(pairs), pairs[-1][1]
@@ -403,7 +403,7 @@ def read_document(
         cache_files((f"{root}/{name}", data) for name, data in contents)
         transformers = node.get("storage_transformers") or [_describe_native(path, values)]
         if len(transformers) != 1:
-            raise FormatError(f"{len(transformers)} storage transformers; one is understood")
+            raise FormatError(f"{len(transformers)} storage transformers; only one is supported")
         key = parse_chunk_keys(drop_manifest_keys(node))
         return lambda grids, numbered: read_parts(
             files, path, transformers[0], grids, numbered, key

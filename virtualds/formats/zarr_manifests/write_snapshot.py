@@ -113,8 +113,8 @@ class SnapshotWriter:
             for path, node in planned.nodes.items()
         }
         sources = self._writer.write_sources(f"{FOLDER}/{self.name}/sources")
-        # The writer of tables refers to this writer. In such a circle, all files would stay in
-        # memory until Python collects garbage.
+        # The writer of tables refers to this writer. In such a reference cycle, all files would
+        # stay in memory until Python collects garbage.
         del self._writer
         if sources.ranges:
             self._ranges[sources.folder] = sources.ranges
@@ -238,7 +238,8 @@ class SnapshotWriter:
             for key, entry in table.entries.items()
         }
         fingerprints = {
-            self._relocate_path(table, name): print for name, print in table.fingerprints.items()
+            self._relocate_path(table, name): fingerprint
+            for name, fingerprint in table.fingerprints.items()
         }
         if self.manifest == "json" or len(entries) > MAX_INLINE:
             return self._write_files(path, entries, fingerprints)
@@ -477,10 +478,10 @@ class ChunkCopies:
             for digest, text in copies.items()
             if is_loaded_at_opening(path, nodes[path]) or _count_bytes(text) <= MAX_COPIED_OTHER
         }
-        chosen, left = dict[str, str](), MAX_COPIED_TOTAL
+        chosen, bytes_left = dict[str, str](), MAX_COPIED_TOTAL
         for digest, text in sorted(candidates.items(), key=lambda item: len(item[1])):
-            left -= _count_bytes(text)
-            if left < 0:
+            bytes_left -= _count_bytes(text)
+            if bytes_left < 0:
                 break
             chosen[digest] = text
         return chosen
