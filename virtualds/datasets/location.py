@@ -300,7 +300,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
 
 def _register_object(held: HeldObject, policy: AccessPolicy = DEFAULT_POLICY) -> Location:
     """Return the location of an object that is kept in memory."""
-    return Location(held.name, make_options(held), policy=policy)
+    return Location(held.url, make_options(held), policy=policy)
 
 
 # ---------------------------------------------------------------------- open files

@@ -321,8 +321,8 @@ def check_valid_url(url: str) -> None:
     """Raise `UnsupportedError` for a url that is invalid in reference sets."""
     if not is_valid_url(url):
         raise UnsupportedError(
-            f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "
-            f"that is not UTF-8 cannot be stored in a reference set; rename the file"
+            f"{without_secrets(url)!r}: a name with control characters, such as line breaks, or "
+            f"one that is not UTF-8 cannot be stored in a reference set; rename the file"
         )
 
 

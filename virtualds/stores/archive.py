@@ -190,8 +190,8 @@ def _parse_zip_member(
     entry_size, data_stop = next_header[header] - header, header + LOCAL_HEADER_SIZE + stored
     if header < 0 or data_stop > min(next_header[header], size):
         raise FormatError(
-            f"{url}: the member {entry.filename!r} reaches to byte {data_stop} of {size}, where "
-            f"something else lies; the archive is damaged, fetch it again"
+            f"{url}: the member {entry.filename!r} extends to byte {data_stop} of {size}, beyond "
+            f"the next member or the end; the archive is damaged, fetch it again"
         )
     # there is no extra field if only name and data fit before the next header
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
@@ -236,7 +236,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
             f"compression (zip -0)"
         )
     if entry.compress_type == zipfile.ZIP_STORED and entry.file_size != entry.compress_size:
-        return f"it has {entry.compress_size} bytes stored of {entry.file_size}; fetch it again"
+        return f"{entry.compress_size} of its {entry.file_size} bytes are stored; fetch it again"
     return None
 
 
@@ -265,7 +265,7 @@ def read_tar_index(read: Read, size: int, url: str) -> Index:
             if entry.issparse():
                 problem = "it is stored with holes (a sparse file); unpack the archive"
             elif entry.islnk() or entry.issym():
-                problem = f"it is a link to {entry.linkname!r}; name that one"
+                problem = f"it is a link to {entry.linkname!r}; open that member"
             name = entry.name.removeprefix("./")
             members[name] = ArchiveMember(entry.size, entry.offset_data, entry.offset, problem)
         end = archive.offset
@@ -424,7 +424,7 @@ class ArchiveStore(Store):
         for item, data in enumerate(fetched):
             # the checksum is that of the whole member
             if len(data) == member.length and (reason := describe_mismatch(data, member.checksum)):
-                raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
+                raise StoreError(f"the archive is damaged (bytes of the member: {reason})", item)
         return fetched
 
     def check_unchanged(self, file: SourceFile) -> None:
@@ -538,7 +538,7 @@ class ArchiveStore(Store):
         except (zlib.error, ValueError, EOFError) as error:
             raise StoreError(f"the archive is damaged: {error}") from error
         if reason := describe_mismatch(decoded, member.checksum):
-            raise StoreError(f"the archive is damaged: of all its bytes, {reason}")
+            raise StoreError(f"the archive is damaged (bytes of the member: {reason})")
         return decoded
 
     def _find_member(self, file: SourceFile) -> tuple[_ListedArchive, ArchiveMember]:
@@ -595,8 +595,8 @@ class ArchiveStore(Store):
         file, head = store.read_head(url, options, FIRST_PAGES * PAGE_SIZE)
         if file.size is None:
             raise UnsupportedError(
-                f"{url}: the server sends no parts of files, which reading a member needs; copy "
-                f"the archive to local disk"
+                f"{url}: the server does not support byte ranges, which reading a member needs; "
+                f"copy the archive to local disk"
             )
 
         archive = _ListedArchive(file, {}, head)

@@ -31,23 +31,23 @@ REMEDY = (
 
 
 class MemoryBytes:
-    """A copy of bytes in memory; ``name`` is the last part of its url."""
+    """A copy of bytes in memory, with a url that ends in ``name``."""
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str = "bytes") -> None:
         self._data = bytes(data)
-        self.name, self.size = _make_url(name), len(self._data)
+        self.url, self.size = _make_url(name), len(self._data)
 
     def read(self, offset: int, length: int) -> bytes:
         return self._data[offset : offset + length]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryBytes) and self.name == other.name
+        return isinstance(other, MemoryBytes) and self.url == other.url
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash(self.url)
 
     def __dask_tokenize__(self) -> str:
-        return self.name
+        return self.url
 
 
 class MemoryFile:
@@ -55,7 +55,7 @@ class MemoryFile:
 
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
-        self.name = _make_url(type(file).__name__)
+        self.url = _make_url(type(file).__name__)
         position = file.tell()
         self.size = int(file.seek(0, io.SEEK_END))
         file.seek(position)
@@ -79,12 +79,12 @@ class MemoryFile:
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
-            f"{self.name}: an open file cannot be sent to another process; open it by its path "
+            f"{self.url}: an open file cannot be sent to another process; open it by its path "
             f"or url, or give its bytes"
         )
 
     def __dask_tokenize__(self) -> str:
-        return self.name
+        return self.url
 
 
 HeldObject = MemoryBytes | MemoryFile
@@ -136,10 +136,10 @@ class InProcessStore(Store):
 def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
     """Return the object of a url from its access options."""
     held: HeldObject | None = (options or {}).get(OBJECT_OPTION)
-    if held is None or held.name != url:
+    if held is None or held.url != url:
         raise FileNotFoundError(
-            f"{url}: this url means an object of the process that opened it, and leads nowhere "
-            f"else; {REMEDY}"
+            f"{url}: this url names an object in memory of the process that opened it, and leads "
+            f"nowhere else; {REMEDY}"
         )
     return held
 
@@ -193,7 +193,7 @@ class Blocks:
         self._lock = threading.RLock()
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
-        """Number of requested ranges that were in the cache."""
+        """Number of ranges returned from the cache, including those that `read` fetched into it."""
         self._has_first_pages = bool(head)
         if head:
             self._next, self._step = -(-len(head) // PAGE_SIZE), FIRST_PAGES
@@ -225,7 +225,7 @@ class Blocks:
                 self.fetch(offset, length)
                 data = self.get_cached(offset, length)
         if data is None:
-            raise FetchError(f"{length} bytes are more than the cache of a file has")
+            raise FetchError(f"{length} bytes do not fit into the cache of a file")
         return data
 
     def fetch_first_pages(self) -> None:

@@ -156,7 +156,7 @@ WRITER_KEY = "virtualdswriter"
 Azure does not accept hyphens in it, and some servers and proxies drop headers with underscores.
 """
 MAX_WRITE_IDS = 4
-"""Maximum number of write ids in this metadata.
+"""Maximum number of write ids in the metadata under `WRITER_KEY`.
 
 There are several, because other writers may already have replaced the version of this writer if its
 response was lost.
@@ -244,7 +244,7 @@ class ObjectVersioning(ContentVersioning):
             if (endpoint, bucket) not in _UNSAFE_REASONS:
                 folder = path.rstrip("/").rpartition("/")[0] or bucket
                 failure = self._find_broken_condition(filesystem, f"{folder}/")
-                reason = f"the server at {endpoint} does not keep conditional writes: {failure}"
+                reason = f"the server at {endpoint} does not respect write conditions: {failure}"
                 _UNSAFE_REASONS[endpoint, bucket] = reason if failure else ""
         return _UNSAFE_REASONS[endpoint, bucket]
 
@@ -259,7 +259,7 @@ class ObjectVersioning(ContentVersioning):
         try:
             return self._test_two_objects(filesystem, *paths)
         except UnsupportedConditionError as error:
-            return f"it does not know them ({error})"
+            return f"it does not support any ({error})"
         finally:
             # the user may not be allowed to delete objects
             with suppress(*list_store_errors()):
@@ -282,7 +282,7 @@ class ObjectVersioning(ContentVersioning):
         )
         for versions, condition in ((results[::2], create), (results[1::2], replace)):
             if versions.count(None) != CONCURRENT_WRITES - 1:
-                message = f"of writes at the same time it made several, in spite of {condition}"
+                message = f"it accepted several concurrent writes, in spite of {condition}"
                 return message if any(versions) else rejected
         [late] = self._write_concurrently(filesystem, [(path, first)])
         return f"it replaced an object that had changed, in spite of {replace}" if late else ""

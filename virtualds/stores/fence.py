@@ -83,7 +83,7 @@ class WriteLease:
         self._store = find_store(root)
         self._version = version
         self._store.check_conditions(root, options)
-        # looked up before the fence is written: if that succeeds, they are current
+        # look up versions before writing the fence: if that succeeds, the versions are current
         self._versions = {
             path: self._store.find_version(f"{root}/{path}", self._options) for path in files
         }

@@ -561,7 +561,7 @@ def _check_response(response: Any, offset: int, length: int, *, is_head: bool) -
             return length
         check_small(size)
     elif (match := _CONTENT_RANGE.match(content_range)) is None or int(match[1]) != offset:
-        raise StoreError(f"the server sent other bytes than were asked for: {content_range}")
+        raise StoreError(f"the server sent other bytes than requested: {content_range}")
     return None
 
 
@@ -573,8 +573,8 @@ def _check_encoding(response: Any, *supported: str) -> str:
     encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
     if encoding not in ("", "identity", *supported):
         raise StoreError(
-            f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
-            f"asked not to; serve it uncompressed, or copy it to local disk"
+            f"the server sends the file compressed (Content-Encoding: {encoding}), although the "
+            f"request excludes that; serve it uncompressed, or copy it to local disk"
         )
     return encoding if encoding in supported else ""
 
@@ -656,22 +656,22 @@ class FsspecStore(Store):
             except ChangedError as error:
                 raise make_exists_error(url) from error
             return
-        _request_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
+        _use_retrying_filesystem("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        _request_once(
+        _use_retrying_filesystem(
             "", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path)
         )
 
     def read_with_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or a hash of the bytes."""
-        return _request_once(
+        return _use_retrying_filesystem(
             "GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path)
         )
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         try:
-            return _request_once(
+            return _use_retrying_filesystem(
                 "HEAD", url, options, lambda fs, path: find_versioning(fs).find_version(fs, path)
             )
         except FileNotFoundError:
@@ -681,7 +681,7 @@ class FsspecStore(Store):
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file by a conditional write."""
-        return _request_once(
+        return _use_retrying_filesystem(
             "PUT",
             url,
             options,
@@ -690,7 +690,7 @@ class FsspecStore(Store):
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Write a file that becomes visible only when it is complete."""
-        _request_once("PUT", url, options, lambda fs, path: create(fs, path, data))
+        _use_retrying_filesystem("PUT", url, options, lambda fs, path: create(fs, path, data))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """List the files below a folder, with sizes, etags and times if known."""
@@ -701,7 +701,7 @@ class FsspecStore(Store):
             return path, filesystem.find(path, detail=True)
 
         try:
-            path, infos = _request_once("LIST", url, options, find_below)
+            path, infos = _use_retrying_filesystem("LIST", url, options, find_below)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(infos, dict):
@@ -732,10 +732,10 @@ class FsspecStore(Store):
             find_versioning(filesystem).remove(filesystem, paths)
 
         if all_urls:
-            _request_once("DELETE", all_urls[0], options, remove)
+            _use_retrying_filesystem("DELETE", all_urls[0], options, remove)
 
 
-def _request_once(
+def _use_retrying_filesystem(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
     """Call ``work`` with a filesystem that retries failed requests itself; return the result.

@@ -299,6 +299,6 @@ def _find_payment_error(message: str) -> PermissionError | None:
     if "requester pays" not in message.lower():
         return None
     return PermissionError(
-        "who reads this bucket pays for it; set requester_pays=True, and project to the project "
-        "that pays, in storage_options"
+        "readers of this bucket pay for requests; set requester_pays=True, and project to the "
+        "project that pays, in storage_options"
     )

@@ -235,7 +235,7 @@ MAX_BYTES = 2**30
 
 def count_row_bytes(target: Array) -> int:
     """Return the size in bytes of a row: the longest contiguous part of an array."""
-    return _count_rows(target)[1]
+    return _find_row_axes(target)[1]
 
 
 def read_into_array(handle: int, offset: int, target: Array) -> int:
@@ -269,8 +269,8 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
     return done
 
 
-def _count_rows(target: Array) -> tuple[int, int]:
-    """Return the number of leading axes that count rows, and the size of a row in bytes."""
+def _find_row_axes(target: Array) -> tuple[int, int]:
+    """Return the number of leading axes that index rows, and the size of a row in bytes."""
     outer_ndim, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
     while outer_ndim and (strides[outer_ndim - 1] == length or shape[outer_ndim - 1] == 1):
@@ -284,7 +284,7 @@ def _build_iovecs(target: Array, done: int) -> Array:
 
     The result is an array of addresses and lengths, one pair per row.
     """
-    outer_ndim, length = _count_rows(target)
+    outer_ndim, length = _find_row_axes(target)
     row, skipped = divmod(done, length)
     row_count = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
     buffers = np.empty((row_count, 2), np.uintp)

@@ -187,7 +187,9 @@ def _translate_s3(bucket: str, options: _RemainingOptions) -> BucketAccess:
     signing = str(options.pop("config_kwargs.signature_version", "s3v4"))
     anonymous = bool(options.pop("anon", False)) or "unsigned" in signing.lower()
     if bool(key) != bool(secret) and not anonymous:
-        raise ValueError(f"{options.root}: storage_options have half a key; give key and secret")
+        raise ValueError(
+            f"{options.root}: storage_options have only one of key and secret; give both"
+        )
     secure = options.pop_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
     endpoint = options.pop_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
     if secure is False and not endpoint:

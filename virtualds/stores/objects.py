@@ -203,7 +203,9 @@ def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], 
             done.set_exception(error)
         finally:
             if not done.done():
-                done.set_exception(RuntimeError("a request ended in an error of Python, see above"))
+                done.set_exception(
+                    RuntimeError("a request raised an unexpected exception, see above")
+                )
 
     # a daemon thread, so that the process can exit if the main thread is interrupted
     threading.Thread(target=run, daemon=True).start()
@@ -339,7 +341,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             error = failed.__cause__ or failed
         raise error
 
-    def _etag(self, meta: Mapping[str, Any]) -> str | None:
+    def _get_etag(self, meta: Mapping[str, Any]) -> str | None:
         """Return the etag with quotes, which Azure omits in listings."""
         etag = meta["e_tag"]
         return etag if not etag or etag.endswith('"') else f'"{etag}"'
@@ -366,7 +368,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 raise IncompleteResponse("the body is not the range that was announced")
             data = data if length is None else data[offset - begin :][:length]
             writer = response.attributes.get(WRITER_KEY)
-            return Response(data, self._etag(response.meta), response.meta["size"], writer)
+            return Response(data, self._get_etag(response.meta), response.meta["size"], writer)
 
         return self._send(get, length or 0)
 
@@ -409,7 +411,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return folder if true_keys & _FOLDER_MARKERS else self._describe(path, meta)
 
     def _describe(self, path: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        version = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
+        version = {"ETag": self._get_etag(meta), "LastModified": meta["last_modified"]}
         return {"name": path, "size": meta["size"], "type": "file", **version}
 
     def _iterate_entries(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
@@ -438,7 +440,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return entries if detail else [entry["name"] for entry in entries]
 
     def list_names(self, path: str) -> set[str]:
-        """Return the names in a folder, in one request; none if there is no such folder."""
+        """Return the names in a folder, by one listing; none if there is no such folder."""
         entries = self._iterate_entries(self._find_key(path)[0], delimited=True)
         return {entry["name"].rpartition("/")[2] for entry in entries}
 
@@ -461,7 +463,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         result = self._send(
             lambda library, store: library.put(store, key, data, **kwargs), len(data)
         )
-        return str(self._etag(result))
+        return str(self._get_etag(result))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         self.put_object(path, value)
@@ -506,7 +508,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         meta, attributes = self._fetch_head(path)
-        return attributes.get(WRITER_KEY), str(self._etag(meta))
+        return attributes.get(WRITER_KEY), str(self._get_etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         return self.config.get("endpoint", "Amazon S3 or a given store"), self.bucket

@@ -219,9 +219,9 @@ def list_class_names(error: BaseException) -> set[str]:
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return the seconds to wait before an attempt, which are numbered from 0."""
+    """Return the seconds to wait before an attempt; attempts are numbered from 0."""
     max_wait = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-    retry_after = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
+    retry_after = max((_get_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
     return max(random.uniform(0, max_wait), min(retry_after, MAX_RETRY_AFTER))
 
 
@@ -249,7 +249,7 @@ def get_error_code(error: BaseException) -> str | None:
     return str(getattr(code, "value", code)) if isinstance(code, str) else None
 
 
-def _retry_after(error: BaseException) -> float:
+def _get_retry_after(error: BaseException) -> float:
     """Return the header Retry-After in seconds, or 0 without one (RFC 9110, section 10.2.3)."""
     headers = getattr(error, "headers", None)
     names = headers.items() if isinstance(headers, Mapping) else ()
@@ -279,7 +279,7 @@ class TooSlowError(IncompleteResponse):
     def __init__(self, received: int) -> None:
         options = get_options()
         super().__init__(
-            f"{received} bytes came within {options.request_timeout} s and one more for every "
+            f"only {received} bytes arrived in {options.request_timeout} s plus 1 s for every "
             f"{options.least_rate} bytes; virtualds.set_options has request_timeout and least_rate"
         )
 
@@ -393,7 +393,7 @@ REDIRECT_REFUSED = FailureDescription(
 EXPIRED_SIGNATURE = FailureDescription(
     PermissionError,
     "the server refuses access by the signature or token of the url",
-    "these end after some time, so get a new url; or give the plain url and credentials",
+    "these expire, so get a new url; or give the plain url and credentials",
 )
 UNKNOWN_USER = FailureDescription(
     PermissionError,
@@ -620,7 +620,8 @@ def normalise_etag(etag: str | None) -> str:
 def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
     """Convert the error of a failed request to an `OSError`, with meaning and remedy.
 
-    Without a url, returns mostly a `StoreError`, to which the caller adds the name of the file.
+    Without a url, returns a `StoreError`, to which the caller adds the name of the file, or an
+    `AccessError`.
     """
     error = failed.__cause__ or failed
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""

@@ -50,7 +50,7 @@ class FetchCache:
 
     def put_file(self, url: str, options: StorageOptions | None, data: bytes) -> None:
         with self._lock:
-            if (url, options) not in self.files and self._has_room(data):
+            if (url, options) not in self.files and self._reserve(data):
                 self.files[url, options] = data
 
     def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
@@ -58,7 +58,7 @@ class FetchCache:
         with self._lock:
             offsets, cached = self._ranges.setdefault(file, ([], []))
             index = bisect_left(offsets, offset)
-            if offsets[index : index + 1] != [offset] and self._has_room(data):
+            if offsets[index : index + 1] != [offset] and self._reserve(data):
                 offsets.insert(index, offset)
                 cached.insert(index, data)
 
@@ -73,7 +73,8 @@ class FetchCache:
             before = bisect_right(offsets, offset) - 1
             return None if before < 0 else _slice(cached[before], offset - offsets[before], length)
 
-    def _has_room(self, data: bytes) -> bool:
+    def _reserve(self, data: bytes) -> bool:
+        """Count bytes against the limit, and return whether they are within it."""
         self._nbytes += len(data)
         return self._nbytes <= MAX_CACHED_BYTES
 

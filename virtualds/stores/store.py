@@ -237,8 +237,8 @@ class Store(ABC):
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, ignoring those that no longer exist.
 
-        Folders that become empty are removed as well, except for the innermost common folder of all
-        files and its parents.
+        On local disk, folders that become empty are removed as well, except for the innermost
+        common folder of all files and its parents.
         """
         for url in urls:
             self._raise_read_only(url)
