@@ -475,7 +475,7 @@ def test_an_error_of_a_store_without_conditions_says_what_to_do(tmp_path: Path) 
     data, version = store.read_with_version("dir://x", options)
     assert (data, store.find_version("dir://x", options)) == (b"one", version)
     for expected in (None, version):
-        with pytest.raises(UnsupportedError, match=r"local disk, memory, .* not for dir"):
+        with pytest.raises(UnsupportedError, match=r"local disk, memory, .* not on dir"):
             store.write_version("dir://x", b"two", options, expected)
     assert (tmp_path / "x").read_bytes() == b"one"
 

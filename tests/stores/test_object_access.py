@@ -425,7 +425,7 @@ def test_a_filesystem_of_the_user_reads(s3_server: dict[str, Any], s3_bucket: st
     day(0).virtual.to_manifest(f"{s3_bucket}/refs.zarr", storage_options=s3_server)
     found = xr.open_dataset(f"{s3_bucket}/refs.zarr", engine="virtual", storage_options=options)
     xr.testing.assert_equal(found.load(), day(0))
-    with pytest.raises(UnsupportedError, match="conditional writes are known for"):
+    with pytest.raises(UnsupportedError, match="conditional writes are supported on"):
         day(1).virtual.to_manifest(f"{s3_bucket}/new.zarr", storage_options=options)
     with pytest.raises(UnsupportedError, match="'anon' beside it"):
         find_store(s3_bucket).read_all(f"{s3_bucket}/x", StorageOptions(options | {"anon": True}))

@@ -161,7 +161,7 @@ ZARR_V3 = Format(
     markers=(SET_MARKER,),
     first_written=(SET_FOLDER,),
     choices=("manifest", "relative_paths", *CHANGES),
-    history=LazyFunction("virtualds.formats.zarr_manifests.snapshots:history"),
+    history=LazyFunction("virtualds.formats.zarr_manifests.snapshots:read_history"),
     expire=LazyFunction("virtualds.formats.zarr_manifests.snapshots:expire"),
     parts=Parts(
         LazyFunction("virtualds.formats.zarr_manifests:begin_parts"),
@@ -212,7 +212,7 @@ FORMATS: tuple[Format, ...] = (
             *("message", "metadata", "branch", "create_branch", "config"),
             *("rectilinear", SUBCHUNK),
         ),
-        history=WITH_ICECHUNK("virtualds.formats.icechunk.references:history"),
+        history=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_history"),
         expire=LazyFunction("virtualds.formats.icechunk:expire"),
         version_choices=("branch", "create_branch", "config", "staging_folder"),
         library="icechunk",

@@ -51,8 +51,8 @@ class ContentVersioning:
         """Return the reason why conditional writes next to a path are unsafe, or "" if safe."""
         protocols = "/".join(sorted(find_protocols(filesystem)))
         return (
-            f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
-            f"not for {protocols}"
+            f"conditional writes are supported on local disk, memory, S3, Google Cloud and "
+            f"Azure, not on {protocols}"
         )
 
     def check_conditions(self, filesystem: Any, path: str) -> None:

@@ -382,8 +382,8 @@ def _create_repository(
         while not icechunk.Repository.exists(storage) and time.monotonic() < end:
             time.sleep(CREATION_PAUSE)
         raise FileExistsError(
-            f"{url}: there is something of this name that is not a repository ({error}); remove "
-            f"it, or choose another name"
+            f"{url}: exists already, and is not a repository ({error}); remove it, or choose "
+            f"another name"
         ) from error
 
 
@@ -804,8 +804,8 @@ class Target:
             store = OpenStore(self._open_branch(may_create_branch), self.name)
         if before is not None and store.snapshot != before.snapshot:
             raise ConflictError(
-                f"{self.name}: another writer has committed meanwhile; write again to what is "
-                f"there now"
+                f"{self.name}: another writer has committed meanwhile; write again to the "
+                f"current version"
             )
         return store
 

@@ -115,7 +115,7 @@ def _find_snapshot(repository: Any, name: str, url: str) -> str:
         ) from error
 
 
-def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+def read_history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
     with translate_errors(root):

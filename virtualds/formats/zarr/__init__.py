@@ -87,7 +87,7 @@ class Document:
         attributes.pop(NOTES, None)
         if notes.get("version", VERSION) != VERSION:
             raise FormatError(
-                f"{url}: its layout is version {notes['version']}; version {VERSION} is known, "
+                f"{url}: its layout is version {notes['version']}; only {VERSION} is supported, "
                 f"update virtualds"
             )
         for kind in NOTE_MAPPINGS:

@@ -298,8 +298,8 @@ def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     """Return the axes after the codec ``transpose``."""
     if axes.reshaped:
         raise UnsupportedError(
-            "codec 'transpose' after 'reshape': axes that are not the array's are not "
-            "permuted; open the data with a library that knows both"
+            "codec 'transpose' after 'reshape': virtualds does not permute reshaped axes; open "
+            "the data with a library that supports both"
         )
     order = parse_order(config, len(axes.layout))
     chunk = None if axes.chunk is None else tuple(axes.chunk[i] for i in order)
@@ -324,7 +324,7 @@ def _reshape(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     if axes.chunk is None:
         raise UnsupportedError(
             "codec 'reshape': it needs chunks of one shape, on a regular grid; open the data with "
-            "a library that knows it"
+            "a library that supports it"
         )
     return replace(axes, chunk=compute_shape(config, axes.chunk), reshaped=True)
 

@@ -293,7 +293,7 @@ def dtype_from_zarr_v2(value: Any) -> np.dtype[Any]:
         raise make_damage_error(f"dtype {value!r}: it has no bytes", "metadata")
     if dtype.names and dtype.hasobject:
         raise make_damage_error(
-            f"dtype {value!r}: a field holds Python objects, which are not bytes of a file",
+            f"dtype {value!r}: a field holds Python objects, which files cannot store",
             "metadata",
         )
     check_nesting(dtype, "dtype")

@@ -570,7 +570,7 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
         )
     if name == "rectilinear" and config.get("kind") != "inline":
         raise UnsupportedError(
-            f"chunk_grid 'rectilinear' of kind {config.get('kind')!r}: only 'inline' is known; "
+            f"chunk_grid 'rectilinear' of kind {config.get('kind')!r}: only 'inline' is supported; "
             f"open the data with the library that wrote them"
         )
     lengths_by_axis = config.get(GRIDS[name])

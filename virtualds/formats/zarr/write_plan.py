@@ -596,7 +596,7 @@ def _fill_missing_chunks(array: ZarrArray) -> ChunkManifest:
     if count * len(data) > MAX_INLINE:
         raise UnsupportedError(
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
-            f"is not its _FillValue; this format has no place for such a fill value"
+            f"is not its _FillValue; this format cannot store such a fill value"
         )
     manifest = manifest.loaded()
     missing = manifest.file == MISSING
@@ -623,8 +623,8 @@ def _describe_strings(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkMa
 def _make_objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
     """Return the error for a compound type with members of variable length."""
     return UnsupportedError(
-        f"its members {dtype} hold variable-length strings or arrays, for which Zarr has no "
-        f"form; leave the variable out with ds.drop_vars"
+        f"its members {dtype} hold variable-length strings or arrays, which Zarr cannot "
+        f"represent; leave the variable out with ds.drop_vars"
     )
 
 

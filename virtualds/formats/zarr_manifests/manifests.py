@@ -382,8 +382,8 @@ def read_parts(
         return _merge_overlapping_parts(parts, grids, max(pipeline_count, 1))
     if name != JSON_MANIFEST:
         raise UnsupportedError(
-            f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
-            f"known; a newer virtualds may know it"
+            f"storage transformer {name!r}: only {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
+            f"supported; a newer virtualds may support it"
         )
     check_keys(configuration, {"manifest", "sources"})
     manifest = configuration["manifest"]

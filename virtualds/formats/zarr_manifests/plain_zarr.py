@@ -123,7 +123,7 @@ class _StoreFolder:
         if not self.is_listed:
             raise UnsupportedError(
                 f"{self.root}: it cannot be listed, and its metadata are not consolidated; "
-                f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
+                f"consolidate them (zarr.consolidate_metadata), or open a store that can be listed"
             )
         paths = [path for path in self.paths if path.rpartition("/")[2] in names]
         others = [path for path in paths if path != self.marker]
@@ -202,7 +202,7 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
         ]
         if transformers:
             raise UnsupportedError(
-                f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
+                f"storage transformers {transformers!r:.200}: its chunks are stored elsewhere; "
                 "open the store with parser='zarr-v3'"
             )
         keys, folder = parse_chunk_keys(node), folder_of.get(path, path)

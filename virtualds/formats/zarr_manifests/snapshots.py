@@ -144,7 +144,7 @@ def _has_committed(newest: Snapshots, ours: Snapshots) -> bool:
 # ---------------------------------------------------------------------- history
 
 
-def history(url: str, options: StorageOptions | None = None) -> Snapshots:
+def read_history(url: str, options: StorageOptions | None = None) -> Snapshots:
     """Return the ids and times of all snapshots, the newest last."""
     root = url.rstrip("/")
     return list_snapshots(root, options, open_newest(root, options)[0])
@@ -155,14 +155,14 @@ def list_snapshots(root: str, options: StorageOptions | None, document: Document
     snapshots = Snapshots()
     for item in document.notes.get(HISTORY, ()):
         snapshots += (
-            [(item[0], item[1])] if len(item) == 2 else _read_history(root, options, item[0])
+            [(item[0], item[1])] if len(item) == 2 else _read_history_file(root, options, item[0])
         )
     if document.snapshot:
         snapshots.append((document.snapshot, document.notes["time"]))
     return snapshots
 
 
-def _read_history(root: str, options: StorageOptions | None, path: str) -> Snapshots:
+def _read_history_file(root: str, options: StorageOptions | None, path: str) -> Snapshots:
     """Return the snapshots in a history file."""
     url = f"{root}/{to_set_path('', path)}"
     rows = parse_json(find_store(url).read_all(url, options), url)
@@ -188,7 +188,7 @@ def extend_history(
         return listed
     files = listed[: -len(pairs)]
     while files and files[-1][1] <= len(pairs):
-        pairs = [*_read_history(root, options, files.pop()[0]), *pairs]
+        pairs = [*_read_history_file(root, options, files.pop()[0]), *pairs]
     return [*files, _put_history(pairs, write_file)]
 
 
@@ -469,7 +469,6 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
         data = b""
     if not detect(data):
         raise FileExistsError(
-            f"{root}: there is something of this name that is not a reference set; remove it, or "
-            f"choose another name"
+            f"{root}: exists already, and is not a reference set; remove it, or choose another name"
         )
     return FoundSet(root, options, Document.parse(data, url), version)
