@@ -379,7 +379,7 @@ def _encode_host(host: str) -> str:
     if host.isascii() or any(unicodedata.category(letter) == "Cf" for letter in host):
         return host
     name, colon, port = host.partition(":")
-    # HTTP clients require idna
+    # idna is a dependency of HTTP clients, so it is installed with them
     with suppress(ImportError, UnicodeError):
         name = import_module("idna").encode(name, uts46=True).decode("ascii")
     return name + colon + port

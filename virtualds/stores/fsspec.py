@@ -159,7 +159,7 @@ def _call_credential_function(function: Callable[[], Any]) -> Credentials:
     try:
         result = function()
     except Exception as error:
-        error.add_note("this function is `credentials` of storage_options")
+        error.add_note("raised by the function `credentials` in storage_options")
         raise
     if not isinstance(result, Mapping) or not result:
         raise AccessError(

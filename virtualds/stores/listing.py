@@ -388,7 +388,7 @@ class FileColumns:
 
     @classmethod
     def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
-        """Concatenate several columns."""
+        """Concatenate the columns of several parts."""
         parts, names = parts or [cls.from_states(())], cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 

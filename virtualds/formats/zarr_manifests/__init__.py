@@ -42,13 +42,13 @@ from virtualds.formats.zarr_manifests.set_files import (
 )
 from virtualds.formats.zarr_manifests.snapshots import (
     FoundSet,
+    build_group,
     commit_document,
     extend_history,
     find_replaceable,
     find_set,
     open_newest,
     read_all_nodes,
-    read_document,
     write_nodes,
 )
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
@@ -180,7 +180,7 @@ def _commit(
     try:
         document = writer.write(group)
         if joined is not None:
-            after = read_document(root, options, document)
+            after = build_group(root, options, document)
             written = _join_arrays(collect_references(after, root, document))
             check_same_parts(joined, written, root)
         unneeded = list_unneeded_parts(parts, document) if parts else []

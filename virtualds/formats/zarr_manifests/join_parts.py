@@ -36,14 +36,14 @@ COMPARED_AT_ONCE = 100_000
 AS_LAYERS = -1
 """The value that replaces an axis if parts are layers."""
 
-TableOf = Callable[[ManifestPart], Hashable | None]
+FindTable = Callable[[ManifestPart], Hashable | None]
 """A function that returns the name of the table of the set in which a part is, or None."""
 
 
 def join_small_parts(
     parts: list[ManifestPart],
     is_new: Callable[[ManifestPart], bool],
-    table_of: TableOf,
+    find_table: FindTable,
     has_pipelines: bool = False,
     merges: bool = True,
 ) -> list[ManifestPart]:
@@ -62,7 +62,7 @@ def join_small_parts(
     """
     runs: list[_AdjacentParts] = []
     for run in (
-        run for part in parts for run in _split_layers(part, is_new, table_of, has_pipelines)
+        run for part in parts for run in _split_layers(part, is_new, find_table, has_pipelines)
     ):
         last = runs[-1] if runs else None
         if (
@@ -174,11 +174,11 @@ class _AdjacentParts:
 def _split_layers(
     part: ManifestPart,
     is_new: Callable[[ManifestPart], bool],
-    table_of: TableOf,
+    find_table: FindTable,
     has_pipelines: bool,
 ) -> Iterator[_AdjacentParts]:
     """Yield a part, or its layers with the uppermost last."""
-    table, used_pipelines = table_of(part), part.manifest.used_pipelines(2)
+    table, used_pipelines = find_table(part), part.manifest.used_pipelines(2)
     has_layers = part.manifest.get_table(TiledReferences) is not None
     if table is None and used_pipelines.size == 1 and not has_layers:
         # a few references on a huge grid are written as a layer
@@ -191,7 +191,7 @@ def _split_layers(
     for origin, manifest in split_layers(part.manifest):
         origin_in_grid = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
         layer = ManifestPart(part.fragment, origin_in_grid, manifest)
-        table = table_of(layer)
+        table = find_table(layer)
         if isinstance(table, ParquetTable) and table.begins is not None:
             yield _AdjacentParts(layer, table, is_new(layer), rest, table.rows)
         elif table is not None or _is_full(manifest):

@@ -180,13 +180,13 @@ class _StoreFolder:
 
 def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
     """Return a group of a Zarr v3 store."""
-    root, folder_of = store.document, dict[str, str]()
+    root, folders = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
         raise make_damage_error(f"{store.root}/{MARKER}: it is not metadata of Zarr v3", "metadata")
     nodes: dict[str, Any]
     if root.get("node_type") == "array":
         nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}
-        folder_of[store.name] = ""
+        folders[store.name] = ""
     elif (consolidated := root.get("consolidated_metadata")) is not None:
         nodes = {"": root, **consolidated["metadata"]}
     else:
@@ -205,7 +205,7 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
                 f"storage transformers {transformers!r:.200}: its chunks are stored elsewhere; "
                 "open the store with parser='zarr-v3'"
             )
-        keys, folder = parse_chunk_keys(node), folder_of.get(path, path)
+        keys, folder = parse_chunk_keys(node), folders.get(path, path)
         return make_single_manifest_finder(
             lambda _, grid: store.build_manifest(folder, keys, grid)
         )(path, node)
@@ -218,20 +218,20 @@ def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> Ma
 
 def _read_v2(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
     """Return a group of a Zarr v2 store."""
-    folder_of: dict[str, str] = {}
+    folders: dict[str, str] = {}
     if store.marker == ZMETADATA:
         metadata = store.document["metadata"]
     elif store.marker == ZARRAY:
         metadata = {f"{store.name}/{ZARRAY}": store.document}
         with suppress(FileNotFoundError):
             metadata[f"{store.name}/{ZATTRS}"] = store.read_json(ZATTRS)
-        folder_of[store.name] = ""
+        folders[store.name] = ""
     else:
         metadata = store.read_all_json((ZGROUP, ZARRAY, ZATTRS))
 
     def find_manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         separator = metadata[f"{path}/{ZARRAY}"].get("dimension_separator") or "."
-        return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
+        return store.build_manifest(folders.get(path, path), SeparatedKeys("v2", separator), grid)
 
     nodes = merge_zarr_v2(metadata)
     return GroupBuilder(

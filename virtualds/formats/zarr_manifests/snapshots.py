@@ -379,7 +379,7 @@ def detect(marker: bytes) -> bool:
 def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read the reference set in a folder: its metadata immediately, manifests on demand."""
     root = source.url.rstrip("/")
-    return read_document(
+    return build_group(
         root,
         source.options,
         read_snapshot(root, source.options, read_options.snapshot),
@@ -387,7 +387,7 @@ def read(source: SourceFile, read_options: ReadOptions = READ_ALL) -> ManifestGr
     )
 
 
-def read_document(
+def build_group(
     root: str,
     options: StorageOptions | None,
     document: Document,
@@ -440,7 +440,7 @@ class FoundSet:
     @cached_property
     def group(self) -> ManifestGroup:
         """The whole set."""
-        return read_document(self.root, self.options, self.document, ReadOptions(allow=self.allow))
+        return build_group(self.root, self.options, self.document, ReadOptions(allow=self.allow))
 
     def is_current(self) -> bool:
         url = f"{self.root}/{MARKER}"
