@@ -75,7 +75,7 @@ CODECS = LazyTable[type[Codec]](
 UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32033: "HTJ2K"}
 """Names of registered filters that no Python package decodes as HDF5 does.
 
-imagecodecs decodes another version of SZ3's format; with HDF5's version it ends the process.
+imagecodecs decodes another version of SZ3's format; HDF5's version crashes it.
 """
 HDF5PLUGIN_FILTERS = frozenset({32017, 32024, 32028, 32033})
 """Unsupported filters that the package hdf5plugin adds to the HDF5 library."""
@@ -91,7 +91,7 @@ CodecAndMake = tuple[type[Codec], MakeCodec]
 def _look_up(
     codecs: Sequence[type[Codec]], namespace: Namespace, name: str | int
 ) -> CodecAndMake | None:
-    """Search codecs in order, so that modules after the match are not imported."""
+    """Return the codec with a name, or None; modules after the match are not imported."""
     for codec in codecs:
         for named in codec.names():
             if (named.namespace, named.name) == (namespace, name):
@@ -144,7 +144,7 @@ def list_codec_names(namespace: Namespace) -> list[str | int]:
             if (other := owners.setdefault(name, codec)) is not codec:
                 raise ValueError(
                     f"{namespace} name {name!r}: {codec.__name__} has it, and so has "
-                    f"{other.__name__}; give one of them another"
+                    f"{other.__name__}; rename one of them"
                 )
     # numbers by value, strings alphabetically
     return sorted(owners, key=lambda n: (n, "") if isinstance(n, int) else (0, n))
@@ -203,14 +203,14 @@ def codec_from_zarr_v3(
 
 
 @contextmanager
-def _convert_errors(name: str, location: str) -> Iterator[None]:
+def _convert_errors(subject: str, location: str) -> Iterator[None]:
     """Convert errors of a codec's constructor to a `FormatError`."""
     try:
         yield
     except VirtualdsError:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
-        raise make_damage_error(f"{name} is invalid ({error})", location) from error
+        raise make_damage_error(f"{subject} is invalid ({error})", location) from error
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
@@ -238,7 +238,7 @@ def make_no_filter_error(number: int) -> UnsupportedError:
     name = UNSUPPORTED_HDF5_FILTERS.get(number, "")
     with_name = f"{number} ({name})" if name else f"{number}"
     remedy = (
-        "install hdf5plugin" if number in HDF5PLUGIN_FILTERS else "install a plugin of HDF5 for it"
+        "install hdf5plugin" if number in HDF5PLUGIN_FILTERS else "install an HDF5 plugin for it"
     )
     return UnsupportedError(
         f"HDF5 filter {with_name}: virtualds has no decoder for it; {remedy}, with which h5py "

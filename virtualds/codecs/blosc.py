@@ -2,8 +2,8 @@
 
 - LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
   calls it.
-- bitshuffle: HDF5 filter 32008; client data: two of version, bytes per element, elements per block
-  (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
+- bitshuffle: HDF5 filter 32008; client data: two version numbers, bytes per element, elements per
+  block (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
   ``imagecodecs_bitshuffle`` in Zarr v2, and ``numcodecs.imagecodecs_bitshuffle`` in Zarr v3, where
   the bare name means an array codec; with a compressor, only our name for it exists in Zarr.
 - Blosc2: HDF5 filter 32026; client data: revision, version, type size, chunk size, level, shuffle,
@@ -11,10 +11,11 @@
   super-chunk or a b2nd array, with everything that decoding needs (``README_CFRAME_FORMAT.rst`` and
   ``README_B2ND_METALAYER.rst`` of c-blosc2). In Zarr, only our name for frames exists.
 
-All numbers within a chunk of blocks are big-endian: its length (8 bytes), the length of its blocks
-(4), and before each block its compressed length (4). An LZ4 block as long as its decoded bytes is
-stored uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores the last
-elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
+All numbers within a chunk of blocks are big-endian: its decoded length (8 bytes), that of its
+blocks (4), and before each block its compressed length (4). An LZ4 block as long as its decoded
+bytes is stored uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores
+the last elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of
+kiyo-masui/bitshuffle).
 """
 
 from __future__ import annotations
@@ -269,18 +270,20 @@ class Blosc2Frame(Codec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         blosc2 = import_package("blosc2", "blosc2")
         frame = bytes(data)
-        # without a copy: the chunk keeps the frame alive
-        chunk = blosc2.schunk_from_cframe(frame, copy=False)
-        if chunk.nchunks != 1:
-            raise ValueError(f"{chunk.nchunks} chunks in the frame of one")
-        if "b2nd" not in chunk.meta:
-            check_length(self, int(chunk.nbytes), nbytes)
-            single: bytes = chunk.decompress_chunk(0)
+        # without a copy: the super-chunk keeps the frame alive
+        super_chunk = blosc2.schunk_from_cframe(frame, copy=False)
+        if super_chunk.nchunks != 1:
+            raise ValueError(f"the frame has {super_chunk.nchunks} chunks, not 1")
+        if "b2nd" not in super_chunk.meta:
+            check_length(self, int(super_chunk.nbytes), nbytes)
+            single: bytes = super_chunk.decompress_chunk(0)
             return single
         # the blocks of an array are not in C order, and may be padded
         array = blosc2.ndarray_from_cframe(frame, copy=False)
         if array.nbytes > array.schunk.nbytes:
-            raise ValueError(f"{array.nbytes} bytes of {array.schunk.nbytes} in the frame")
+            raise ValueError(
+                f"an array of {array.nbytes} bytes, and {array.schunk.nbytes} in its frame"
+            )
         check_length(self, int(array.nbytes), nbytes)
         out: bytes = array[...].tobytes()
         return out

@@ -56,7 +56,7 @@ class Packing:
     integer : numpy dtype or None
         Dtype to which stored integers are converted first (``_Unsigned``).
     fills : tuple of numpy scalar
-        Stored numbers that mean "no value", of dtype `integer` if that is given.
+        Stored numbers that mean "no value", compared in `dtype` before scaling.
     scale_factor, add_offset : numpy scalar or None
         Factor and summand, applied in this order.
     attributes : dict
@@ -263,7 +263,8 @@ class TimePacking:
     ) -> npt.NDArray[Any] | None:
         """Return the numbers of dates, or None if xarray must encode them.
 
-        These are dates of the packing's dtype that are whole numbers in units of fixed length.
+        Linear encoding needs dates of the packing's dtype that are whole numbers in units of fixed
+        length.
         """
         units = _find_linear_units(self.units, self.calendar, self.dtype.str)
         if units is None or dates.dtype != self.dtype or dtype.kind not in "if":
@@ -379,7 +380,7 @@ class _LinearUnits(NamedTuple):
     max_exact: int
 
     def is_exact_for(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether `compute_dates` gives exactly the dates of xarray for some numbers."""
+        """Return whether `compute_dates` gives exactly the dates of xarray for ``stored``."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
         # by blocks, which stay in the processor's cache
@@ -398,7 +399,7 @@ class _LinearUnits(NamedTuple):
         return bool((numbers == np.rint(numbers)).all())
 
     def compute_dates(self, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        """Write the dates of numbers into ``out``, which may be the memory of the numbers."""
+        """Write the dates of ``stored`` into ``out``, which may be the memory of ``stored``."""
         dates = out.view(np.int64)
         blocks: Iterable[Any] = (...,)
         if stored.flags.c_contiguous and out.flags.c_contiguous:
@@ -425,7 +426,7 @@ class _LinearUnits(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _find_linear_units(units: str, calendar: str, dtype: str) -> _LinearUnits | None:
-    """Return the conversion for some units, or None if xarray must decode the numbers."""
+    """Return the conversion for units, or None if xarray must decode the numbers."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
     if (
@@ -450,7 +451,7 @@ def _find_linear_units(units: str, calendar: str, dtype: str) -> _LinearUnits | 
 
 
 def _measure_units(units: str, calendar: str, dtype: str) -> _LinearUnits | None:
-    """Return the conversion for some units, measured from a few numbers that xarray decodes."""
+    """Return the conversion for units, measured from a few numbers that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:

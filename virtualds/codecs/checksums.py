@@ -22,7 +22,7 @@ POLYNOMIAL = 0x82F63B78
 """Castagnoli's polynomial, its highest power in the lowest bit."""
 
 ALL_BITS = 0xFFFFFFFF
-"""Start value of a register, and xor of the result."""
+"""Initial value of a register, and the mask with which the result is XORed."""
 
 MIN_NUMPY_BYTES = 2**16
 """Minimum number of bytes for which NumPy is faster than a loop."""
@@ -85,7 +85,7 @@ class Crc32c(Codec):
 def choose_crc32c() -> Checksum:
     """Return the fastest installed CRC-32C function."""
     with suppress(ImportError):
-        # fastcrc calls CRC-32C iSCSI
+        # the name of CRC-32C in fastcrc is iscsi
         from fastcrc.crc32 import iscsi
 
         fastest: Checksum = iscsi

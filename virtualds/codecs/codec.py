@@ -409,7 +409,7 @@ def check_length(codec: Codec, actual: int, expected: int | None) -> None:
 
 @dataclass(frozen=True)
 class Unreadable(Codec):
-    """A placeholder for a codec that cannot be decoded; decoding raises an error.
+    """A placeholder for a codec that virtualds lacks; decoding raises an error.
 
     Parameters
     ----------

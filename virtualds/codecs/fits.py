@@ -10,7 +10,7 @@
 - `ColumnBytes` extracts the bytes of one column from rows. The other codecs convert logical values,
   bits, text, and numbers in text (sections 7.2.5 and 7.3.3) to NumPy's values.
 
-In Zarr they only have names of virtualds.
+In Zarr, only our names for them exist.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _to_bytes(pixels: npt.NDArray[Any], dtype: np.dtype[Any]) -> Buffer:
 def _decode_line_list(words: list[int], count: int) -> npt.NDArray[np.int32]:
     """Decode a line list, which has runs of one value among zeros, to pixels."""
     out = np.zeros(count, np.int32)
-    index, stop = _find_words(words)
+    index, stop = _find_instructions(words)
     x, value = 0, 1
     while index < stop:
         code, number = divmod(words[index], 4096)
@@ -319,7 +319,7 @@ def _decode_line_list(words: list[int], count: int) -> npt.NDArray[np.int32]:
     return out
 
 
-def _find_words(words: list[int]) -> tuple[int, int]:
+def _find_instructions(words: list[int]) -> tuple[int, int]:
     """Return start and stop of the instructions in a line list."""
     if len(words) > HEADER_WORDS - 1 and words[2] > 0:
         start, stop = HEADER_WORDS, words[2]
@@ -363,7 +363,7 @@ class ColumnBytes(Codec):
         before, remainder = divmod(len(data) - self.width, self.row)
         row_count = before + 1 if nbytes is None else nbytes // self.width
         if remainder or not 0 <= before < row_count:
-            raise ValueError(f"{len(data)} bytes are not up to {row_count} rows")
+            raise ValueError(f"{len(data)} bytes are not 1 to {row_count} rows")
         out = np.zeros((row_count, self.width), np.uint8)
         stored = np.frombuffer(data, np.uint8)
         out[:before] = stored[: before * self.row].reshape(before, self.row)[:, : self.width]

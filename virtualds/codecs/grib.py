@@ -209,7 +209,7 @@ def _check_groups(section: memoryview, packed: memoryview, values: int) -> None:
 def _check_consistent(is_consistent: bool, bits: int, values: int, packed: memoryview) -> None:
     if not is_consistent:
         raise ContradictionError(
-            f"{values} values or groups, packed in {bits} bits, are not the {len(packed)} bytes"
+            f"{values} values or groups, packed in {bits} bits, do not match {len(packed)} bytes"
         )
 
 
@@ -281,7 +281,7 @@ def _select(data: Buffer, number: int, points: int | None) -> bytes:
 
 
 def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
-    """Return the values of a message in scan order, with alternating rows reversed."""
+    """Return the values of a message, every second row reversed if rows alternate in direction."""
     values = np.asarray(eccodes.codes_get_values(handle))
     try:
         if not eccodes.codes_get(handle, "alternativeRowScanning", int):

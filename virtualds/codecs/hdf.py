@@ -66,7 +66,7 @@ class Shuffle(Codec):
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
-            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at minimum 1")
+            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at least 1")
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -139,7 +139,7 @@ def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
 # ---------------------------------------------------------------------- lzf
 
 MAX_EXPANSION = 140
-"""Maximum ratio of decoded to encoded length: three bytes may encode 264."""
+"""Limit for the ratio of decoded to encoded length, which is at most 264 to 3."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class Szip(Codec):
         return -self.pixels_per_scanline % block if 0 < block <= MAX_BLOCK else 0
 
     def _decode_plain(self, stream: bytes, size: int, parameters: Szip) -> memoryview:
-        """Decode ``size`` bytes of a stream with the parameters of ``parameters``."""
+        """Decode a stream to ``size`` bytes with the given parameters."""
         imagecodecs = import_package("imagecodecs", "szip")
         out = np.empty(size, np.uint8)
         decoded = imagecodecs.szip_decode(stream, header=False, out=out, **asdict(parameters))
@@ -346,7 +346,7 @@ class Nbit(Codec):
             raise UnsupportedError(
                 f"HDF5 filter 5 (nbit) of an element of {itemsize} bytes with client data "
                 f"{tuple(values)}: only integers and floats of {ITEMSIZES} bytes are unpacked, no "
-                f"compounds and arrays; leave the variable out with drop_variables"
+                f"compounds or arrays; leave the variable out with drop_variables"
             )
         return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
 
@@ -451,7 +451,7 @@ class ScaleOffset(Codec):
     def _restore(
         self, differences: Unsigned, bits: int, minimum: Unsigned, dtype: np.dtype[Any]
     ) -> Unsigned:
-        """Convert differences from the minimum to the bits of the elements, in place."""
+        """Convert differences from the minimum to the bits of the elements; may overwrite them."""
         is_fill = differences == (1 << bits) - 1
         if dtype.kind == "f":
             native = dtype.newbyteorder("=")
@@ -472,7 +472,8 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     """Return the numbers in a stream of bits that has ``bits`` bits per number.
 
     Eight numbers take ``bits`` bytes and form a row of a table, in which the numbers of one column
-    are in the same bytes. The stream is copied once, so that a word can be read at its end.
+    begin at the same bit of their rows. The stream is copied once, so that a word can be read at
+    its end.
 
     Raises `ValueError` if the stream is too short.
 
@@ -530,7 +531,7 @@ def _find_dtype_kind(values: Sequence[int]) -> str | None:
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
-    # a negative factor means that each chunk has its own
+    # a negative factor means that each chunk has its own number of bits
     is_integer = (
         scale == BY_BITS and size in ITEMSIZES and (values[1] <= 8 * size or values[1] >> 31)
     )
@@ -613,7 +614,7 @@ class _SplayTree:
         self.up = [node // 2 for node in range(2 * SYMBOL_COUNT)]
 
     def decode_byte(self, bits: Any) -> int:
-        """Return the next byte, and splay it."""
+        """Return the next byte, and splay the tree around it."""
         left, right, up = self.left, self.right, self.up
         node = 0
         while node < SYMBOL_COUNT:

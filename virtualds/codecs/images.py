@@ -81,7 +81,7 @@ JPEGLS_FRAME_MARKERS = frozenset({0xF7})
 """Second byte of the marker before the frame header of JPEG-LS (ITU-T T.87, C.1.1)."""
 
 MAX_JPEGLS_EXPANSION = 2**20
-"""Maximum ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
+"""Limit for the ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,10 @@ class Jpeg(Codec):
     ----------
     tables : bytes or None
         Tables that the image refers to but does not contain.
-    stored : int or None
-        Photometric interpretation of the compressed samples; None if it is the same as of the
-        image.
-    shown : int or None
-        Photometric interpretation of the decoded samples, or None for the same.
+    stored : int, str or None
+        Colour space of the compressed samples, or None to detect it from the image.
+    shown : int, str or None
+        Colour space of the decoded samples, or None for the decoder's default.
     """
 
     tables: bytes | None = None
@@ -356,7 +355,7 @@ class JpegXlHeader(NamedTuple):
     """Bits of the exponent of floats; 0 for integers."""
     extra: int = 0
     """Channels other than colours."""
-    frames: bool = False
+    is_animated: bool = False
     """Whether there may be more than one frame."""
 
 
@@ -402,7 +401,7 @@ class JpegXlChunk(ShapedCodec):
             raise ValueError(f"an image of {decoded.shape}, not {self.shape}")
         if head.bits < 8 * decoded.itemsize and int(decoded.max()) >> head.bits:
             raise ValueError(
-                f"the decoder spreads numbers of {head.bits} bits; install a newer imagecodecs"
+                f"the decoder scales up numbers of {head.bits} bits; install a newer imagecodecs"
             )
         out: bytes = decoded.astype(self.dtype, casting="safe", copy=False).tobytes()
         return out
@@ -412,10 +411,14 @@ class JpegXlChunk(ShapedCodec):
         first = len(self._frame_shape)
         actual, expected = head[:2], self.shape[first : first + 2]
         extra = EXTRA_CHANNELS[prod(self._channel_shape)]
-        if actual != expected or head.extra != extra or (self._frame_shape and not head.frames):
+        if (
+            actual != expected
+            or head.extra != extra
+            or (self._frame_shape and not head.is_animated)
+        ):
             raise ValueError(
                 f"an image of {actual} pixels, {head.extra} channels besides colours and "
-                f"{'several frames' if head.frames else 'one frame'}, not of {self.shape}"
+                f"{'several frames' if head.is_animated else 'one frame'}, not of {self.shape}"
             )
         bits, exponent = 8 * np.dtype(self.dtype).itemsize, EXPONENT_BITS[self.dtype]
         if head.exponent != exponent or head.bits > bits or (exponent and head.bits != bits):
@@ -458,13 +461,13 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
     # a flag for default metadata
     if bits.read(1):
         return JpegXlHeader(lines, samples)
-    frames = bool(bits.read(1)) and _is_animated(bits)
+    is_animated = bool(bits.read(1)) and _is_animated(bits)
     is_float = bits.read(1)
     depth = bits.read_number(*(FLOAT_BITS if is_float else INTEGER_BITS))
     exponent = bits.read(4) + 1 if is_float else 0
     # flag: 16 bits suffice for decoding
     bits.read(1)
-    return JpegXlHeader(lines, samples, depth, exponent, bits.read_number(*CHANNELS), frames)
+    return JpegXlHeader(lines, samples, depth, exponent, bits.read_number(*CHANNELS), is_animated)
 
 
 def _find_codestream(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The codecs of numcodecs: zstd, lz4, bzip2, LZMA, Blosc, Pcodec and others.
 
-Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
-whose configurations the Zarr v3 codec specifications define.
+Zarr v2 ids are those of numcodecs; Zarr v3 names are ``numcodecs.<id>``, and for zstd, Blosc and
+bitround also the bare id, whose configuration a Zarr v3 specification defines.
 HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block size in units of
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
@@ -49,7 +49,7 @@ from virtualds.streams import (
 )
 
 MIN_NUMCODECS_BYTES = 2**18
-"""Minimum size in bytes at which numcodecs' zstd is as fast, although each call makes a context."""
+"""Minimum size in bytes at which numcodecs' zstd is as fast as zstandard, despite its contexts."""
 
 MAX_LZ4_RATIO = 256
 """The maximum ratio of decoded to encoded length of LZ4."""
@@ -69,8 +69,9 @@ _threads = threading.local()
 def decode_zstd(data: Buffer, nbytes: int | None) -> Buffer:
     """Decode zstd frames.
 
-    numcodecs creates a context for every call, which takes longer than a chunk of 100 KB; zstandard
-    keeps one per thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
+    numcodecs creates a context for every call, which takes longer than decoding 100 KB; of
+    zstandard, each thread keeps one. Data that zstandard does not decode to ``nbytes`` go to
+    numcodecs.
     """
     # no memory is allocated for a damaged length
     if nbytes and _find_zstd_size(data) in (-1, nbytes):
@@ -185,7 +186,7 @@ def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> 
 def compress_zarr_v3(data: Buffer, codec: Mapping[str, Any]) -> Buffer:
     """Compress bytes with the codec ``zstd`` or ``blosc`` of the metadata of an array.
 
-    Equal bytes become equal bytes, unless the user has switched on the threads of Blosc, which
+    Equal input gives equal output, unless the user has switched on the threads of Blosc, which
     write blocks in any order.
     """
     import numcodecs
@@ -207,21 +208,21 @@ def decode_blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> 
     """Decode a Blosc chunk, into ``out`` if that is given.
 
     A chunk that is shorter than the length in its header is rejected: Blosc would read past its
-    end. In Blosc's chunk format 2, bytes 4 to 8 are the decoded length, 12 to 16 the length of the
+    end. In Blosc's chunk format 2, bytes 4 to 7 are the decoded length, 12 to 15 the length of the
     chunk.
     """
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
-        raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
+        raise ValueError(f"{len(data)} bytes of a chunk of {max(encoded, 16)}")
     check_decoded_size(decoded, nbytes, len(data))
     if decoded >= 2**31:
-        raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
+        raise ValueError(f"{decoded} bytes are more than a chunk of Blosc may have")
     result: Buffer = _import_blosc().decompress(data, out)
     return result
 
 
 def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
-    """Unshuffle bytes or bits with Blosc, given a chunk of uncompressed blocks.
+    """Unshuffle bytes or bits with Blosc, which gets them as a chunk of uncompressed blocks.
 
     Blosc treats a block as uncompressed if it is as long as its decoded bytes; each block follows
     its length. All blocks have ``block`` bytes; the last may be shorter.
@@ -300,7 +301,7 @@ CHECKSUM_IDS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that prepend a four-byte checksum, and verify it."""
 
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUM_IDS | ARRAY_IDS
-"""Ids of the codecs that numcodecs itself provides."""
+"""Ids of the codecs of numcodecs that `Numcodecs` decodes, apart from plugins."""
 
 NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
 """Errors of numcodecs for invalid bytes or parameters."""
@@ -336,7 +337,7 @@ DECODE_INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
 
 @dataclass(frozen=True)
 class Numcodecs(Codec):
-    """Any codec of numcodecs or of its plugins.
+    """A codec of numcodecs or of one of its plugins.
 
     Parameters
     ----------
@@ -582,7 +583,7 @@ class Pcodec(SelfDescribingCodec):
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         standalone, stream = import_package("pcodec", "pcodec").standalone, bytes(data)
         max_bytes = limit_decoded_size(len(stream)) if nbytes is None else nbytes
-        failure = ValueError("numbers of no type that is known")
+        failure = ValueError("the numbers have no known type")
         for name in PCODEC_TYPES:
             # allocate the memory here, since pco would allocate as much as a stream asks for; one
             # more number reveals a stream that is too long

@@ -193,9 +193,9 @@ TYPE_PARAMETERS = ("itemsize", "elementsize")
 
 
 def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
-    """Return a short name for each pipeline; two have the same name only if they decode equally.
+    """Return a short name for each pipeline; only equal pipelines have the same name.
 
-    The name is the text of the pipeline. If texts are equal, the difference follows.
+    The name is the description of the pipeline. If descriptions are equal, the differences follow.
 
     Examples
     --------

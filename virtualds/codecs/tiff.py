@@ -273,7 +273,7 @@ class _ByteCompressor(Codec):
         # an additional byte reveals streams that are too long
         out: bytes = decode(bytes(data), out=max_bytes + 1)
         if nbytes is None and len(out) > max_bytes:
-            raise ValueError(f"decoded to more than the expected {max_bytes} bytes")
+            raise ValueError(f"decoded to more than {max_bytes} bytes, the limit")
         return out
 
 

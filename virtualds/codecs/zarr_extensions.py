@@ -3,9 +3,9 @@
 - ``cast_value``: numbers that were cast to another type, with defined rounding and limits. numpy
   does the casts that keep every value; cast-value-rs, which zarr-python uses, does the others. In
   Zarr v2 the former are ``astype``, the latter ``virtualds_cast_values``.
-- ``scale_offset``: numbers less an offset, times a scale; where zarr-python leaves these out, they
-  are 0 and 1. For floats Zarr v2 has ``fixedscaleoffset``, which is equivalent if it has a single
-  dtype. For integers, which numcodecs would compute as floats, the Zarr v2 id is
+- ``scale_offset``: numbers less an offset, times a scale, which are 0 and 1 by default: zarr-python
+  leaves them out then. For floats Zarr v2 has ``fixedscaleoffset``, which is equivalent if it has a
+  single dtype. For integers, which numcodecs would compute as floats, the Zarr v2 id is
   ``virtualds_scaled_values``.
 - ``packbits``: a few bits of each number, least significant bit first. Zarr v2 ``packbits`` is
   another codec, of numcodecs, which begins with the most significant bit; there this one is
@@ -412,7 +412,7 @@ class BitFields(SingleTypeCodec):
         """Return the packed bytes, and the number of padding bits if it is stored."""
         before, after = PADDING_BYTE[self.padding]
         if data.size < before + after:
-            raise ValueError("no bytes, where one holds the number of padding bits")
+            raise ValueError("there is no byte with the number of padding bits")
         packed = data[before : data.size - after]
         return packed, int(data[0 if before else -1]) if before or after else None
 

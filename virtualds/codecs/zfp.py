@@ -144,7 +144,7 @@ class Zfp(Codec):
         )
 
     def compute_max_bytes(self, bits: int) -> int:
-        """Return the maximum number of bytes that the blocks of a stream of ``bits`` may read.
+        """Return the maximum number of bytes that decoding a stream of ``bits`` bits may read.
 
         zfp reads as many bits as the blocks require, even past the end of the stream: at most every
         bit plane, a test per plane and element, and the exponent.
@@ -174,7 +174,7 @@ class Zfp(Codec):
         )
 
     def decode_whole(self, stream: bytes) -> bytes:
-        """Decode a stream with its header, padded with zeros."""
+        """Decode a padded stream that begins with its header."""
         imagecodecs = import_package("imagecodecs", "zfp")
         out = imagecodecs.zfp_decode(stream)
         # as in h5py: numbers in the byte order of the writing machine, not of the dataset
@@ -182,7 +182,7 @@ class Zfp(Codec):
         return decoded
 
     def _build_stream(self, data: Buffer, max_bytes: int) -> bytes:
-        """Return a stream with its header, padded with zeros."""
+        """Return a stream of up to ``max_bytes`` bytes behind its header, padded with zeros."""
         start, shift = divmod(self.length, 8)
         stream = np.zeros(start + 2 + max_bytes, np.uint8)
         body = np.frombuffer(data, np.uint8)

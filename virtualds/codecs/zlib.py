@@ -39,7 +39,7 @@ def _import_deflate() -> Any:
 
 
 def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer | None:
-    """Inflate ``nbytes`` bytes, or return None if libdeflate is missing or rejects the stream.
+    """Inflate to ``nbytes`` bytes, or return None if libdeflate is missing or rejects the stream.
 
     Of several gzip members only the first is decoded; bytes after a stream are ignored.
     """
@@ -274,7 +274,7 @@ def _parse_header(data: Buffer) -> _MemberHeader:
 def _read_stored(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a stored member, and its possible checksums."""
     if header.is_streamed and nbytes is None:
-        raise ValueError("only its list of members says where a stored member ends")
+        raise ValueError("only the archive's list of members says where a stored member ends")
     content = header.data if nbytes is None else header.data[:nbytes]
     return content, _list_checksums(header, header.data[len(content) :])
 
