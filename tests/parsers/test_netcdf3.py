@@ -25,7 +25,7 @@ import virtualds
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.parsers.netcdf3 import (
     MAX_LISTED_RECORDS,
-    HeaderTooShort,
+    IncompleteHeader,
     NetCDF3Header,
     parse_header,
 )
@@ -318,7 +318,7 @@ def test_a_cut_header_says_how_many_bytes_it_needs(number: int) -> None:
     for length in range(4, begin - 8):
         try:
             parsed(raw[:length])
-        except HeaderTooShort as error:
+        except IncompleteHeader as error:
             assert length < error.stop <= begin
 
 
@@ -390,7 +390,7 @@ DAMAGED = {
     ),
     "records within": (
         _header(0, 0x0A, 2, "a", 1, "t", 0, *NONE, 0x0B, 1, "v", 2, 0, 1, *NONE, 4, 4, 0),
-        "record dimension 't' among its others",
+        "record dimension 't', but not first",
     ),
     "an empty name": (_header(0, 0x0A, 1, "", 1, *NONE, *NONE), "the name b''"),
     "a name beyond the file": (_header(0, 0x0A, 1, 2**31), "its header needs"),

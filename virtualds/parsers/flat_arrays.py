@@ -297,7 +297,7 @@ def read_tensors(
             continue
         try:
             if name in shared:
-                raise make_damage_error(f"its bytes are those of tensor {shared[name]!r} too")
+                raise make_damage_error(f"it shares bytes with tensor {shared[name]!r}")
             data = _build_tensor(tensor, begin, source)
         except VirtualdsError as error:
             error.locate(f"variable {name!r}", source.url)

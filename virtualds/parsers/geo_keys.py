@@ -1,7 +1,7 @@
 """Conversion of the GeoKeys of TIFF, which define the CRS, to CF attributes and well-known text.
 
-pyproj has the CRSs with a code, and the text and attributes are those of rioxarray. CRSs without a
-code are built from their parameters (GeoTIFF 1.1, annex B and C). The names of projections and
+pyproj defines the CRSs with a code; text and attributes are as in rioxarray. CRSs without a code
+are built from their parameters (GeoTIFF 1.1, annex B and C). The names of projections and
 parameters in well-known text are those of OGC 01-009, as in GDAL.
 """
 
@@ -192,12 +192,12 @@ def _find_crs_of_code(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
     names = ("GeogSemiMajorAxisGeoKey", "GeogInvFlatteningGeoKey")
     if kind == PROJECTED or not keys.keys() >= set(names):
         return crs
-    file_axes = [_find_number(keys, (name,), 0.0) for name in names]
-    crs_axes = crs.ellipsoid.semi_major_metre, crs.ellipsoid.inverse_flattening
-    if all(math.isclose(*pair, rel_tol=1e-10) for pair in zip(file_axes, crs_axes, strict=True)):
+    file_shape = [_find_number(keys, (name,), 0.0) for name in names]
+    crs_shape = crs.ellipsoid.semi_major_metre, crs.ellipsoid.inverse_flattening
+    if all(math.isclose(*pair, rel_tol=1e-10) for pair in zip(file_shape, crs_shape, strict=True)):
         return crs
     # the ellipsoid of the file overrides that of the database
-    numbers = ",".join(map(repr, file_axes))
+    numbers = ",".join(map(repr, file_shape))
     text = crs.to_wkt("WKT1_GDAL", output_axis_rule=True)
     return pyproj.CRS.from_wkt(SPHEROID.sub(rf"\1,{numbers}", text))
 
@@ -243,7 +243,7 @@ def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
         str(base.to_wkt("WKT1_GDAL")),
         f'PROJECTION["{name}"]',
         *(f'PARAMETER["{parameter}",{value!r}]' for parameter, value in parameters.items()),
-        _write_unit(keys, pyproj),
+        _format_unit(keys, pyproj),
     ]
     if name not in OTHER_AXES:
         parts += ['AXIS["Easting",EAST]', 'AXIS["Northing",NORTH]']
@@ -276,7 +276,7 @@ def _find_number(keys: Mapping[str, Any], names: Sequence[str], default: float) 
     return float(value)
 
 
-def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
+def _format_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
     """Return the well-known text of the unit of length."""
     code = keys.get("ProjLinearUnitsGeoKey", METRE)
     if code == USER_DEFINED:

@@ -61,8 +61,8 @@ MAX_CLASSIC_TYPE = 6
 Item = TypeVar("Item")
 
 
-class HeaderTooShort(Exception):
-    """Raised if the header is longer than the available bytes; it has at least ``stop`` bytes."""
+class IncompleteHeader(Exception):
+    """Raised if the available bytes are not the whole header, which has at least ``stop`` bytes."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -143,7 +143,7 @@ class NetCDF3Header:
 def parse_header(data: bytes, url: str) -> NetCDF3Header:
     """Return the header at the beginning of a file.
 
-    Raises `HeaderTooShort` if the header is longer than ``data``, and `FormatError` if it is
+    Raises `IncompleteHeader` if the header is longer than ``data``, and `FormatError` if it is
     damaged.
     """
     parser = _HeaderParser(data, url)
@@ -173,12 +173,12 @@ class _HeaderParser:
         self.position = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
-            raise self.damage_error(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
+            raise self.make_header_error(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
         # sizes in bytes of NON_NEG, and of OFFSET
         self.count_width = 8 if self.version == 5 else 4
         self.offset_width = 4 if self.version == 1 else 8
 
-    def damage_error(self, problem: str, offset: int | None = None) -> FormatError:
+    def make_header_error(self, problem: str, offset: int | None = None) -> FormatError:
         offset = self.position if offset is None else offset
         return make_damage_error(f"{self.url}: header, byte {offset}: {problem}")
 
@@ -192,7 +192,7 @@ class _HeaderParser:
         dimensions = tuple(self.parse_list(DIMENSIONS, "dimensions", self.parse_dimension))
         _check_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
-            raise self.damage_error("more than one dimension has no length")
+            raise self.make_header_error("more than one dimension has length 0")
         attributes = self.parse_attributes()
         variables = tuple(
             self.parse_list(VARIABLES, "variables", lambda: self.parse_variable(dimensions))
@@ -207,10 +207,10 @@ class _HeaderParser:
         if actual_tag == ABSENT and not count:
             return []
         if actual_tag != tag:
-            raise self.damage_error(
+            raise self.make_header_error(
                 f"tag {actual_tag:#x} where the list of {kind} begins ({tag:#x})", begin
             )
-        # if the count is too large, the end of the data raises HeaderTooShort
+        # if the count is too large, the end of the data raises IncompleteHeader
         return [read() for _ in range(count)]
 
     def parse_dimension(self) -> NetCDF3Dimension:
@@ -239,7 +239,7 @@ class _HeaderParser:
             self.read_bytes(count * self.count_width),
         )
         if any(number >= len(dimensions) for number in ids):
-            raise self.damage_error(
+            raise self.make_header_error(
                 f"variable {name!r} has the dimensions {[*ids[:32]]}, and there are only "
                 f"{len(dimensions)}",
                 offset,
@@ -249,9 +249,9 @@ class _HeaderParser:
         self.parse_number(self.count_width)
         begin = self.parse_number(self.offset_width)
         dims = [dimensions[number] for number in ids]
-        if any(not d.length for d in dims[1:]):
-            raise self.damage_error(
-                f"variable {name!r} has the record dimension {dims[-1].name!r} among its others"
+        if misplaced := [d.name for d in dims[1:] if not d.length]:
+            raise self.make_header_error(
+                f"variable {name!r} has the record dimension {misplaced[0]!r}, but not first"
             )
         has_records = bool(dims) and not dims[0].length
         shape = tuple(d.length for d in dims[has_records:])
@@ -262,7 +262,9 @@ class _HeaderParser:
         number = self.parse_number(4)
         last = max(DTYPES) if self.version == 5 else MAX_CLASSIC_TYPE
         if number not in DTYPES or number > last:
-            raise self.damage_error(f"type {number}, not one of 1 to {last}", self.position - 4)
+            raise self.make_header_error(
+                f"type {number}, not one of 1 to {last}", self.position - 4
+            )
         return DTYPES[number]
 
     def parse_name(self) -> str:
@@ -270,11 +272,11 @@ class _HeaderParser:
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise self.damage_error(f"the name {raw[:64]!r} is not UTF-8", offset) from error
+            raise self.make_header_error(f"the name {raw[:64]!r} is not UTF-8", offset) from error
         # like netCDF-C, truncate names at the first NUL, which occurs in its test files
         text = text.partition("\0")[0]
         if not text:
-            raise self.damage_error(f"the name {raw[:64]!r}", offset)
+            raise self.make_header_error(f"the name {raw[:64]!r}", offset)
         return text
 
     def parse_count(self) -> int:
@@ -282,7 +284,7 @@ class _HeaderParser:
         count = self.parse_number(self.count_width)
         # CDF-1 limits counts to 2**31, but longer files exist
         if count >= MAX_AXIS_LENGTH:
-            raise self.damage_error(f"a length of {count}", self.position - self.count_width)
+            raise self.make_header_error(f"a length of {count}", self.position - self.count_width)
         return count
 
     def parse_number(self, width: int) -> int:
@@ -290,7 +292,7 @@ class _HeaderParser:
         stop = self.position + width
         raw = self.data[self.position : stop]
         if len(raw) < width:
-            raise HeaderTooShort(stop)
+            raise IncompleteHeader(stop)
         self.position = stop
         return int.from_bytes(raw, "big")
 
@@ -301,7 +303,7 @@ class _HeaderParser:
     def read_bytes(self, count: int) -> bytes:
         stop = self.position + count
         if stop > len(self.data):
-            raise HeaderTooShort(stop)
+            raise IncompleteHeader(stop)
         data = self.data[self.position : stop]
         self.position = stop
         return data
@@ -310,7 +312,7 @@ class _HeaderParser:
 def _check_unique(parser: _HeaderParser, kind: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
         duplicate = next(name for n, name in enumerate(names) if name in names[:n])
-        raise parser.damage_error(f"two {kind}s are called {duplicate!r}")
+        raise parser.make_header_error(f"two {kind}s are called {duplicate!r}")
 
 
 # ---------------------------------------------------------------------- netcdf3
@@ -396,7 +398,7 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
         data += next_bytes
         try:
             return parse_header(data, url), size
-        except HeaderTooShort as error:
+        except IncompleteHeader as error:
             if error.stop > size:
                 raise FormatError(
                     f"{url}: it has {size} bytes, and its header needs {error.stop}; the file is "
