@@ -45,7 +45,7 @@ from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
     check_unambiguous,
-    damage_error,
+    make_hdu_error,
     read_hdus,
     select_attributes,
 )
@@ -89,7 +89,7 @@ LOSSLESS_COMPRESSIONS: dict[str, MakeCodecs] = {
     "GZIP_1": lambda dtype, parameters: (Gzip(),),
     "GZIP_2": lambda dtype, parameters: (Shuffle(dtype.itemsize), Gzip()),
 }
-"""Compressions of bytes."""
+"""Compressions of pixels of any type."""
 COMPRESSIONS = INTEGER_COMPRESSIONS | LOSSLESS_COMPRESSIONS
 """Compressions of single tiles by ZCMPTYPE (table 36)."""
 WHOLE_IMAGE_COMPRESSIONS = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOCOMPRESS")
@@ -179,7 +179,7 @@ def _find_codecs(hdu: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple[
     try:
         return COMPRESSIONS[name](dtype, parameters)
     except (TypeError, ValueError) as error:
-        raise damage_error(hdu, f"its parameters {parameters} make no sense ({error})") from error
+        raise make_hdu_error(hdu, f"its parameters {parameters} make no sense ({error})") from error
 
 
 def _make_unsupported_error(hdu: HeaderDataUnit, name: str) -> UnsupportedError:
@@ -204,7 +204,7 @@ def _build_tile_axis(hdu: HeaderDataUnit, number: int, length: int) -> ChunkAxis
     # section 10.1.1: tiles are rows by default
     tile = hdu.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
-        raise damage_error(hdu, f"ZTILE{number} is {tile!r}")
+        raise make_hdu_error(hdu, f"ZTILE{number} is {tile!r}")
     tile = max(min(tile, length), 1)
     last = length - (-(-length // tile) - 1) * tile
     return ChunkAxis.regular(length, tile, last=last)
@@ -214,13 +214,11 @@ def _locate_tiles(hdu: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any,
     """Return the offsets and lengths in bytes of tiles in the file."""
     column_start = find_column_start(hdu, "COMPRESSED_DATA")
     match = DESCRIPTOR_FORM.match(column_start.form.upper()) if column_start else None
-    cells = read_table_rows(hdu, file)
-    if column_start is None or match is None or match[2] not in ITEM_SIZES or len(cells) != count:
-        raise damage_error(hdu, f"its {len(cells)} rows are not the places of {count} tiles")
+    rows = read_table_rows(hdu, file)
+    if column_start is None or match is None or match[2] not in ITEM_SIZES or len(rows) != count:
+        raise make_hdu_error(hdu, f"its {len(rows)} rows do not locate {count} tiles")
     size = ITEM_SIZES[match[2]]
-    locations = locate_heap_arrays(
-        hdu, cells, column_start.start, DESCRIPTOR_DTYPES[match[1]], size
-    )
+    locations = locate_heap_arrays(hdu, rows, column_start.start, DESCRIPTOR_DTYPES[match[1]], size)
     return locations.offsets, locations.counts * size
 
 
@@ -326,13 +324,13 @@ class _FitsReader:
             pipeline = CodecPipeline(dtype, (*codecs, *tiles.codecs), layout=layout)
             array = ManifestArray.from_fragment(fragment, pipeline)
         else:
-            array = self._refer_plain(hdu, dtype, codecs)
+            array = self._build_plain_array(hdu, dtype, codecs)
         attributes = _find_packing(image.cards, dtype, unsigned_dtype)
         attributes |= select_attributes(image.cards, STRUCTURE_KEYWORDS)
         dims = self._axes.name(name, image.shape)
         return build_variable(array, dims, self.source, attributes)
 
-    def _refer_plain(
+    def _build_plain_array(
         self, hdu: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]
     ) -> ManifestArray:
         chunks = _choose_chunks(hdu.shape, dtype.itemsize) if codecs else hdu.shape

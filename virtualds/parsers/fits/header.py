@@ -83,11 +83,11 @@ class HeaderDataUnit:
         """The lengths of the axes, the fastest axis last."""
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= MAX_AXES:
-            raise damage_error(self, f"NAXIS is {count!r}")
-        cards = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
-        lengths = tuple(n for n in cards if type(n) is int and n >= 0)
+            raise make_hdu_error(self, f"NAXIS is {count!r}")
+        values = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
+        lengths = tuple(n for n in values if type(n) is int and n >= 0)
         if len(lengths) < count:
-            raise damage_error(self, f"axes are {cards}")
+            raise make_hdu_error(self, f"axes are {values}")
         return lengths
 
     @property
@@ -95,7 +95,7 @@ class HeaderDataUnit:
         """The number of bits of a value, negative for floats."""
         bits = self.cards.get("BITPIX")
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
-            raise damage_error(self, f"BITPIX is {bits!r}")
+            raise make_hdu_error(self, f"BITPIX is {bits!r}")
         return bits
 
     @property
@@ -104,16 +104,16 @@ class HeaderDataUnit:
         bits, shape = self.bitpix, self.shape
         parameters, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(parameters) is not int or type(groups) is not int or parameters < 0 or groups < 0:
-            raise damage_error(self, "PCOUNT or GCOUNT is not a count")
+            raise make_hdu_error(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
         size = abs(bits) // 8 * groups * (parameters + (prod(shape) if shape else 0))
         if size >= 2**62:
-            raise damage_error(self, f"its data have {size} bytes")
+            raise make_hdu_error(self, f"its data have {size} bytes")
         return size
 
 
-def damage_error(hdu: HeaderDataUnit, problem: str) -> FormatError:
+def make_hdu_error(hdu: HeaderDataUnit, problem: str) -> FormatError:
     """Return the error for an HDU whose cards or data are invalid."""
     return make_damage_error(f"FITS part {hdu.number}: {problem}")
 
@@ -121,7 +121,7 @@ def damage_error(hdu: HeaderDataUnit, problem: str) -> FormatError:
 def check_unambiguous(hdu: HeaderDataUnit, pattern: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
     """Raise `FormatError` if a keyword that matches ``pattern`` is ambiguous."""
     for name in sorted(filter(pattern.fullmatch, hdu.ambiguities)):
-        raise damage_error(hdu, f"{name} {hdu.ambiguities[name]}")
+        raise make_hdu_error(hdu, f"{name} {hdu.ambiguities[name]}")
 
 
 def read_hdus(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:

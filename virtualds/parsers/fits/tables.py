@@ -31,7 +31,7 @@ from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
     check_unambiguous,
-    damage_error,
+    make_hdu_error,
     select_attributes,
 )
 from virtualds.source_file import SourceFile
@@ -67,29 +67,29 @@ def read_table_rows(hdu: HeaderDataUnit, file: BinaryIO) -> Any:
     file.seek(hdu.offset)
     data = file.read(rows * row)
     if len(data) < rows * row:
-        raise damage_error(hdu, "the file ends within its rows")
+        raise make_hdu_error(hdu, "the file ends within its rows")
     return np.frombuffer(data, np.uint8).reshape(rows, row)
 
 
 def locate_heap_arrays(
-    hdu: HeaderDataUnit, cells: Any, start: int, descriptor_dtype: np.dtype[Any], itemsize: int
+    hdu: HeaderDataUnit, rows: Any, start: int, descriptor_dtype: np.dtype[Any], itemsize: int
 ) -> ArrayLocations:
     """Return the locations of arrays whose descriptors begin at byte ``start`` of each row.
 
     Raises `FormatError` if an array is outside the heap.
     """
-    pairs = np.ascontiguousarray(cells[:, start : start + 2 * descriptor_dtype.itemsize]).view(
+    pairs = np.ascontiguousarray(rows[:, start : start + 2 * descriptor_dtype.itemsize]).view(
         descriptor_dtype
     )
     counts, offsets = pairs.astype(np.int64).T
-    heap = hdu.cards.get("THEAP", cells.size)
+    heap = hdu.cards.get("THEAP", rows.size)
     if type(heap) is not int or heap < 0:
-        raise damage_error(hdu, f"THEAP is {heap!r}")
+        raise make_hdu_error(hdu, f"THEAP is {heap!r}")
     # check the counts first, so that the multiplication does not overflow
     room = hdu.nbytes - heap
     is_inside = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
     if not (is_inside & (offsets + counts * itemsize * is_inside <= room) | (counts == 0)).all():
-        raise damage_error(hdu, f"an array lies outside the {room} bytes of its heap")
+        raise make_hdu_error(hdu, f"an array lies outside the {room} bytes of its heap")
     return ArrayLocations(hdu.offset + heap + offsets, counts)
 
 
@@ -187,7 +187,7 @@ def find_column_start(hdu: HeaderDataUnit, column_name: str) -> ColumnStart | No
         if str(hdu.cards.get(f"TTYPE{number}", "")).strip() == column_name:
             return ColumnStart(start, form)
         if (match := BINARY_FORM.match(form)) is None:
-            raise damage_error(hdu, f"TFORM{number} is {form!r}")
+            raise make_hdu_error(hdu, f"TFORM{number} is {form!r}")
         start += _count_bytes(match)
     return None
 
@@ -203,9 +203,9 @@ def find_columns(
     rows, row = hdu.shape if len(hdu.shape) == 2 else (0, 0)
     count = hdu.cards.get("TFIELDS")
     if len(hdu.shape) != 2 or type(count) is not int or not 0 <= count <= MAX_COLUMNS:
-        raise damage_error(hdu, f"NAXIS is {len(hdu.shape)} and TFIELDS is {count!r}")
+        raise make_hdu_error(hdu, f"NAXIS is {len(hdu.shape)} and TFIELDS is {count!r}")
     if source.size is not None and hdu.offset + rows * row > source.size:
-        raise damage_error(hdu, f"its rows reach past the {source.size} bytes of the file")
+        raise make_hdu_error(hdu, f"its rows reach past the {source.size} bytes of the file")
     start, used_names = 0, set[str]()
     for number in range(1, count + 1):
         name = str(hdu.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
@@ -216,7 +216,7 @@ def find_columns(
         yield name, column
     if count and hdu.kind != "TABLE" and start != row:
         # CFITSIO reports an error as well; astropy assumes that rows end with the columns
-        raise damage_error(hdu, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
+        raise make_hdu_error(hdu, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
 
 
 def _make_column(
@@ -227,18 +227,18 @@ def _make_column(
     is_text = hdu.kind == "TABLE"
     match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
     if match is None:
-        raise damage_error(hdu, f"TFORM{number} is {form!r}")
+        raise make_hdu_error(hdu, f"TFORM{number} is {form!r}")
     if is_text:
         start = hdu.cards.get(f"TBCOL{number}", 0)
         if type(start) is not int or start < 1 or not int(match[2]):
-            raise damage_error(hdu, f"TBCOL{number} is {start!r}, TFORM{number} is {form!r}")
+            raise make_hdu_error(hdu, f"TBCOL{number} is {start!r}, TFORM{number} is {form!r}")
         column = _make_text_column(match, start - 1, hdu.cards.get(f"TNULL{number}"))
         next_start = 0
     else:
         column = _make_binary_column(match, start, hdu.cards.get(f"TDIM{number}"))
         next_start = start + _count_bytes(match)
     if column.start + column.width > row or next_start > row:
-        raise damage_error(hdu, f"column {number} reaches past the {row} bytes of a row")
+        raise make_hdu_error(hdu, f"column {number} reaches past the {row} bytes of a row")
     letter = match[1 if is_text else 2].upper()
     try:
         if letter in "PQ" and not is_text:
@@ -442,8 +442,8 @@ def _build_elements(locations: ArrayLocations, column: Column, source: SourceFil
 
     Consecutive arrays are one chunk.
     """
-    is_inside = locations.counts > 0
-    offsets, counts = locations.offsets[is_inside], locations.counts[is_inside]
+    is_nonempty = locations.counts > 0
+    offsets, counts = locations.offsets[is_nonempty], locations.counts[is_nonempty]
     follows = offsets[1:] == (offsets + counts * column.width)[:-1]
     begins = np.flatnonzero(np.concatenate([[True], ~follows])[: offsets.size])
     samples = np.add.reduceat(counts, begins) if begins.size else counts
