@@ -1,10 +1,10 @@
 """Parser of GRIB files: messages are chunks, which ecCodes decodes.
 
 Messages of one parameter with the same attributes form one variable, with the coordinates of
-cfgrib: number, time, step and level, if these differ. Variables of one type of level form a
-dataset if they have the same grid, times, steps, levels and members, like those joined by cfgrib's
-``open_datasets``. Messages that differ in type of level, grid or kind of interval are in different
-groups; ``filter_by_keys`` is the same as in cfgrib.
+cfgrib: number, time, step and level, which are axes if they differ. Variables of one type of level
+form a dataset if they have the same grid, times, steps, levels and members, like those joined by
+cfgrib's ``open_datasets``. Messages that differ in type of level, grid, edition or centre are in
+different groups, and so are variables of the same name; ``filter_by_keys`` is as in cfgrib.
 
 Fields are read from the messages of a file, or from the index of a file.
 """
@@ -64,7 +64,7 @@ AXIS_GETTERS: dict[str, Callable[[GribField], Any]] = {
     "directionNumber": lambda m: m.keys.get("directionNumber"),
     "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
 }
-"""Functions that return the coordinate of a field or None, by axis, before the axes of the grid."""
+"""Functions that return the coordinate of a field or None, by axis; axes of the grid follow."""
 DECREASING_LEVELS = ("isobaricInhPa", "isobaricInPa")
 """Types of level whose values are sorted in decreasing order."""
 
@@ -135,7 +135,7 @@ def _find_parameters(all_fields: Sequence[GribField]) -> Iterator[Parameter]:
 
 def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return the coordinates of fields by axis, and the axes on which some fields have none."""
-    axis_values = {name: {describe(m) for m in fields} for name, describe in AXIS_GETTERS.items()}
+    axis_values = {name: {get(m) for m in fields} for name, get in AXIS_GETTERS.items()}
     axes = {
         name: sorted(values - {None}) for name, values in axis_values.items() if values != {None}
     }

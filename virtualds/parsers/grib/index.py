@@ -99,7 +99,7 @@ def parse_index(text: str, url: str) -> list[IndexLine]:
             lines.append(parse(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(
-                f"{url}: line {number}, {line[:80]!r}, is none of an index of a GRIB file "
+                f"{url}: line {number}, {line[:80]!r}, is not one of an index of a GRIB file "
                 f"({type(error).__name__}: {error}); the index is damaged, fetch it again"
             ) from error
     return lines
@@ -282,7 +282,7 @@ class Template:
 
 
 def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
-    """Return the descriptions in lines, numbered if several are equal."""
+    """Return the description of each line, and the number of equal ones before it."""
     counts = Counter[tuple[str, ...]]()
     numbered = []
     for line in lines:

@@ -40,8 +40,8 @@ HEADING_BYTES = 64 * 1024
 """Maximum number of bytes other than padding before a message: headings of bulletins."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Characters that may be repeated between and after messages: padding, and ends of bulletins."""
-MAX_EDITION_1_BYTES = 0x800000
-"""Length from which on edition 1 encodes lengths differently (ECMWF)."""
+MIN_LONG_BYTES = 0x800000
+"""Length in bytes from which edition 1 encodes lengths differently (ECMWF)."""
 EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END_MARKER
 """Section 6 without a bitmap, section 7 without values, section 8."""
 HEADER_SECTIONS = range(1, 6)
@@ -81,7 +81,7 @@ def is_message(data: bytes) -> bool:
 
 
 def find_message(data: bytes, stop: int | None = None) -> int:
-    """Return the offset of a message before ``stop``, or -1 if there is none."""
+    """Return the offset of the first message before ``stop``, or -1 if there is none."""
     at = data.find(BEGIN_MARKER, 0, stop)
     while at >= 0 and not is_message(data[at : at + INDICATOR_BYTES]):
         at = data.find(BEGIN_MARKER, at + 1, stop)
@@ -156,9 +156,9 @@ def _read_message(file: BinaryIO, offset: int, size: int) -> tuple[int, list[byt
 
 
 def _check_end(file: BinaryIO, offset: int, length: int) -> None:
-    """Raise an error for a message that is truncated before the start of the next message.
+    """Raise an error for a message without an end marker, which may be truncated.
 
-    The end is checked only if it is followed by neither a message nor the end of the file, since
+    The marker is checked only if it is followed by neither a message nor the end of the file, since
     reading the end of a remote message may take a request.
     """
     file.seek(offset + length)
@@ -182,9 +182,9 @@ def _parse_indicator(start: bytes, offset: int, size: int) -> tuple[int, int]:
     if edition not in (1, 2):
         raise make_damage_error(f"GRIB message at byte {offset}: it is of edition {edition}")
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
-    if edition == 1 and length >= MAX_EDITION_1_BYTES:
+    if edition == 1 and length >= MIN_LONG_BYTES:
         raise UnsupportedError(
-            f"GRIB message at byte {offset}: edition 1 with more than {MAX_EDITION_1_BYTES} bytes, "
+            f"GRIB message at byte {offset}: edition 1 with {MIN_LONG_BYTES} bytes or more, "
             "whose length is encoded differently; convert it with grib_set -s edition=2"
         )
     if offset + length > size:
@@ -538,7 +538,7 @@ CACHED_MESSAGES = 4096
 CACHED_GRIDS, MAX_CACHED_POINTS = 4, 2**21
 """Number of grids whose coordinates are cached, and their maximum number of points: 128 MiB."""
 LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
-"""By edition: the key of the offset of the last section of a header, and the bytes after it."""
+"""By edition: the key of the offset of a section of a header, and the bytes from there on."""
 FIRST_DAY = 10101
 """First date with a valid year, as the integer YYYYMMDD."""
 MISSING_INCREMENT = -1e100
@@ -655,7 +655,7 @@ def scan_messages(
 
 
 def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
-    """Return the keys of a message that ecCodes supports."""
+    """Return the keys of a message, without those that it lacks."""
     shared_header = find_shared_header(header)
     try:
         values = (
@@ -727,7 +727,7 @@ def _parse_shared_header(message: bytes, eccodes: Any, definitions: str) -> dict
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     """Return the latitudes and longitudes of all points in order; empty if there are none.
 
-    They are read-only, since all files with the same grid share them.
+    They may be read-only, since files with the same grid may share them.
 
     Raises `UnsupportedError` if there are too many points to load, and `FormatError` if the rows of
     a reduced grid do not add up to the grid.
@@ -801,7 +801,7 @@ def _has_valid_lengths(message: bytes, eccodes: Any) -> bool:
     """Return whether the content of each section has the length of the section.
 
     ecCodes extends a section whose content is longer, and then reads bytes of the next section,
-    which may be constants of a shared header. Then the last section begins later.
+    which may be constants of a shared header. In that case, the last section begins later.
     """
     name, length = LAST_SECTION[message[7]]
     with _open_message(message, eccodes) as handle:
