@@ -35,7 +35,7 @@ from virtualds.parsers.dmrpp.document import (
     get_name,
     is_byte_order_unknown,
     is_dap,
-    is_described,
+    is_dmrpp,
     make_sidecar_error,
     parse_number,
     parse_sidecar,
@@ -62,7 +62,7 @@ OTHER_ELEMENTS = {
 }
 """Tags of the elements of a group that are not variables."""
 SERVER_CONTAINER = "build_dmrpp_metadata"
-"""Container with attributes of the program that wrote the sidecar, which are not of the file."""
+"""Container with attributes of the program that wrote the sidecar, not of the file."""
 GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 """Containers of older servers with the attributes of the file."""
 
@@ -70,7 +70,7 @@ GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 def detect(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is a sidecar, possibly without locations."""
     is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
-    return is_xml and (is_described(head) or is_dap(head))
+    return is_xml and (is_dmrpp(head) or is_dap(head))
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
@@ -110,7 +110,7 @@ class _SidecarReader:
         self._display_name = path_or_url(source.url)
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
-        """Return a group with all its subgroups; ``path`` is empty for the root, as in ``/a/b``."""
+        """Return a group with all subgroups; ``path`` is like ``/a/b``, or empty for the root."""
         group_sizes = self._read_sizes(element, path)
         for child in element.iterfind(f"{DAP}Enumeration"):
             self._enumerations[f"{path}/{get_name(child)}"] = child

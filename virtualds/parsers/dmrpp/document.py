@@ -352,8 +352,8 @@ class _LimitedTreeBuilder(ET.TreeBuilder):
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
         raise FormatError(
-            "it declares a type of documents, which no sidecar does; check the path, or fetch the "
-            "sidecar again"
+            "it has a document type declaration, which no sidecar has; check the path, or fetch "
+            "the sidecar again"
         )
 
 
@@ -379,7 +379,7 @@ def parse_sidecar(source: SourceFile) -> Element:
         raise FormatError(
             f"{source.url}: its root is {root.tag[:80]!r}, no Dataset of DAP4; check the path"
         )
-    if not is_described(data):
+    if not is_dmrpp(data):
         raise FormatError(
             f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
             f"where; open the file itself, or its sidecar ({SUFFIX})"
@@ -394,7 +394,7 @@ def parse_sidecar(source: SourceFile) -> Element:
     return root
 
 
-def is_described(data: bytes) -> bool:
+def is_dmrpp(data: bytes) -> bool:
     """Return whether the start of a document has the namespace of DMR++."""
     return _has_namespace(data, NAMESPACE)
 

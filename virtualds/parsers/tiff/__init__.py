@@ -515,7 +515,7 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
 def _build_group(
     source: SourceFile, levels: Any, level: int, skip: frozenset[str]
 ) -> ManifestGroup:
-    """Return an image with its coordinates."""
+    """Return one level of an image, with its coordinates."""
     series, full_page = levels[level], levels[0].keyframe
     page = series.keyframe
     dims = tuple(DIM_NAMES.get(letter, letter.lower()) for letter in _name_axes(series))
