@@ -151,8 +151,8 @@ def _find_codecs(coder: int, parameters: bytes) -> tuple[Codec, ...]:
         raise make_damage_error(f"{error}") from error
     raise UnsupportedError(
         f"its values are compressed by {UNSUPPORTED_METHODS.get(coder, f'method {coder}')}, which "
-        "nothing here decodes; read it with the HDF4 library, or leave it out with drop_variables "
-        "or on_error='skip'"
+        "virtualds does not decode; read it with the HDF4 library, or leave it out with "
+        "drop_variables or on_error='skip'"
     )
 
 
@@ -487,7 +487,7 @@ def _get_dtype(dataset: ScientificDataset) -> np.dtype[Any]:
 def _find_fill(dataset: ScientificDataset) -> bytes | None:
     """Return the value that the library returns for unwritten elements, or None if unknown.
 
-    It uses the first bytes in memory of ``_FillValue``, regardless of its type.
+    The library uses the first bytes in memory of ``_FillValue``, regardless of its type.
     """
     dtype = _get_dtype(dataset)
     attribute = dataset.attributes.get("_FillValue")

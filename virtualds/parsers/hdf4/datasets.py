@@ -333,7 +333,7 @@ def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | Vir
         if machine not in BYTE_ORDERS:
             raise UnsupportedError(
                 f"its numbers are those of another machine (class {machine}), which numpy does "
-                f"not have; read it with pyhdf"
+                f"not support; read it with pyhdf"
             )
         return find_dtype(code, BYTE_ORDERS[machine])
     except (FormatError, UnsupportedError) as error:
@@ -443,9 +443,9 @@ class DatasetGroup:
 
 
 def group_by_structure(datasets: Datasets) -> dict[str, DatasetGroup]:
-    """Return the data sets by grid or swath.
+    """Return the data sets by grid.
 
-    The root has the data sets without a grid or swath, or all if there is only one of these.
+    The root has the data sets without a grid, or all if there is only one grid or swath.
     """
     text = join_metadata((name, str(value)) for name, value in datasets.attributes.items())
     grids_and_swaths = (

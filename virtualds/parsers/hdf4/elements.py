@@ -115,7 +115,7 @@ DESCRIPTOR = struct.Struct(">HHII")
 BLOCK_HEADER = struct.Struct(">HI")
 
 Key = tuple[int, int]
-"""Tag and the reference number of an element."""
+"""Tag and reference number of an element."""
 
 
 class Descriptor(NamedTuple):
