@@ -1,6 +1,6 @@
 """Parser of HDF5 and netCDF4 files.
 
-Metadata is parsed from bytes; if it has an unknown form, the HDF5 library reads it
+Metadata is parsed from bytes; if that fails, the HDF5 library reads it
 (`objects.HDF5Files`).
 """
 

@@ -122,7 +122,7 @@ class StoredColumns:
     def get_values(
         self, heads: npt.NDArray[np.uint8], dtype: np.dtype[Any]
     ) -> list[npt.NDArray[Any]] | None:
-        """Return the values in each file if they are uncompressed and within prefetched bytes.
+        """Return the values in each file, which are uncompressed, if prefetched bytes contain them.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class MatchedColumns(NamedTuple):
         Whether each file matches completely.
     lengths : dict of Dimension to int array
     columns : dict of Variable to StoredColumns
-        The chunks of each variable; files that do not match have no chunks.
+        The chunks of each variable, which are arbitrary for files that do not match.
     """
 
     matches: Bools
@@ -281,7 +281,7 @@ def read_columns(structure: FileStructure, match: Match, files: ManyFiles) -> Ma
 
 
 class _ColumnReader:
-    """Reads the slots of a structure in many files; sets ``matches`` to False for others.
+    """Reads the slots of a structure in many files; clears ``matches`` of files that do not match.
 
     Attributes
     ----------
@@ -382,12 +382,12 @@ class _ColumnReader:
             selected = files[group.ravel() == number]
             yield replace(index_layout, chunks=tuple(row[:rank]), limits=limits), selected
 
-    def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
+    def _compute_nbytes(self, variable: VariableStructure, shape: Ints) -> Ints:
         rank = len(variable.header.space.limits)
         return np.where(self.matches, shape[:, :rank].prod(axis=1) * variable.itemsize, 0)
 
     def _read_compact(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
-        slot, nbytes = self._slots[variable.owner, DATA], self._count_bytes(variable, shape)
+        slot, nbytes = self._slots[variable.owner, DATA], self._compute_nbytes(variable, shape)
         self.matches &= nbytes <= slot.length
         lengths = np.minimum(nbytes, slot.length).tolist()
         parts = zip(self._match.get_column(slot), lengths, strict=True)
@@ -396,7 +396,7 @@ class _ColumnReader:
 
     def _read_contiguous(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
         address = self._read([(variable.owner, ADDRESS)])[:, 0]
-        nbytes = self._count_bytes(variable, shape)
+        nbytes = self._compute_nbytes(variable, shape)
         is_stored = is_defined(address, self._files.offset_size)
         if (variable.owner, SIZE) in self._slots:
             self.matches &= ~is_stored | (self._read([(variable.owner, SIZE)])[:, 0] >= nbytes)
@@ -560,7 +560,7 @@ class HDF5FileBatch:
         }
 
     def _iterate_encodings(self, name: str) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Yield the encoding entries of a variable that differ between files."""
+        """Yield the encoding entries of a variable that may differ between files."""
         variable, columns = self.first_group.variables[name], self.columns[name]
         yield "source", _Paths(self.sources)
         yield "original_shape", self._list_rows(columns.shape)

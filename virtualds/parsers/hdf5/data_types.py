@@ -475,7 +475,7 @@ NATIVE_RULES: dict[TypeClass, Callable[[HDF5Type], bool]] = {
 }
 """Functions that return whether numpy can read the stored bytes, by class.
 
-It cannot read those of other classes.
+numpy cannot read the stored bytes of other classes.
 """
 
 

@@ -407,7 +407,7 @@ class FileStructure:
 
 
 class SeparateAttributesError(Exception):
-    """Raised if attributes of some files cannot be read together; ``same`` marks other files."""
+    """Raised if attributes of some files cannot be read together; ``same`` marks the others."""
 
     def __init__(self, same: Bools) -> None:
         super().__init__()
@@ -707,8 +707,8 @@ def open_many(
     may_match : callable
         Returns for the first remote files whether the others should be requested.
 
-    Returns
-    -------
+    Yields
+    ------
     ManyFiles, int array
         The files that can be opened, and their numbers.
     """

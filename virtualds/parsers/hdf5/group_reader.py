@@ -199,11 +199,11 @@ def read_strings(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.o
     encoding = CHARSETS[kind.charset]
     texts = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
     for part, elements in read_elements(dataset, kind.size, box):
-        elements_read = element_types.read_strings(budget, kind, elements, encoding)
+        strings = element_types.read_strings(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
         position: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
         # the ellipsis is needed for scalars
-        texts[(*position, ...)] = elements_read.reshape([p.stop - p.start for p in part])
+        texts[(*position, ...)] = strings.reshape([p.stop - p.start for p in part])
     return texts
 
 
@@ -634,7 +634,7 @@ class _GroupReader:
                 continue
             if max(shape, default=0) >= MAX_AXIS_LENGTH:
                 problem = FormatError(
-                    f"an axis of {max(shape)} elements is longer than any; the file is damaged, "
+                    f"an axis of {max(shape)} elements is too long; the file is damaged, "
                     f"fetch it again, or leave the variable out with drop_variables"
                 )
                 self._record_problem(variable_name, problem)

@@ -266,7 +266,7 @@ def _find_last_reference(dataset: HDF5Dataset, references: bytes) -> int | None:
     return address
 
 
-def _find_remote_scale_name(dataset: HDF5Dataset, axis: int) -> str:
+def _read_scale_name(dataset: HDF5Dataset, axis: int) -> str:
     """Return the name of the last scale of an axis, which is in another group."""
     import h5py
 
@@ -351,7 +351,7 @@ class NamedAxes:
             elif scale := self._by_address.get((dataset.source.url, address)):
                 names.append(scale.name)
             else:
-                names.append(_find_remote_scale_name(dataset, axis))
+                names.append(_read_scale_name(dataset, axis))
         return tuple(names)
 
     def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
@@ -657,7 +657,7 @@ class FileGroups:
 
     @cached_property
     def _named_lengths(self) -> dict[PathParts, DimensionLengths]:
-        """The lengths of the dimensions of each group that are named by other metadata."""
+        """The lengths of the dimensions of each group, also those named by other metadata."""
         return {
             path: _find_lengths(axes, _find_axis_names(path, axes, self._eos))
             for path, axes in self.axes.items()

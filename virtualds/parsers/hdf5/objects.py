@@ -368,7 +368,7 @@ class HDF5Location:
         return {link.name: link for link in self.links}
 
     def find_link(self, name: bytes) -> Link | None:
-        """Return the link of a group by its name."""
+        """Return the link of a group by its name, or None if there is none."""
         return self._links_by_name.get(name)
 
 
@@ -744,7 +744,7 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
 
 
 def _read_header_by_library(location: HDF5Location) -> DatasetHeader:
-    """Return the description of a dataset by HDF5."""
+    """Return the header of a dataset as HDF5 reports it."""
     kind = _find_type(location)
     # check the fill value first, since HDF5 reads it from the heap with the properties
     check_fill(location, parse_type(location.file, kind))

@@ -102,20 +102,20 @@ def _read_index(dataset: HDF5Dataset) -> ChunkRows:
         IndexLayout.from_header(dataset.header),
     )
     shape = dataset.header.space.shape or ()
-    single_chunk = np.zeros(1, np.int64), np.array([[min(n, MAX_INT64) for n in shape]])
+    file_number, shapes = np.zeros(1, np.int64), np.array([[min(n, MAX_INT64) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # it may be an extensible array, whose chunks HDF5 lists at wrong positions
             file.raise_unsupported("an unknown index of chunks")
         return _read_chunks_with_hdf5(
-            dataset, Indexes(file, index_layout, single_chunk[0], single_chunk[0], single_chunk[1])
+            dataset, Indexes(file, index_layout, file_number, file_number, shapes)
         )
     if layout.address is None:
         return ChunkRows.empty(len(shape))
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(layout.dims), 0)
     numbers = (layout.address, *single[:2])
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in numbers)
-    return read_indexes(file, index_layout, single_chunk[0], root, single_chunk[1], length, mask)
+    return read_indexes(file, index_layout, file_number, root, shapes, length, mask)
 
 
 def scatter_chunks(
@@ -390,7 +390,7 @@ class IndexedChunks(ReferenceTable):
 
     def _scatter(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
         """Return the manifest of the chunks at ascending flat indexes, ignoring other chunks."""
-        flat = chunks.count_before(self.index_layout.chunks, self.grid)
+        flat = chunks.find_flat_indexes(self.index_layout.chunks, self.grid)
         index = np.minimum(np.searchsorted(unique_ids, flat), unique_ids.size - 1)
         matches = unique_ids[index] == flat
         return scatter_chunks(
@@ -548,7 +548,7 @@ def build_stored_array(
     try:
         pipeline = make_pipeline(dtype, prod(stored.shape), len(dataset.shape), fill, filters)
     except UnsupportedError:
-        # h5py can decode them
+        # h5py can decode the filters
         if all(_has_filter(f.number) for f in header.filters):
             return None
         raise
@@ -652,7 +652,7 @@ def _build_chunked(
         pipelines = tuple(skip_filters(pipeline, int(skipped)) for skipped in masks)
     manifest = scatter_chunks(
         grid,
-        index.count_before(chunks, grid),
+        index.find_flat_indexes(chunks, grid),
         files=(dataset.source,),
         offset=index.address + dataset.file.base,
         length=index.length,

@@ -140,7 +140,7 @@ def iterate_mapped_sources(
 ) -> Iterator[tuple[SourceFile, HDF5Dataset]]:
     """Yield each source of a virtual dataset, with the file in the mapping.
 
-    That file stays open until the next one.
+    The file stays open until the next one is yielded.
     """
     # many boxes may come from the same dataset, which is opened once
     distinct = {(m.file, m.path): m for m in _iterate_mappings(dataset, (list_beside,))}

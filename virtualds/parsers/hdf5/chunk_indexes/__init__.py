@@ -475,8 +475,8 @@ def _read_super_blocks(
     begin = bits + count * -(-pages // 8)
     stop = begin + count * indexes.rows.offset_size
     file = indexes.file[owner]
-    room = "a super block of an extensible array is longer than its file"
-    require(indexes.rows.ends[file] >= stop, file, room)
+    longer = "a super block of an extensible array is longer than its file"
+    require(indexes.rows.ends[file] >= stop, file, longer)
     data = indexes.rows.read_rows(file, super_address, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)

@@ -99,7 +99,7 @@ class Indexes(NamedTuple):
         """Return the indexes at ``which``."""
         return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
 
-    def count_before(self, positions: Ints) -> Ints:
+    def find_flat_indexes(self, positions: Ints) -> Ints:
         """Return the flat indexes of positions in the chunk grid of the only dataset.
 
         Keys of trees may be outside the shape.
@@ -140,7 +140,7 @@ class ChunkRows(NamedTuple):
         none = np.empty(0, np.int64)
         return cls(none, np.empty((ndim, 0), np.int64), none, none, none)
 
-    def count_before(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
+    def find_flat_indexes(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
         """Return the flat index of each chunk in a grid.
 
         The grid may also have axes within elements, which are not chunked.

@@ -79,7 +79,7 @@ class _OldNodes(NamedTuple):
 
 
 class _NodeLayout(NamedTuple):
-    """The layout of nodes: size, maximum number of entries, and the dtype of an entry."""
+    """The layout of nodes: size, maximum number, offset and dtype of entries."""
 
     size: int
     max_entries: int
@@ -109,11 +109,11 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
     leaves: list[ChunkRows] = []
     children: list[_OldNodes] = []
     for level in range(int(levels.max()), -1, -1):
-        joined = np.flatnonzero(levels == level)
+        starting = np.flatnonzero(levels == level)
         parts = _read_old_nodes(indexes, node, children)
         children = []
-        if joined.size:
-            parts = chain([(roots.select(joined), data[joined])], parts)
+        if starting.size:
+            parts = chain([(roots.select(starting), data[starting])], parts)
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
@@ -221,9 +221,9 @@ def _select_requested(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
     if indexes.requested is None or nodes.low is None or nodes.high is None:
         return nodes
     steps = np.array(indexes.layout.chunks)
-    low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
+    low, high = (indexes.find_flat_indexes((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
     return nodes.select(
-        np.flatnonzero(intersect(indexes.count_before(indexes.requested), low, high))
+        np.flatnonzero(intersect(indexes.find_flat_indexes(indexes.requested), low, high))
     )
 
 
@@ -341,10 +341,10 @@ def _find_required_children(indexes: Indexes, nodes: _Nodes, raw: Bytes, request
     """
     steps = np.array(indexes.layout.chunks)[:, None]
     position = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).position
-    before = indexes.count_before(position // steps)
+    before = indexes.find_flat_indexes(position // steps)
     edges = np.concatenate(([-1], before, [MAX_INT64]))
     at = _make_ranges(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
-    return intersect(indexes.count_before(requested), edges[at] + 1, edges[at + 1])
+    return intersect(indexes.find_flat_indexes(requested), edges[at] + 1, edges[at + 1])
 
 
 def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
@@ -466,7 +466,7 @@ def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
     columns = parse_elements(indexes.layout, raw[:, :stop], indexes.rows.offset_size)
     position = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
     for values, chunk in zip(position, chunks, strict=True):
-        countable = (values >= 0) & (values <= MAX_INT64 // chunk)
-        require(countable, indexes.file[owner], "a chunk lies outside of the shape")
+        is_valid = (values >= 0) & (values <= MAX_INT64 // chunk)
+        require(is_valid, indexes.file[owner], "a chunk lies outside of the shape")
         values *= chunk
     return ChunkRows(owner, position, *columns)

@@ -1,4 +1,4 @@
-"""The structure of HDF5 files, parsed from bytes; here those of several files, as rows.
+"""The structure of HDF5 files, parsed from bytes; here, bytes of several files as rows.
 
 HDF5 File Format Specification 3.0. Rows of equal length are parsed to columns of numbers.
 

@@ -90,8 +90,8 @@ class HDF5Type(NamedTuple):
     bits : int
         The bit field of the class.
     properties : bytes
-        The bytes after the head: bit offset, precision and so on of a number, the tag of an opaque
-        type, the values of an enum.
+        The bytes after the header: bit offset, precision and so on of a number, the tag of an
+        opaque type, the values of an enum.
     parts : tuple of (int, HDF5Type)
         The types that it contains, each with its offset in an element.
     names : tuple of bytes
@@ -201,7 +201,7 @@ def parse_type_message(data: bytes) -> HDF5Type:
 def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
     """Return the type at an offset in a message."""
     if depth > MAX_DEPTH:
-        raise MessageError("a type holds types without end")
+        raise MessageError("types are nested too deeply")
     head = read_bytes(data, offset, TYPE_HEADER_BYTES)
     version, class_number = head[0] >> 4, head[0] & 0x0F
     bits, size = read_uint(head, 1, 3), read_uint(head, 4, 4)
@@ -466,8 +466,8 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
             continue
         at = index * form.size + 4
         if address not in file.collections:
-            is_noted = note_address(data, at, file.offset_size, address)
-            file.collections[address] = read_collection(file, is_noted)
+            noted = note_address(data, at, file.offset_size, address)
+            file.collections[address] = read_collection(file, noted)
         elif file.notes is not None:
             note_same(data, at, file.offset_size, address)
         collection = file.collections[address]
@@ -522,8 +522,7 @@ def read_strings(
 ) -> npt.NDArray[np.object_]:
     """Return variable-length strings, truncated at their first NUL.
 
-    Invalid bytes are replaced by U+FFFD. Parameters and errors are those of
-    `check_elements`.
+    Invalid bytes are replaced by U+FFFD. Errors are those of `check_elements`.
     """
     texts = np.full(len(elements), "", object)
     for part in _iterate_collections(budget, kind, elements):

@@ -274,7 +274,7 @@ MAX_SUPERBLOCK = 128
 INTEGER_CODES = {2: "H", 4: "I", 8: "Q"}
 """Codes of `struct` by the size of an address or length; the sizes 16 and 32 are not supported."""
 DEFAULT_ISTORE_K = 32
-"""Half of the maximum number of children (K) of a node of chunks in version 0."""
+"""Half of the maximum number of children (K) of a node of chunks, unless the file has another."""
 DEFAULT_GROUP_NODE_K, DEFAULT_GROUP_LEAF_K = 16, 4
 """Half of the maximum children, and symbols, of a node of groups in versions 2 and 3."""
 WRITE_FLAGS = 0b101

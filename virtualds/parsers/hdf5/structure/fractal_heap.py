@@ -82,7 +82,7 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     records = list(_read_records(_Tree(file, kind, layout, set()), root, depth, count))
     if len(records) != file.unpack_length(data, begin + file.offset_size + 2):
         file.raise_damaged(
-            f"the B-tree at {address} does not have the {len(records)} records it says"
+            f"the B-tree at {address} has {len(records)} records, not as many as its header says"
         )
     return records
 
@@ -174,19 +174,19 @@ class FractalHeap:
         self._blocks: dict[tuple[int, int], bytes] = {}
         self._children: dict[int, list[int]] = {}
 
-    def read_object(self, identity: bytes) -> bytes:
+    def read_object(self, heap_id: bytes) -> bytes:
         """Return the object with a heap id."""
-        kind = identity[0] >> 4
-        if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._id_size:
+        kind = heap_id[0] >> 4
+        if kind not in (MANAGED, HUGE, TINY) or len(heap_id) < self._id_size:
             self.file.raise_damaged(
                 f"an object of the fractal heap at {self.address} is of type {kind}"
             )
         if kind == TINY:
-            return identity[1 : 2 + (identity[0] & 0x0F)]
+            return heap_id[1 : 2 + (heap_id[0] & 0x0F)]
         if kind == HUGE:
-            return self.file.read_noted(*self._locate_huge_object(identity))
-        offset = parse_uint(identity, 1, self._offset_size)
-        length = parse_uint(identity, 1 + self._offset_size, self._length_size)
+            return self.file.read_noted(*self._locate_huge_object(heap_id))
+        offset = parse_uint(heap_id, 1, self._offset_size)
+        length = parse_uint(heap_id, 1 + self._offset_size, self._length_size)
         block, first = self._find_block(offset)
         begin = offset - first
         if begin < self._header_bytes or begin + length > len(block):
@@ -196,14 +196,14 @@ class FractalHeap:
         mark_structure(block, begin, begin + length)
         return slice_bytes(block, begin, begin + length)
 
-    def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
+    def _locate_huge_object(self, heap_id: bytes) -> tuple[int, int]:
         """Return the address and length of a huge object, from its id or from a tree."""
         offset, length = self.file.offset_size, self.file.length_size
         if self._id_size - 1 >= offset + length:
-            return self.file.unpack_address(identity, 1), self.file.unpack_length(
-                identity, 1 + offset
+            return self.file.unpack_address(heap_id, 1), self.file.unpack_length(
+                heap_id, 1 + offset
             )
-        number = parse_uint(identity, 1, min(length, self._id_size - 1))
+        number = parse_uint(heap_id, 1, min(length, self._id_size - 1))
         if number not in self._huge_objects:
             self.file.raise_damaged(
                 f"the fractal heap at {self.address} has no huge object {number}"

@@ -155,10 +155,10 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     count = rank * (2 if flags & HAS_LIMITS else 1)
     lengths = read_uints(data, begin, length_size, count)
     check_end(data, begin + count * length_size)
-    shape, most = lengths[:rank], lengths[-rank:]
-    if any(n > limit for n, limit in zip(shape, most, strict=True)):
-        raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
-    limits = tuple(None if n == UNLIMITED else n for n in most)
+    shape, max_shape = lengths[:rank], lengths[-rank:]
+    if any(n > limit for n, limit in zip(shape, max_shape, strict=True)):
+        raise MessageError(f"a dataspace has the shape {shape}, and at most {max_shape}")
+    limits = tuple(None if n == UNLIMITED else n for n in max_shape)
     stored_shape = None if kind == SpaceClass.NULL else shape
     return Dataspace(SpaceClass(kind), stored_shape, limits, begin, bool(flags & HAS_LIMITS))
 
@@ -205,7 +205,7 @@ class FillValue(NamedTuple):
 
 
 NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
-"""Fill value of a dataset without a message, and default of HDF5."""
+"""The undefined fill value, also of a dataset without a message, and the default of HDF5."""
 
 
 @lru_cache(4096)
@@ -222,7 +222,7 @@ def parse_fill_value(data: bytes) -> FillValue:
             raise UnknownFormError(f"a fill value with flags {flags:#x}")
         defined, sized = not flags & UNDEFINED_FLAG, bool(flags & USER_DEFINED_FLAG)
         if sized and not defined:
-            raise MessageError("a fill value is both undefined and there")
+            raise MessageError("a fill value is both undefined and user-defined")
     else:
         raise UnknownFormError(f"a fill value of version {version}")
     if sized:

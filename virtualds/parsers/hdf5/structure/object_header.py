@@ -242,7 +242,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
 ATTRIBUTES_BY_NAME = 8
 """Type of records sorted by the hash of a name."""
 ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
-"""Identifier in the heap, flags of the message, creation order, hash of the name."""
+"""Heap ID, flags of the message, creation order, hash of the name."""
 
 
 def _find_dense_storage(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
@@ -261,7 +261,7 @@ def _find_dense_storage(file: FileBytes, data: bytes, begin: int) -> tuple[Fract
 
 
 def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
-    """Return the attributes of an Attribute Info message.
+    """Return the attribute messages to which an Attribute Info message refers.
 
     Parameters
     ----------
@@ -281,10 +281,10 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     shared: FractalHeap | None = None
     messages, nbytes = [], 0
     for record in read_records(file, index, ATTRIBUTES_BY_NAME, ATTRIBUTE_RECORD.size):
-        identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
+        heap_id, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:
             shared = find_shared_heap(file, kind)
-        message = (shared if shared and flags & SHARED else heap).read_object(identity)
+        message = (shared if shared and flags & SHARED else heap).read_object(heap_id)
         nbytes += len(message)
         if nbytes > file.end + MAX_BYTES:
             file.raise_damaged("its attributes have more bytes than the file")
@@ -457,7 +457,7 @@ def _note_attribute_value(attribute: Attribute) -> None:
 
 @lru_cache(1024)
 def find_string_size(kind: bytes, paddings: tuple[int, ...]) -> int:
-    """Return the bytes of a fixed-length string with one of the paddings, or 0 for other types."""
+    """Return the size of a fixed-length string with one of the paddings, or 0 for other types."""
     if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
     return int.from_bytes(kind[4:8], "little")
@@ -475,7 +475,7 @@ HARD, SOFT, EXTERNAL = 0, 1, 64
 LINKS_BY_NAME = 5
 """Type of records of links sorted by the hash of a name (III.A.2)."""
 HASH_BYTES, HEAP_ID_BYTES = 4, 7
-"""Size in bytes of the hash and of the identifier in such a record."""
+"""Size in bytes of the hash and of the heap ID in such a record."""
 HAS_ORDER, HAS_TYPE, HAS_CHARSET = 0x04, 0x08, 0x10
 """Flags of a link message."""
 
