@@ -103,7 +103,7 @@ class Packing:
         }
         if not packing_attributes:
             return None
-        integer = _find_unsigned_dtype(stored, packing_attributes.get("_Unsigned"))
+        integer = _find_integer_dtype(stored, packing_attributes.get("_Unsigned"))
         return cls(
             dtype=dtype,
             integer=integer,
@@ -156,7 +156,7 @@ def _to_scalar(value: Any) -> Any:
     return np.asarray(value).item() if np.ndim(value) > 0 else value
 
 
-def _find_unsigned_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
+def _find_integer_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
     """Return the integer dtype that ``_Unsigned`` requires, or None if it changes nothing."""
     kind = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
     return np.dtype(f"{kind}{stored.itemsize}") if kind else None

@@ -175,7 +175,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
         descriptors = rows.view(np.ndarray)
         for name, check in (
             ("COMPRESSED_DATA", STREAM_CHECKS.get(algorithm)),
-            ("GZIP_COMPRESSED_DATA", _is_gzip),
+            ("GZIP_COMPRESSED_DATA", _has_gzip_size),
         ):
             # the fallback column often exists but is empty
             if check is None or name not in rows.names or not descriptors[name][:, 0].any():
@@ -195,17 +195,21 @@ def _check_rice(header: Mapping[str, Any]) -> None:
         raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
 
 
-def _is_hcompress(stream: bytes, pixels: int) -> bool:
+def _has_hcompress_size(stream: bytes, pixels: int) -> bool:
     # rows and columns follow the first two bytes (section 10.4.4)
     return len(stream) >= 10 and prod(HCOMPRESS_SHAPE.unpack_from(stream, 2)) == pixels
 
 
-def _is_gzip(stream: bytes, pixels: int) -> bool:
+def _has_gzip_size(stream: bytes, pixels: int) -> bool:
     limit = MAX_ITEMSIZE * pixels
     return len(zlib.decompressobj(wbits=31).decompress(stream, limit + 1)) <= limit
 
 
-STREAM_CHECKS = {"HCOMPRESS_1": _is_hcompress, "GZIP_1": _is_gzip, "GZIP_2": _is_gzip}
+STREAM_CHECKS = {
+    "HCOMPRESS_1": _has_hcompress_size,
+    "GZIP_1": _has_gzip_size,
+    "GZIP_2": _has_gzip_size,
+}
 """Functions that check the number of pixels of a stream; other decoders check it themselves."""
 
 

@@ -233,7 +233,7 @@ class ZfpChunk(ShapedCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._encoded not in TYPES:
+        if self._encoded_dtype not in TYPES:
             raise UnsupportedError(
                 f"codec 'zfp' of {np.dtype(self.dtype)}: no specification says how it becomes a "
                 f"type of zfp; open the data with the library that wrote them"
@@ -249,7 +249,7 @@ class ZfpChunk(ShapedCodec):
         _check_limits(self._limits)
 
     @property
-    def _encoded(self) -> str:
+    def _encoded_dtype(self) -> str:
         return PROMOTED.get(self.dtype, self.dtype)
 
     @property
@@ -263,7 +263,7 @@ class ZfpChunk(ShapedCodec):
         names, make = MODES[config.pop("mode")]
         if config.keys() != set(names):
             raise ValueError(f"zfp: got {sorted(config)}, not {list(names)}")
-        return make(self._encoded, len(self._zfp_shape), *(config[name] for name in names))
+        return make(self._encoded_dtype, len(self._zfp_shape), *(config[name] for name in names))
 
     @property
     def header(self) -> Zfp:
@@ -271,7 +271,7 @@ class ZfpChunk(ShapedCodec):
         min_bits, max_bits, planes, exponent = self._limits
         fields = [
             (MAGIC, 32),
-            (TYPES[self._encoded], 2),
+            (TYPES[self._encoded_dtype], 2),
             (len(self._zfp_shape) - 1, 2),
             *((n - 1, 48 // len(self._zfp_shape)) for n in reversed(self._zfp_shape)),
             (LONG_MODE, 12),
@@ -311,7 +311,7 @@ class ZfpChunk(ShapedCodec):
         dtype = np.dtype(self.dtype)
         if self.dtype not in PROMOTED:
             return data
-        wide = np.frombuffer(data, np.dtype(self._encoded).newbyteorder("="))
+        wide = np.frombuffer(data, np.dtype(self._encoded_dtype).newbyteorder("="))
         if dtype.kind == "f":
             with np.errstate(over="ignore"):
                 return wide.astype(dtype).tobytes()

@@ -219,7 +219,7 @@ class GroupReader:
 
     def __init__(self, source: SourceFile, parameters: ParameterGroup, eccodes: Any) -> None:
         self.source, self.parameters, self.first = source, parameters, parameters[0].fields[0]
-        self.level = get_level_name(self.first.keys)
+        self.level_name = get_level_name(self.first.keys)
         axis_values = {
             axis: values for parameter in parameters for axis, values in parameter.axes.items()
         }
@@ -265,21 +265,21 @@ class GroupReader:
         """Return the fields of one parameter as an array, with one chunk per field."""
         fields = parameter.fields
         check_table(lengths, len(fields), f"parameter {parameter.name!r}")
-        rows = _find_rows(parameter, axes, lengths)
+        rows = _index_fields(parameter, axes, lengths)
         grid = (*lengths, *(1 for _ in self.shape))
         numbers = sorted({m.number for m in fields})
         exists = (rows >= 0).reshape(grid)
 
-        def fill_rows(column: list[int]) -> npt.NDArray[np.int64]:
+        def scatter(column: list[int]) -> npt.NDArray[np.int64]:
             return np.where(exists, np.array(column)[rows].reshape(grid), 0)
 
         manifest = ChunkManifest.build(
             grid,
             files=[self.source],
             file=np.where(exists, 0, MISSING),
-            offset=fill_rows([m.offset for m in fields]),
-            length=fill_rows([m.length for m in fields]),
-            pipeline=fill_rows([numbers.index(m.number) for m in fields]),
+            offset=scatter([m.offset for m in fields]),
+            length=scatter([m.length for m in fields]),
+            pipeline=scatter([numbers.index(m.number) for m in fields]),
         )
         chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
@@ -290,7 +290,7 @@ class GroupReader:
 
     def _name_axis(self, axis: str) -> str:
         """Return the name of an axis; the level axis has the name of the type of level."""
-        return self.level if axis == "level" else axis
+        return self.level_name if axis == "level" else axis
 
     def _build_coordinates(self) -> dict[str, ManifestVariable]:
         coordinates = dict(self.coordinates)
@@ -318,7 +318,7 @@ def _make_pipeline(codec: GribMessage, ndim: int) -> CodecPipeline:
     return CodecPipeline(np.dtype("<f4"), (codec,), fill_value, tuple(range(ndim)))
 
 
-def _find_rows(
+def _index_fields(
     parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
     """Return the index of the field at each position of the axes, or -1 if there is none."""

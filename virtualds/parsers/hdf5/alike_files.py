@@ -60,8 +60,8 @@ from virtualds.parsers.hdf5.structure.object_header import (
 )
 from virtualds.source_file import SourceFile, StorageOptions, path_or_url
 
-MAX_MISSING_CHUNKS = 10**4
-"""Maximum number of missing chunks of a file, regardless of its other chunks."""
+MAX_SPARSE_CHUNKS = 10**4
+"""Maximum number of chunks of a variable in a file of which any number may be missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class StoredColumns:
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
         small: npt.NDArray[np.bool_]
-        small = chunks <= np.maximum(MAX_MISSING_CHUNKS, CHUNKS_PER_REFERENCE * references)
+        small = chunks <= np.maximum(MAX_SPARSE_CHUNKS, CHUNKS_PER_REFERENCE * references)
         return small
 
     def take(self, indexes: Ints) -> StoredColumns:

@@ -349,7 +349,7 @@ def _find_stored_type(kind: HDF5Type, name: str | None) -> StoredType:
     if kind.kind == TypeClass.ARRAY:
         base = _find_stored_type(kind.base, None)
         return base._replace(shape=(*kind.dims, *base.shape))
-    if kind.kind == TypeClass.REFERENCE and kind.sort == OBJECT_REFERENCE:
+    if kind.kind == TypeClass.REFERENCE and kind.subtype == OBJECT_REFERENCE:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
     check_type(kind)
     dtype = _find_dtype(kind)
@@ -441,8 +441,8 @@ def _is_native_integer(kind: HDF5Type) -> bool:
 
 def _is_native_string(kind: HDF5Type) -> bool:
     # bytes after the end of a string and padding spaces are not part of the string
-    one_byte = kind.size == 1 and kind.sort == NULL_TERMINATED
-    return one_byte or kind.sort == NULL_PADDED
+    one_byte = kind.size == 1 and kind.subtype == NULL_TERMINATED
+    return one_byte or kind.subtype == NULL_PADDED
 
 
 def _is_native_compound(kind: HDF5Type) -> bool:

@@ -201,7 +201,7 @@ class Blueprint:
     def _check_references(self, match: Match) -> None:
         """Exclude files whose heap objects do not have the recorded number of elements."""
         references = [r for found in self.notes.references.values() for r in found]
-        counts = match.read_numbers([reference.counted for reference in references]).T
+        counts = match.read_numbers([reference.count_slot for reference in references]).T
         for reference, count in zip(references, counts, strict=True):
             _, length = match.objects[reference.block, reference.number]
             match.matches[:] &= count * reference.width <= length
@@ -238,7 +238,7 @@ class Blueprint:
             if key in self.notes.slots:
                 equal &= self._is_equal(match, self.notes.slots[key])
             for reference in self.notes.references.get(key, ()):
-                equal &= self._is_equal(match, reference.counted)
+                equal &= self._is_equal(match, reference.count_slot)
                 equal &= self._is_equal_in_heap(match, reference)
         return equal
 
@@ -257,7 +257,7 @@ class Blueprint:
 
     def read_strings(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
         """Return the bytes of an object of the global heap in each of some files."""
-        count = match.read_numbers([reference.counted])[indexes, 0] * reference.width
+        count = match.read_numbers([reference.count_slot])[indexes, 0] * reference.width
         begin = match.objects[reference.block, reference.number][0][indexes]
         rows = match.heaps[reference.block][indexes]
         ends = (begin + count).tolist()

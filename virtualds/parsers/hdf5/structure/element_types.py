@@ -54,9 +54,9 @@ Version 3 has no padding, version 4 has other references, and version 5 has comp
 TYPE_HEADER_BYTES = 8
 """Size in bytes of the header of a type: version and class, class bits, size of an element."""
 REGION_KIND = 1
-"""Value of `HDF5Type.sort` for references to regions."""
+"""Value of `HDF5Type.subtype` for references to regions."""
 VLEN_KINDS = SEQUENCE_KIND, STRING_KIND = 0, 1
-"""Values of `HDF5Type.sort` for variable-length types: sequences and strings (IV.A.2.d)."""
+"""Values of `HDF5Type.subtype` for variable-length types: sequences and strings (IV.A.2.d)."""
 RECTANGULAR = 1
 """Bits of complex numbers: both parts of one type, in rectangular form."""
 MAX_DEPTH = 64
@@ -110,7 +110,7 @@ class HDF5Type(NamedTuple):
     dims: tuple[int, ...] = ()
 
     @property
-    def sort(self) -> int:
+    def subtype(self) -> int:
         """The lowest four class bits: string padding, or the kind of reference or sequence."""
         return self.bits & 0x0F
 
@@ -122,7 +122,7 @@ class HDF5Type(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether elements are variable-length strings."""
-        return self.kind == TypeClass.VLEN and self.sort == STRING_KIND
+        return self.kind == TypeClass.VLEN and self.subtype == STRING_KIND
 
     @property
     def charset(self) -> int:
@@ -243,8 +243,8 @@ def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5T
 
 def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Parse a variable-length type."""
-    if head.sort not in VLEN_KINDS:
-        raise MessageError(f"a variable-length type is of sort {head.sort}")
+    if head.subtype not in VLEN_KINDS:
+        raise MessageError(f"a variable-length type has subtype {head.subtype}")
     return _add_base_type(head, _parse(data, offset + TYPE_HEADER_BYTES, depth), TYPE_HEADER_BYTES)
 
 
@@ -547,8 +547,10 @@ def _iterate_collections(
     """Yield the elements in each collection; empty elements are in none."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
-    if kind.sort not in VLEN_KINDS or kind.size != form.itemsize:
-        file.raise_damaged(f"a variable-length type is of sort {kind.sort} and {kind.size} bytes")
+    if kind.subtype not in VLEN_KINDS or kind.size != form.itemsize:
+        file.raise_damaged(
+            f"a variable-length type has subtype {kind.subtype} and {kind.size} bytes"
+        )
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     address, length = references["address"], references["length"]
     nonempty = np.flatnonzero((length != 0) | (address != 0))

@@ -97,12 +97,12 @@ class Slot(NamedTuple):
 class HeapReference(NamedTuple):
     """A reference to an object of the global heap, whose bytes may differ between files.
 
-    ``counted`` is the slot of the number of elements, the four bytes before the address of the
+    ``count_slot`` is the slot of the number of elements, the four bytes before the address of the
     collection ``block``; each element has ``width`` bytes. ``value`` are the bytes of all elements
     in the first file.
     """
 
-    counted: Slot
+    count_slot: Slot
     block: int
     number: int
     width: int
