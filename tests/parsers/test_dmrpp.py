@@ -462,7 +462,7 @@ def test_missing_chunks_have_the_exact_fill_value(tmp_path: Path, text: str, exp
 def test_a_fill_value_that_is_not_said_or_was_rounded_is_not_guessed(
     tmp_path: Path, text: str
 ) -> None:
-    with pytest.raises(UnsupportedError, match=r"variable 'v' of .*says no exact fill value"):
+    with pytest.raises(UnsupportedError, match=r"variable 'v' of .*states no exact fill value"):
         opened(tmp_path / "a.dmrpp", text)
 
 
@@ -539,7 +539,10 @@ def nested(name: str, *more: str) -> str:
 
 ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
 DOCUMENTS = {
-    "entities": (document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1), "type of documents"),
+    "entities": (
+        document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1),
+        "document type declaration",
+    ),
     "truncated": (document("")[:-12], "not well-formed XML"),
     "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
     "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "nested more than"),

@@ -327,7 +327,7 @@ WRONG: dict[str, tuple[Change, type[Exception], str]] = {
         UnsupportedError, "its 5 messages are not the 6 of the template",
     ),
     "a shorter file": (cut_file, FormatError, "does not fit into its file"),
-    "no index": (change_text("2.1:", "2.1:x"), FormatError, "line 2, .*none of an index"),
+    "no index": (change_text("2.1:", "2.1:x"), FormatError, "line 2, .*not one of an index"),
     "a month that is not there": (change_text("d=202401", "d=202413"), FormatError, "line 1"),
     "no file": (lambda index: index.with_suffix("").unlink(), FileNotFoundError, "a.grib2"),
 }  # fmt: skip

@@ -154,7 +154,7 @@ OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
     "jpegxl of channels for frames": (
         jpegxl(b"", FRAMES[:3]), drawn(FRAMES[:3], planar=True), "2 channels"),
     "jpegxl cut off": (jpegxl(b"", DRAWN[0]), drawn(DRAWN[0])[:-9], "jpegxl"),
-    "jpegxl without its headers": (jpegxl(b"", GREY), drawn(GREY)[:3], "have no end"),
+    "jpegxl without its headers": (jpegxl(b"", GREY), drawn(GREY)[:3], "are truncated"),
     "jpegxl without an image": (
         jpegxl(b"", GREY), drawn(GREY, usecontainer=True)[:40], "contain no image"),
     "no jpegxl": (jpegxl(b"", GREY), JPEGS["grey"], "contain no image"),

@@ -144,7 +144,7 @@ def _split_header(part: memoryview) -> Iterator[bytes]:
         if card == END_CARD:
             return
         yield card
-    raise ValueError("a header has no end")
+    raise ValueError("a header has no END card")
 
 
 def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:

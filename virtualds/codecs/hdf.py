@@ -182,7 +182,7 @@ SZIP_HEADER = 4
 """The size in bytes of the decoded length before a stream."""
 
 NEAREST_NEIGHBOUR = 32
-"""Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
+"""Bit of the options mask for nearest-neighbour preprocessing; without it, only entropy coding."""
 
 MAX_SCANLINE = 4096
 """Maximum number of pixels of a scanline (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""

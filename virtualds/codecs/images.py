@@ -213,7 +213,7 @@ def _check_end_marker(data: Buffer) -> None:
     byte, and JPEG-LS a bit (ITU-T T.87, annex C).
     """
     if END_OF_IMAGE not in bytes(data):
-        raise ValueError("the image has no end")
+        raise ValueError("the image has no end marker")
 
 
 def _check_colour_space(components: int, config: Mapping[str, Any]) -> None:
@@ -370,7 +370,7 @@ class JpegXlChunk(ShapedCodec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype not in EXPONENT_BITS:
-            raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENT_BITS)}")
+            raise ValueError(f"jpegxl: {self.dtype} is not one of {list(EXPONENT_BITS)}")
         is_valid = len(self.shape) in (2, 3, 4) and prod(self._channel_shape) in EXTRA_CHANNELS
         # chunks have no axes for a single frame or channel
         if not is_valid or 1 in self._frame_shape + self._channel_shape:
@@ -439,7 +439,7 @@ class _BitReader:
 
     def read(self, count: int) -> int:
         if count > self._remaining:
-            raise ValueError("the headers of the image have no end")
+            raise ValueError("the headers of the image are truncated")
         bits = self._bits & (1 << count) - 1
         self._bits >>= count
         self._remaining -= count

@@ -104,7 +104,7 @@ class Fax(Codec):
     width : int
         Pixels of a row.
     compression : int
-        Number in the TIFF tag Compression: 2 for runs alone, 3 for group 3, 4 for group 4.
+        Number in the TIFF tag Compression: 2 for runs only, 3 for group 3, 4 for group 4.
     options : int
         Value of the TIFF tag T4Options, the variant of group 3.
     """

@@ -94,7 +94,7 @@ class CastValues(Codec):
             raise ValueError(f"cast_value: floats ({self.encoded}) do not wrap")
         maps = json.loads(self.scalar_map)
         if not isinstance(maps, dict) or maps.keys() - set(DIRECTIONS):
-            raise ValueError(f"cast_value: scalar_map {maps} has other keys than {DIRECTIONS}")
+            raise ValueError(f"cast_value: scalar_map {maps} has keys other than {DIRECTIONS}")
         for direction in DIRECTIONS:
             self._build_map(direction)
 
@@ -338,7 +338,9 @@ class BitFields(SingleTypeCodec):
                 f"packbits: bits {self.first_bit} to {self.last_bit} are outside {self._all_bits}"
             )
         if self.padding not in PADDING_BYTE:
-            raise ValueError(f"packbits: padding {self.padding!r} is none of {list(PADDING_BYTE)}")
+            raise ValueError(
+                f"packbits: padding {self.padding!r} is not one of {list(PADDING_BYTE)}"
+            )
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -163,7 +163,7 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
     for name in names:
         if name not in FILTERS:
             raise UnsupportedError(
-                f"its chunks have the filter {name!r}, of which a sidecar does not say enough "
+                f"its chunks have the filter {name!r}, about which a sidecar does not say enough "
                 f"(it knows {', '.join(FILTERS)}); {REMEDY}"
             )
         number, make_client_data = FILTERS[name]
@@ -279,7 +279,7 @@ def _read_fill(
     value = None if text is None else _parse_fill(text, dtype, attribute)
     if value is None:
         raise UnsupportedError(
-            f"chunks of it are missing, and the sidecar says no exact fill value ({text!r:.60}); "
+            f"chunks of it are missing, and the sidecar states no exact fill value ({text!r:.60}); "
             f"{REMEDY}"
         )
     return value.tobytes()

@@ -323,7 +323,7 @@ def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, 
     if column.dtype.kind == "c" and (scale, zero) != (1, 0):
         raise UnsupportedError(
             f"FITS column {number}: its complex numbers are scaled (TSCAL{number}, TZERO{number}), "
-            f"which astropy does to their real parts alone; leave it out with drop_variables or "
+            f"which astropy does only to their real parts; leave it out with drop_variables or "
             f"on_error='skip'"
         )
     is_number = column.dtype.kind in "iuf"

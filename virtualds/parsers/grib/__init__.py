@@ -347,7 +347,7 @@ def _make_ambiguous_error(name: str, first: GribField, second: GribField) -> Uns
     key = next(iter(differing), "offset")
     value = next(v for v in differing.get(key, [first.offset]) if v is not None)
     return UnsupportedError(
-        f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
+        f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of the same "
         f"time, step, number and level, and differ in {differing or 'no key that is known here'}; "
         f"choose with parser_options={{'filter_by_keys': {{{key!r}: {value!r}}}}}, or leave it out "
         f"with drop_variables"

@@ -225,7 +225,7 @@ def _scan(
     names = template_option if isinstance(template_option, list | tuple) else [template_option]
     if template_option is None or not names:
         raise UnsupportedError(
-            f"{source.url}: an index says nothing of grids and units; name a file of the same "
+            f"{source.url}: an index says nothing about grids and units; name a file of the same "
             f"product that has them: parser_options={{'template': 'a.grib2'}}"
         )
     eccodes = import_eccodes(source.url, "reading the index of a GRIB file")

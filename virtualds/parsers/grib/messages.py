@@ -171,8 +171,8 @@ def _check_end(file: BinaryIO, offset: int, length: int) -> None:
 
 def _make_no_end_error(offset: int) -> FormatError:
     return FormatError(
-        f"GRIB message at byte {offset}: it does not end where it says; the file is damaged or "
-        f"truncated"
+        f"GRIB message at byte {offset}: it does not end where its length says; the file is "
+        f"damaged or truncated"
     )
 
 

@@ -92,7 +92,7 @@ def find_stored_element(elements: Elements, key: Key) -> StoredElement | None:
     """Return the location of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
         # even elements that were never written have a descriptor
-        raise make_damage_error(f"element {key} with its values is not there")
+        raise make_damage_error(f"element {key} with its values is missing")
     descriptor = elements.find(key)
     if descriptor is None or not descriptor.length:
         return None
@@ -454,7 +454,7 @@ class _VariableReader:
     def _name_dimensions(
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
-        """Return the names of the axes; an axis of another length than before gets a new name."""
+        """Return the names of axes; an axis whose length differs from before gets a new name."""
         names: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")

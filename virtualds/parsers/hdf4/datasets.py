@@ -311,7 +311,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     # the group that describes the same data set for older programs
     numeric_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
     if DATA not in refs and DATA in read_numeric_group(elements, numeric_group):
-        raise make_damage_error(f"data set {group.name!r} has values for old programs alone")
+        raise make_damage_error(f"data set {group.name!r} has values only for old programs")
     tables = _read_tables(elements, group)
     attributes, problems = _read_attributes(elements, tables)
     return ScientificDataset(

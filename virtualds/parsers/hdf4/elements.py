@@ -252,7 +252,7 @@ class Elements:
 
 
 def unpack(form: str, data: bytes) -> tuple[Any, ...]:
-    """Return the numbers at the start of bytes.
+    """Return the values at the start of bytes, by a format of `struct`.
 
     Examples
     --------

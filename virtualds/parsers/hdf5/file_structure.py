@@ -178,7 +178,7 @@ class Blueprint:
         return addresses
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Exclude files in which other addresses are equal than in the first file."""
+        """Exclude files whose addresses are not equal exactly where those of the first file are."""
         actual = self._get_addresses([pointer for pointer, _ in self.notes.same], match)
         expected = addresses[[number for _, number in self.notes.same]]
         match.matches[:] &= (actual == expected).all(axis=0)

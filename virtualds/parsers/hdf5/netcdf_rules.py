@@ -495,7 +495,7 @@ def read_groups_below(
                 if child.address in ancestors:
                     raise FormatError(
                         f"{location.source.url}: the link {name!r} leads back to a group that it "
-                        f"lies in, so that there is no end; open one group with group=, or leave "
+                        f"lies in, so that paths never end; open one group with group=, or leave "
                         f"the link out with drop_variables"
                     )
                 yield from read_groups_below(child, (*group_path, name), scales, skip, ancestors)

@@ -770,7 +770,7 @@ def _read_space_by_library(location: HDF5Location) -> Dataspace:
 def _find_type(location: HDF5Location) -> bytes:
     """Return the Datatype message of a dataset, or if its form is unknown, as encoded by h5py.
 
-    In h5py, variable-length types have other sizes than in the file.
+    In h5py, the sizes of variable-length types differ from those in the file.
     """
     type_messages = [m for m in location.messages if m.kind == DATATYPE]
     if len(type_messages) != 1:

@@ -128,7 +128,7 @@ def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFil
     needed.pop(dataset.source, None)
     if needed and scheme_of(dataset.source.url) != "file":
         raise UnsupportedError(
-            f"it is put together from {len(needed)} other files in a way that only HDF5 can read, "
+            f"it is assembled from {len(needed)} other files in a way that only HDF5 can read, "
             f"which cannot find them on a server; copy the files to local disk, or leave the "
             f"variable out with drop_variables"
         )
@@ -225,8 +225,8 @@ def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:
     dataset = find_dataset(files, mapping.file, mapping.path)
     if dataset is None:
         raise FormatError(
-            f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "
-            f"virtual dataset is put together from; restore it, or use drop_variables"
+            f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, from "
+            f"which a virtual dataset is assembled; restore it, or use drop_variables"
         )
     return dataset
 

@@ -53,9 +53,7 @@ def find_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
     """Return the chunks of datasets that have a single chunk (VII.A)."""
     count, layout = len(indexes.file), indexes.layout
     single = (indexes.shape == np.array(layout.chunks)).all(axis=1)
-    require(
-        np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk"
-    )
+    require(np.asarray(single), indexes.file, "a dataset of one chunk does not have its shape")
     position = np.zeros((len(layout.chunks), count), np.int64)
     return check_chunks(indexes, ChunkRows(np.arange(count), position, mask, indexes.root, length))
 

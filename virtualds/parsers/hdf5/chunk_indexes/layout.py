@@ -237,7 +237,7 @@ def check_order(indexes: Indexes, chunks: ChunkRows) -> ChunkRows:
     """Return chunks after checking that they are in ascending order, as lookups require."""
     after = find_ascending(chunks.owner, chunks.position)
     _require_chunks(
-        after, indexes.file, chunks.owner[1:], "chunks are listed twice, or not in their order"
+        after, indexes.file, chunks.owner[1:], "chunks are listed twice, or not in order"
     )
     return chunks
 

@@ -378,7 +378,7 @@ def _read_tree_nodes(
     file = indexes.file[nodes.owner]
     reason = "a node of a B-tree has two parents"
     check_single_parents(indexes.rows, file, nodes.owner, nodes.address, layout.size, reason)
-    counts = "a node of a B-tree has another number of records than it says"
+    counts = "a node of a B-tree does not have as many records as it says"
     is_possible = nodes.records <= layout.max_records[level]
     require(is_possible & (nodes.total >= nodes.records), file, counts)
     if not level:
@@ -430,7 +430,7 @@ def _find_children(
     children = nodes.records + 1
     start = np.cumsum(children) - children
     owner = np.repeat(nodes.owner, children)
-    wrong = "a node of a B-tree has another number of records than it says"
+    wrong = "a node of a B-tree does not have as many records as it says"
     within = (total >= 0) & (total <= np.repeat(nodes.total, children))
     require(within, indexes.file[owner], wrong)
     exact = np.add.reduceat(total, start) + nodes.records == nodes.total

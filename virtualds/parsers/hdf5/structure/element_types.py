@@ -214,7 +214,7 @@ def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
     kind = TypeClass(class_number)
     parsed = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEADER_BYTES, bits), depth + 1)
     if kind != TypeClass.VLEN and any(start + part.size > size for start, part in parsed.parts):
-        raise MessageError(f"a type of {size} bytes holds types that do not lie in it")
+        raise MessageError(f"a type of {size} bytes contains types that reach past it")
     return parsed
 
 
@@ -324,7 +324,7 @@ def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
         names.append(name)
         parts.append((start, part))
     if not 0 < len(names) == len(set(names)):
-        raise MessageError("a compound type has no members, or two of one name")
+        raise MessageError("a compound type has no members, or two of the same name")
     stop = 0
     for start, part in sorted(parts, key=lambda span: span[0]):
         if start < stop:

@@ -343,7 +343,7 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
     for node in nodes:
         for symbol in _read_node(file, node, names):
             if symbol[0] <= last:
-                file.raise_damaged("the names of a group are not in their order")
+                file.raise_damaged("the names of a group are not in order")
             last = symbol[0]
             yield symbol
 

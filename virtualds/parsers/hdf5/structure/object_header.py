@@ -79,7 +79,7 @@ def read_unshared(file: FileBytes, message: Message) -> bytes:
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
     """Return the data to which a shared message of a kind refers."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
-        file.raise_unsupported("a shared message of another version than 1 to 3")
+        file.raise_unsupported("a shared message of a version other than 1 to 3")
     if data[0] == 3 and data[1] == SHARED_IN_HEAP:
         return find_shared_heap(file, kind).read_object(data[2:10])
     # in version 1, reserved bytes precede the address
@@ -272,7 +272,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         The data of the Attribute Info message.
     """
     if len(data) < 2 or data[0]:
-        file.raise_unsupported("an Attribute Info message of another version than 0")
+        file.raise_unsupported("an Attribute Info message of a version other than 0")
     # the maximum creation index precedes the addresses
     dense = _find_dense_storage(file, data, 2 + 2 * (data[1] & 1))
     if dense is None:
@@ -433,7 +433,7 @@ def _parse_header(data: bytes, length_size: int) -> _AttributeHeader:
     name, kind, space = parts
     name, _, tail = name.partition(b"\0")
     if not name or tail or len(name) + 1 != lengths[0]:
-        raise MessageError("the name of an attribute has no end, or more than one")
+        raise MessageError("the name of an attribute has no NUL at its end, or one before")
     shape = None if flags & SPACE_SHARED else parse_dataspace(space, length_size).shape
     return _AttributeHeader(name, kind, space, flags, shape)
 
@@ -517,11 +517,11 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
                 links.append(Link(name, kind, address, target or b""))
         elif message.kind == LINK_INFO:
             if len(message.data) < 2 or message.data[0]:
-                file.raise_unsupported("a Link Info message of another version than 0")
+                file.raise_unsupported("a Link Info message of a version other than 0")
             tracked = bool(message.data[1] & 1)
             links += _read_dense_links(file, message.data)
     if len({link.name for link in links}) < len(links):
-        file.raise_damaged("a group has two links of one name")
+        file.raise_damaged("a group has two links of the same name")
     return sorted(links, key=(lambda link: link.order) if tracked else (lambda link: link.name))
 
 
@@ -540,7 +540,7 @@ def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 def _parse_link(file: FileBytes, data: bytes) -> Link:
     if len(data) < 4 or data[0] != 1:
-        file.raise_unsupported("a link of another version than 1")
+        file.raise_unsupported("a link of a version other than 1")
     flags, offset = data[1], 2
     kind = data[offset] if flags & HAS_TYPE else HARD
     offset += bool(flags & HAS_TYPE)
@@ -552,7 +552,7 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
     name = bytes(data[offset : offset + length])
     offset += length
     if not name or len(name) < length or b"\0" in name:
-        file.raise_damaged("the name of a link is empty, cut short, or ends before its end")
+        file.raise_damaged("the name of a link is empty, cut short, or contains a NUL")
     if kind == HARD:
         if offset + file.offset_size > len(data):
             file.raise_damaged("a link is cut short")
