@@ -10,7 +10,7 @@ import h5py
 from h5py import h5t
 
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
-from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_unshared
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_message_data
 from virtualds.source_file import SourceFile
 
 
@@ -20,7 +20,9 @@ def messages_of(path: Path, dataset: str, kind: int) -> list[bytes]:
         address = h5py.h5o.get_info(file[dataset].id).addr
     found = FileBytes(SourceFile(path.as_uri()))
     try:
-        return [read_unshared(found, m) for m in read_messages(found, address) if m.kind == kind]
+        return [
+            read_message_data(found, m) for m in read_messages(found, address) if m.kind == kind
+        ]
     finally:
         found.close()
 

@@ -52,7 +52,7 @@ MIN_NUMCODECS_BYTES = 2**18
 """Minimum size in bytes at which numcodecs' zstd is as fast as zstandard, despite its contexts."""
 
 MAX_LZ4_RATIO = 256
-"""The maximum ratio of decoded to encoded length of LZ4."""
+"""Limit for the ratio of decoded to encoded length of LZ4."""
 
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""

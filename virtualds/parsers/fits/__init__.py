@@ -367,7 +367,7 @@ def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
 
 
 def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return chunks of whole rows that divide an image evenly."""
+    """Return a chunk shape that divides an image evenly, along its first axes if possible."""
     chunks = list(shape)
     for axis in range(len(shape)):
         while prod(chunks) * itemsize > CHUNK_BYTES and chunks[axis] > 1:

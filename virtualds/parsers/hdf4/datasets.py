@@ -181,12 +181,12 @@ class _OldDataset:
         if text := self._read(COORDINATE_SYSTEM):
             attributes["coordsys"] = convert_attribute("", np.array([text]))
         if isinstance(self.dtype, np.dtype):
-            attributes |= self._find_numbers(self.dtype)
+            attributes |= self._find_range_and_fill(self.dtype)
         attributes |= self._find_calibration() | self._find_texts(0)
         ref = self._members.get(DATA)
         return ScientificDataset(name, ref, self._dimensions, self.dtype, attributes)
 
-    def _find_numbers(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+    def _find_range_and_fill(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return the range of the values, and the fill value."""
         numbers = dict[str, Any]()
         names = {RANGE: ("valid_max", "valid_min"), FILL: ("_FillValue",)}

@@ -318,7 +318,7 @@ class VariableStructure(NamedTuple):
 
 
 class GroupStructure(NamedTuple):
-    """A group of a structure.
+    """A group of a `FileStructure`, without the content of its subgroups.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ class SeparateAttributesError(Exception):
 
 
 DECODING_ATTRIBUTES = frozenset({"_FillValue", "least_significant_digit"})
-"""Attributes that affect more than their own value."""
+"""Attributes that also change the values or the encoding of a variable."""
 
 
 def read_structure(source: SourceFile, scope: ReadScope) -> FileStructure | None:

@@ -75,7 +75,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
     read_dataset_header,
     read_fill_values,
     read_links,
-    read_unshared,
+    read_message_data,
 )
 from virtualds.source_file import SourceFile, join_url, local_path, normalise_url, scheme_of
 from virtualds.stores.block_cache import FetchError
@@ -776,7 +776,7 @@ def _find_type(location: HDF5Location) -> bytes:
     if len(type_messages) != 1:
         location.file.raise_damaged(f"a dataset has {len(type_messages)} types")
     try:
-        kind = bytes(read_unshared(location.file, type_messages[0]))
+        kind = bytes(read_message_data(location.file, type_messages[0]))
         parse_type(location.file, kind)
     except DeclinedError:
         return encode_type(location.id.get_type())

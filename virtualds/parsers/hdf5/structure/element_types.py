@@ -136,12 +136,12 @@ class HDF5Type(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The first bit of a number."""
+        """The position of the lowest significant bit of a number."""
         return read_uint(self.properties, 0, 2)
 
     @property
     def precision(self) -> int:
-        """The number of bits of a number."""
+        """The number of significant bits of a number."""
         return read_uint(self.properties, 2, 2)
 
     @property
@@ -356,8 +356,8 @@ PARSERS: dict[int, Parse] = {
     TypeClass.ARRAY: _parse_array,
     TypeClass.COMPLEX: _parse_complex,
 }
-"""Parsers of types by class: functions of a message, the offset of the type in it, the head of the
-type, and its depth of nesting."""
+"""Parsers of types by class: functions of a message, the offset of the type in it, the header of
+the type, and its depth of nesting."""
 
 
 # ---------------------------------------------------------------------- the global heap

@@ -69,7 +69,7 @@ SHARED_INDEX = Struct("<BBHIHHH")
 messages."""
 
 
-def read_unshared(file: FileBytes, message: Message) -> bytes:
+def read_message_data(file: FileBytes, message: Message) -> bytes:
     """Return the data of a message, which may be shared."""
     if message.flags & SHARED:
         return read_shared_data(file, message.kind, message.data)
@@ -92,7 +92,7 @@ def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
         file.raise_damaged(
             f"the object at {address} has {len(messages)} messages of type {kind} to share"
         )
-    return read_unshared(file, messages[0])
+    return read_message_data(file, messages[0])
 
 
 def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
@@ -162,13 +162,13 @@ def read_dataset_header(file: FileBytes, messages: Sequence[Message], owner: int
         file.raise_damaged("a dataset has no layout")
     try:
         space = _parse_space(file, by_kind[DATASPACE], owner)
-        kind = bytes(read_unshared(file, by_kind[DATATYPE]))
+        kind = bytes(read_message_data(file, by_kind[DATATYPE]))
         filters = by_kind.get(FILTERS)
         return DatasetHeader(
             space,
             kind,
             _parse_fill(file, by_kind),
-            parse_filter_pipeline(bytes(read_unshared(file, filters))) if filters else (),
+            parse_filter_pipeline(bytes(read_message_data(file, filters))) if filters else (),
             _parse_layout(file, by_kind[LAYOUT].data, owner),
         )
     except MESSAGE_ERRORS as error:
@@ -176,7 +176,7 @@ def read_dataset_header(file: FileBytes, messages: Sequence[Message], owner: int
 
 
 def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
-    data, width = read_unshared(file, message), file.length_size
+    data, width = read_message_data(file, message), file.length_size
     space = parse_dataspace(bytes(data), width)
     if file.notes is None:
         return space
@@ -190,9 +190,9 @@ def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
 
 def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
     if FILL in by_kind:
-        return parse_fill_value(bytes(read_unshared(file, by_kind[FILL])))
+        return parse_fill_value(bytes(read_message_data(file, by_kind[FILL])))
     if OLD_FILL in by_kind:
-        return parse_old_fill_value(bytes(read_unshared(file, by_kind[OLD_FILL])))
+        return parse_old_fill_value(bytes(read_message_data(file, by_kind[OLD_FILL])))
     return NO_FILL
 
 
@@ -221,7 +221,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
     for message in messages:
         if message.kind not in (FILL, OLD_FILL):
             continue
-        data = read_unshared(file, message)
+        data = read_message_data(file, message)
         try:
             parse = parse_fill_value if message.kind == FILL else parse_old_fill_value
             fill = parse(bytes(data))
@@ -368,7 +368,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
     attribute_messages.sort(key=attrgetter("order"))
     for message in attribute_messages:
         try:
-            attribute = _parse_attribute(file, read_unshared(file, message), owner)
+            attribute = _parse_attribute(file, read_message_data(file, message), owner)
         except MESSAGE_ERRORS as error:
             raise_with_file(file, error)
         if attribute.name in attributes:
