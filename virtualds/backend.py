@@ -49,7 +49,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     """
 
     supports_groups: ClassVar[bool] = True
-    description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
+    description: ClassVar[str] = (
+        "Reference sets, and files such as HDF5 and GRIB, through virtualds"
+    )
 
     @check_arguments("xr.open_dataset(engine='virtual')", more=find_arguments(xr.open_dataset))
     def open_dataset(

@@ -104,7 +104,7 @@ def check_nesting(dtype: np.dtype[Any], where: str) -> None:
         depth += 1
         if depth > MAX_TYPE_DEPTH:
             raise UnsupportedError(
-                f"{where}: more than {MAX_TYPE_DEPTH} compound types lie in each other; leave the "
+                f"{where}: more than {MAX_TYPE_DEPTH} levels of nested compound types; leave the "
                 f"variable out with drop_variables, or fetch the file again if its metadata are "
                 f"damaged"
             )
@@ -121,8 +121,8 @@ def check_chunk(nbytes: int, taken: int, where: str) -> None:
     """
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
-            f"{where}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
-            f"and {_compute_limit()} may be taken for it; load all of it with ds.virtual.load(), "
+            f"{where}: a chunk has {nbytes} bytes once decoded, of which {taken} are selected, "
+            f"and the limit is {_compute_limit()}; load the whole variable with ds.virtual.load(), "
             f"raise the limit with virtualds.set_options(load_limit=...), or store it in smaller "
             f"chunks"
         )
@@ -138,12 +138,12 @@ def _compute_limit() -> int:
 
 
 def check_values(nbytes: int, where: str) -> None:
-    """Raise an error for a coordinate that is too large to load on opening.
+    """Raise an error for a coordinate, or other values, too large to load on opening.
 
     Raises
     ------
     UnsupportedError
-        It has more bytes than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
+        They have more bytes than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
     """
     if not is_below_load_limit(nbytes):
         raise UnsupportedError(
@@ -154,12 +154,12 @@ def check_values(nbytes: int, where: str) -> None:
 
 
 def check_selection(nbytes: int) -> None:
-    """Raise an error for a selection that is too large, of values without byte ranges (strings).
+    """Raise an error for a selection of values without byte ranges (strings) that is too large.
 
     Raises
     ------
     UnsupportedError
-        They take more than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
+        It takes more than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
     """
     if nbytes > _compute_limit():
         raise UnsupportedError(
@@ -189,7 +189,7 @@ def check_joinable(nbytes: int, where: str) -> None:
         limit := max(_compute_limit(), find_usable_memory() // 4)
     ):
         raise UnsupportedError(
-            f"{where}: to join what has it takes {nbytes:,} bytes of memory for its length alone, "
+            f"{where}: joining variables along it takes {nbytes:,} bytes of memory for its length, "
             f"more than the limit of {limit:,}; leave out the variables with this dimension "
             f"(drop_variables=, or ds.drop_vars), or raise the limit with "
             f"virtualds.set_options(load_limit=...)"
@@ -215,6 +215,7 @@ def check_size_in_files(nbytes: int, count_stored: Callable[[], int], where: str
     """
     if not is_below_load_limit(nbytes) and nbytes > MAX_EXPANSION * (stored := count_stored()):
         raise UnsupportedError(
-            f"{where}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
-            f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
+            f"{where}: this coordinate has {nbytes} bytes, of which {stored} are in files; fetch "
+            f"the file again if its metadata are damaged, or leave the coordinate out with "
+            f"drop_variables or on_error='skip'"
         )

@@ -5,7 +5,7 @@
     VirtualdsError
     ├── UnsupportedError(NotImplementedError)  the source or the target cannot express it
     ├── CombineError(ValueError)               these arrays do not belong together
-    ├── FormatError(ValueError)                no valid source or reference file
+    ├── FormatError(ValueError)                not a valid source or reference file
     ├── ReadError(OSError)                     bytes missing, changed or undecodable
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer came first
@@ -16,8 +16,8 @@
 Every message has the form *where: what happened; what to do*. Terminals show the remedy on a second
 line, and details below. Callers that know the file or the variable prepend it with ``locate``, or
 add a line with ``add_note``. The message is a single string, which `format_message` splits at the
-semicolon: a separate argument for the remedy would make the 503 ``raise`` statements hundreds of
-lines longer.
+semicolon: with a separate argument for the remedy, the ``raise`` statements would take hundreds of
+lines more.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def format_names(names: Iterable[str], max_count: int, rest: str = "more") -> st
     ('t, u', 't, u and 2 more')
     """
     names = list(names)
-    left = len(names) - max_count
-    return ", ".join(names[:max_count]) + (f" and {left:,} {rest}" if left > 0 else "")
+    omitted = len(names) - max_count
+    suffix = f" and {omitted:,} {rest}" if omitted > 0 else ""
+    return ", ".join(names[:max_count]) + suffix
 
 
 # ---------------------------------------------------------------------- errors
@@ -166,9 +167,9 @@ def format_details(text: str, details: Iterable[str], max_count: int = MAX_DETAI
       ... and 2 more
     """
     lines = list(details)
-    left = len(lines) - max_count
-    if left > 0:
-        lines = [*lines[:max_count], f"... and {left} more"]
+    omitted = len(lines) - max_count
+    if omitted > 0:
+        lines = [*lines[:max_count], f"... and {omitted} more"]
     return "\n  ".join([text, *lines])
 
 
@@ -318,7 +319,7 @@ LIBRARY_ERRORS = (
     OSError,
     TypeError,
 )
-"""Errors of other libraries that damaged bytes may cause."""
+"""Errors that other libraries may raise for damaged bytes."""
 
 
 LOAD_OR_LEAVE_OUT = (

@@ -232,13 +232,13 @@ FOREIGN_ARGUMENTS = {
     "decode_times": "pass decode_cf=False to decode nothing at all",
     "engine": "the bytes of a file show its format; to name it, pass parser=",
     "filetype": "the bytes of a file show its format; to name it, pass parser=",
-    "indexes": "dimension coordinates get indexes, and with loadable_variables=[] none does",
+    "indexes": "dimension coordinates get indexes, and with loadable_variables=[] none do",
     "errors": "pass on_error= to say what to do about files that cannot be opened",
     "reader_options": "pass the access options for fsspec as storage_options=",
     "registry": "stores are found by the url, with access options in storage_options=",
     "mask_and_scale": "pass decode_cf=False to decode nothing at all",
 }
-"""Arguments of similar xarray functions, and what to use instead."""
+"""Arguments of similar functions of xarray and VirtualiZarr, and what to use instead."""
 
 FLAG = ((bool, np.bool_), "True or False")
 TEXT = ((str, type(None)), "a string, or None")
@@ -338,7 +338,7 @@ def check_types(arguments: Mapping[str, Any]) -> None:
 
 
 def select_fields(kind: type[Fields], arguments: Mapping[str, Any]) -> Fields:
-    """Create a dataclass of options from the given arguments that are among its fields."""
+    """Return an instance of a dataclass of options, from those arguments that are its fields."""
     dataclass: Any = kind
     chosen = {
         option.name: arguments[option.name]

@@ -50,7 +50,7 @@ class Progress:
     cached : int
         Files from the cache.
     references : int
-        Chunks of the files so far.
+        Number of chunks of the files opened so far.
     report : BuildReport, optional
         The report of ``"opening"``, once all files are done.
 
@@ -78,7 +78,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         if not self.failed + self.cached <= self.done <= self.total:
-            raise ValueError(f"Progress: more is done than there is, in {self!r}")
+            raise ValueError(f"Progress: expected failed + cached <= done <= total, got {self!r}")
 
     @property
     def rate(self) -> float:
@@ -166,16 +166,16 @@ def count_array_chunks(chunks: int) -> Iterator[Advance]:
     Each of the ``chunks`` counts once, even if it has references in two tables. At the end of the
     block, the rest is counted: gaps, and chunks that are in the set already.
     """
-    left, add = chunks, _ADVANCE_WRITTEN.get() or (lambda _: None)
+    remaining, add = chunks, _ADVANCE_WRITTEN.get() or (lambda _: None)
 
     def advance(count: int) -> None:
-        nonlocal left
-        if count := min(count, left):
-            left -= count
+        nonlocal remaining
+        if count := min(count, remaining):
+            remaining -= count
             add(count)
 
     yield advance
-    advance(left)
+    advance(remaining)
 
 
 def is_progress_shown(option: ProgressOption) -> bool:

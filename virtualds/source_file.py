@@ -29,7 +29,7 @@ class StorageOptions(dict[str, Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
-        """Return the access options of a user, or None if there are none."""
+        """Return the access options that a user has passed, or None if there are none."""
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
                 f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
@@ -249,7 +249,7 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(
-            f"a path or url is expected, got {type(path).__name__}; give that, bytes, an open "
+            f"a path or url is expected, got {type(path).__name__}; give one, or bytes, an open "
             f"binary file, or a dict of references"
         )
     if _is_in_archive(text):

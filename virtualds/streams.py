@@ -58,9 +58,9 @@ def decode_streams(
     Raises
     ------
     ValueError
-        The streams decode to more bytes.
+        The streams decode to more bytes than expected or allowed.
     EOFError
-        The last one does not end.
+        The last stream is truncated.
     """
     max_bytes = limit_decoded_size(len(data)) if nbytes is None else nbytes
     parts: list[bytes] = []
@@ -86,20 +86,20 @@ def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
 def _decode_stream(stream: Any, data: Buffer, room: int, max_bytes: int) -> tuple[bytes, bytes]:
     """Return the decoded bytes of one stream, and the bytes after it."""
     parts: list[bytes] = []
-    left = room + 1
+    remaining = room + 1
     rest: Buffer = data
-    while not stream.eof and left:
-        parts.append(stream.decompress(rest, left))
-        left -= len(parts[-1])
-        # zlib returns unused input, the others keep it
+    while not stream.eof and remaining:
+        parts.append(stream.decompress(rest, remaining))
+        remaining -= len(parts[-1])
+        # zlib returns input that it has not consumed, bz2 and lzma keep it
         rest = getattr(stream, "unconsumed_tail", b"")
         if not parts[-1] and not rest:
             break
-    if not left:
+    if not remaining:
         raise ValueError(f"decoded to more than the expected {max_bytes} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
-    # RFC 1952 allows zeros after a stream
+    # gzip ignores zeros after a stream, such as those that pad blocks
     return b"".join(parts), stream.unused_data.lstrip(b"\0")
 
 

@@ -51,7 +51,7 @@ TEXTS = [
     (ChunkManifest.missing((1,)), "<ChunkManifest (1,): 1 chunk>"),
     (
         ChunkManifest.from_table(SparseReferences(np.array([7]), ONE), GRID),
-        "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
+        "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most chunks missing>",
     ),
     (
         ChunkManifest.from_table(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),

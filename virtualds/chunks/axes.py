@@ -1,8 +1,8 @@
 """Chunk axes: how an axis is divided into chunks, and which chunks a selection needs.
 
 An axis of an array is divided into *slabs*, one per chunk along it. A slab is a range of logical
-elements; its stored chunk may be longer, because it is padded, larger than its array, or cropped.
-Three numbers describe a slab:
+elements; its stored chunk may be longer, because the chunk is padded or larger than the array, or
+the slab is cropped. Three columns describe the slabs:
 
 - ``edges[i]`` and ``edges[i + 1]`` are the start and stop of the logical elements of slab ``i``,
 - ``encoded[i]`` is the length of the stored chunk along this axis,
@@ -123,7 +123,8 @@ def normalise_positions(positions: npt.NDArray[Any], size: int, axis: int) -> In
     if normalised.size and not 0 <= normalised.min() <= normalised.max() < size:
         bad = positions[(normalised < 0) | (normalised >= size)][0]
         raise IndexError(
-            f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
+            f"axis {axis}: position {bad} is outside {size} elements; give at least "
+            f"{-size} and less than {size}"
         )
     return normalised
 
@@ -142,7 +143,7 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
 MAX_AXIS_LENGTH = 2**62
 """Maximum number of elements of an axis, so that sums of two positions fit into 64-bit integers."""
 HASHED_EDGES = 64
-"""Number of edges of an axis from which its hash is computed, about."""
+"""Approximate number of edges of an axis from which its hash is computed."""
 
 
 @public
@@ -326,8 +327,8 @@ class RegularAxis(ChunkAxis):
     def __post_init__(self) -> None:
         if self.size < 0 or self.step < 1 or not 0 <= self.inset < self.step:
             raise ValueError(
-                f"ChunkAxis: size {self.size}, chunk {self.step}, inset {self.inset} is no axis; "
-                f"size is at least 0, chunk at least 1, inset within a chunk"
+                f"ChunkAxis: size {self.size}, chunk {self.step}, inset {self.inset} is not "
+                f"an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
         if max(self.size, self.step) >= MAX_AXIS_LENGTH:
             raise ValueError(f"ChunkAxis: size {self.size}, chunk {self.step} is too long")
@@ -336,7 +337,7 @@ class RegularAxis(ChunkAxis):
         shown = end - (nchunks - 1) * self.step
         if self.size and not shown <= self.last <= self.step:
             raise ValueError(
-                f"ChunkAxis: the last chunk stores {self.last} elements but shows up to {shown}"
+                f"ChunkAxis: the last chunk stores {self.last} elements, but the axis needs {shown}"
             )
         object.__setattr__(self, "nchunks", nchunks)
 

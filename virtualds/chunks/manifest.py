@@ -1,7 +1,7 @@
 """`ChunkManifest`: the references of the chunks of one chunk grid, as columns.
 
 A column is an array over the chunk grid. It is broadcast (stride 0), without memory, along axes on
-which it is constant. The two primitives of all other operations are `ChunkManifest.take` and
+which it is constant. Indexing and joining of arrays need two operations: `ChunkManifest.take` and
 `ChunkManifest.concatenate`.
 """
 
@@ -291,7 +291,7 @@ class ChunkManifest(ForeignNameHints):
     ) -> ChunkManifest:
         """Build a manifest of few chunks in one file, in C order, and check all references.
 
-        Equals the result of `build` in a third of the time, for scans of many files.
+        Returns the same as `build` in a third of the time, for scans of many files.
 
         Raises
         ------
@@ -328,7 +328,11 @@ class ChunkManifest(ForeignNameHints):
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files of the table of files; for a view, only those that contain chunks."""
+        """The distinct files of the table of files.
+
+        For a view of a table whose files are not known without reading references, they are only
+        those that contain chunks.
+        """
         if self.rows is None or self.rows.table.files is not None:
             return tuple(dict.fromkeys(self.files))
         used: dict[SourceFile, None] = {}
@@ -353,7 +357,7 @@ class ChunkManifest(ForeignNameHints):
 
     @property
     def source_summary(self) -> SourceSummary | None:
-        """Totals of the files that the reference set stores, or None if files have to be listed."""
+        """Totals that the reference set stores of its files, or None if files have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
     def count_sources(self) -> CountedSources | None:

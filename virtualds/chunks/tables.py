@@ -60,7 +60,8 @@ Record = TypeVar("Record")
 class RecordCache(Generic[Record]):
     """A thread-safe LRU cache of records.
 
-    It has at most ``max_records`` records, and at least two; a subclass may limit their weight.
+    It has at most ``max_records`` records, or two if that is less; a subclass may limit their total
+    weight instead.
     """
 
     def __init__(self, max_records: int) -> None:
@@ -310,7 +311,7 @@ class SparseReferences(ReferenceTable):
     @property
     def repr_suffix(self) -> str:
         """The end of the repr of a manifest."""
-        return f" of {format_count(len(self.files), 'file')}, most of them missing"
+        return f" of {format_count(len(self.files), 'file')}, most chunks missing"
 
     def relocate(self, locations: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
         """Return the table with offsets in the containing files."""
@@ -344,8 +345,8 @@ def scatter_references(
     """Return a manifest of the shape of ``exists``, with references where it is true."""
     if exists.all():
         return rows
-    extended = ChunkManifest.build((1,), file=MISSING, pipeline=missing_pipeline)
-    joined = ChunkManifest.concatenate([rows, extended], 0)
+    missing = ChunkManifest.build((1,), file=MISSING, pipeline=missing_pipeline)
+    joined = ChunkManifest.concatenate([rows, missing], 0)
     return joined.at(np.where(exists, np.cumsum(exists) - 1, rows.size))
 
 
@@ -490,7 +491,7 @@ class TiledReferences(ReferenceTable):
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return a mask of the ``ids`` in a box of the grid, and their flat ids in the box."""
+        """Return the indexes of the ``ids`` in a box of the grid, and their flat ids in the box."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
