@@ -32,7 +32,7 @@ from virtual_arrays import (
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
 from virtualds.arrays import MAX_EXTRA_SLABS, select_virtually
-from virtualds.arrays.array import default_fill, is_same_scalar
+from virtualds.arrays.array import get_default_fill, is_same_scalar
 from virtualds.arrays.group import ManifestVariable
 from virtualds.arrays.parser import NativeRegion, make_stored_reader
 from virtualds.codecs.cf import Packing
@@ -974,7 +974,7 @@ def test_a_layout_of_axes_that_there_are_not_is_refused(
 ) -> None:
     array = virtual(np.zeros((2, 4)), folder)
     pipeline = replace(array.pipelines[0], layout=layout)
-    with pytest.raises(ValueError, match="not different axes of an array of 2"):
+    with pytest.raises(ValueError, match="not distinct axes of an array with 2 axes"):
         replace(array, pipelines=(pipeline,))
 
 
@@ -1050,7 +1050,7 @@ def test_complex_fill_values_are_the_same_if_both_parts_are() -> None:
 
 def test_the_fill_of_a_type_is_one_object() -> None:
     kind = np.dtype("M8[s]")
-    assert default_fill(kind) is default_fill(kind)
+    assert get_default_fill(kind) is get_default_fill(kind)
 
 
 def test_a_position_that_repeats_is_one_repeated_fragment(tmp_path: Path) -> None:

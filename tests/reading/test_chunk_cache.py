@@ -17,7 +17,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.chunks.tables import RecordCache
 from virtualds.options import Options, find_memory_limits, find_usable_memory
-from virtualds.reading import MAX_CACHED_RATIO, ChunkCache, ChunkKey, chunk_cache
+from virtualds.reading import MAX_CACHED_RATIO, ChunkCache, ChunkKey, get_chunk_cache
 from virtualds.source_file import SourceFile
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)
@@ -96,11 +96,11 @@ def test_a_pass_over_more_than_the_cache_leaves_it_alone(tmp_path: Path) -> None
 
     with set_options(chunk_cache=VALUES.nbytes - 1):
         exactly(small.read(), VALUES[:6])
-        kept = list(chunk_cache()._records)
+        kept = list(get_chunk_cache()._records)
         read_blocks()
         used = peak(read_blocks)
         exactly(large.read(), VALUES)
-        assert list(chunk_cache()._records) == kept
+        assert list(get_chunk_cache()._records) == kept
     with set_options(chunk_cache=0):
         assert used < 1.2 * peak(read_blocks) + 2**16
 
@@ -112,7 +112,7 @@ def test_arrays_push_out_those_that_were_used_before_them(tmp_path: Path) -> Non
     with set_options(chunk_cache=2 * VALUES.nbytes):
         for array, number in ((first, 0), (second, 1), (first, 0), (third, 2)):
             exactly(array.read(), VALUES + number)
-        assert chunk_cache().weight == 2 * VALUES.nbytes
+        assert get_chunk_cache().weight == 2 * VALUES.nbytes
         with counted_reads() as store:
             exactly(first.read(), VALUES + 0)
             exactly(third.read(), VALUES + 2)
@@ -157,9 +157,9 @@ def test_a_limit_makes_the_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
     array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=PLAIN)
-    before = chunk_cache().weight
+    before = get_chunk_cache().weight
     exactly(array.read((3, slice(None), slice(None))), VALUES[3])
-    assert chunk_cache().weight == before
+    assert get_chunk_cache().weight == before
 
 
 def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
     codecs = ({"id": "fletcher32"},)
     array = virtual(VALUES, tmp_path, chunks=(1, 100, 100), codecs=codecs)
     exactly(array.read((slice(None), slice(0, 50), 0)), VALUES[:, :50, 0])
-    kept: Any = next(reversed(chunk_cache()._records.values()))
+    kept: Any = next(reversed(get_chunk_cache()._records.values()))
     assert kept.nbytes == 100 * 100 * 8
     while (behind := getattr(kept, "base", getattr(kept, "obj", None))) is not None:
         kept = behind
@@ -176,10 +176,10 @@ def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
 
 def test_chunks_larger_than_the_cache_are_not_kept(array: ManifestArray) -> None:
     """It would push out the rest, and itself before it is asked for again."""
-    before = chunk_cache().weight
+    before = get_chunk_cache().weight
     with set_options(chunk_cache=VALUES.nbytes - 1):
         exactly(array.read((slice(0, 20), slice(None), 7)), VALUES[:20, :, 7])
-        assert chunk_cache().weight <= before
+        assert get_chunk_cache().weight <= before
         with counted_reads() as store:
             array.read((0, 0, 7))
     assert store.ranges
@@ -192,7 +192,7 @@ def test_the_cache_is_never_larger_than_the_option(tmp_path: Path) -> None:
             array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=ZLIB)
             for row in (0, 60):
                 exactly(array.read((0, row, 0)), VALUES[0, row, 0])
-            assert chunk_cache().weight <= 3 * chunk
+            assert get_chunk_cache().weight <= 3 * chunk
 
 
 def test_the_option_turns_the_cache_off(array: ManifestArray) -> None:
@@ -204,10 +204,10 @@ def test_the_option_turns_the_cache_off(array: ManifestArray) -> None:
 
 def test_turning_the_cache_off_frees_its_memory_at_the_next_read(array: ManifestArray) -> None:
     array.read((0, 0, slice(None)))
-    assert chunk_cache().weight
+    assert get_chunk_cache().weight
     with set_options(chunk_cache=0):
         array.read((slice(None), 0, 0))
-        assert not chunk_cache().weight
+        assert not get_chunk_cache().weight
 
 
 @pytest.mark.parametrize("used", [0, slice(0, 12)])
@@ -308,9 +308,9 @@ def test_whole_chunks_that_decode_like_a_copy_are_not_kept(
 ) -> None:
     array = virtual(STEPS, tmp_path, chunks=(2**16,), codecs=codecs)
     assert (MAX_CACHED_RATIO * array.manifest.length < 2**19).all()
-    before = chunk_cache().weight
+    before = get_chunk_cache().weight
     exactly(array.read((slice(None),)), STEPS)
-    assert chunk_cache().weight - before == is_kept * STEPS.nbytes
+    assert get_chunk_cache().weight - before == is_kept * STEPS.nbytes
 
 
 def test_a_chunk_of_which_a_part_was_used_is_kept_however_small_it_is(tmp_path: Path) -> None:
@@ -329,9 +329,9 @@ def test_a_chunk_that_would_be_fetched_again_is_kept_however_small_it_is() -> No
     for name, data in files.items():
         fsspec.filesystem("memory").pipe_file(f"/small/steps.zarr/{name}", data)
     array = open_virtual_dataset("memory://small/steps.zarr", loadable_variables=[])["v"].data
-    before = chunk_cache().weight
+    before = get_chunk_cache().weight
     exactly(array.read((slice(None),)), STEPS)
-    assert chunk_cache().weight - before == STEPS.nbytes
+    assert get_chunk_cache().weight - before == STEPS.nbytes
 
 
 def test_an_empty_cache_is_not_asked(array: ManifestArray, monkeypatch: pytest.MonkeyPatch) -> None:

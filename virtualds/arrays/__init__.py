@@ -1,6 +1,7 @@
-"""Virtual arrays, and what numpy's functions do with them, by `NUMPY_FUNCTIONS` and `UFUNCS`.
+"""Indexing, functions and ufuncs of numpy for virtual arrays.
 
-Functions that are not registered, or return `NotImplemented`, load the values.
+They are registered in `NUMPY_FUNCTIONS` and `UFUNCS`. Functions that are not registered, or return
+`NotImplemented`, load the values.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _expand_key(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], li
             shape = array.shape[len(full) : len(full) + k.ndim]
             if k.shape != shape:
                 raise IndexError(
-                    f"{array.label}: a mask of {k.shape} for axes of {shape}; make it of their "
-                    f"shape"
+                    f"{array.label}: a mask of shape {k.shape} for axes of shape {shape}; give "
+                    f"it the shape of the axes"
                 )
             full += k.nonzero()
             position += 1

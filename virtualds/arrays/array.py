@@ -121,7 +121,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         # for incomparable dtypes, operators return unequal, whereas ufuncs raise
         return compare(np.asarray(self), load_arguments(other)) if lazy is NotImplemented else lazy
 
-    # the operator ** uses np.square and np.sqrt for some exponents, which np.power does not
+    # unlike np.power, the operator ** uses np.square and np.sqrt for some exponents
 
     def __pow__(self, other: Any) -> Any:
         return np.asarray(self) ** load_arguments(other)
@@ -234,7 +234,7 @@ def has_missing_value(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in MISSING_VALUES
 
 
-def default_fill(dtype: np.dtype[Any]) -> Any:
+def get_default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the fill value of elements outside all fragments: NaN or NaT, else zero."""
     # not cached for structured dtypes, whose scalars are mutable
     return _compute_fill(dtype) if dtype.names else _cached_fill(dtype)
@@ -303,7 +303,7 @@ class FragmentedArray:
             ):
                 raise ValueError(
                     f"ManifestArray: chunks are stored with the axes {array_axes}, which are not "
-                    f"different axes of an array of {self.ndim}; correct the layout of the pipeline"
+                    f"distinct axes of an array with {self.ndim} axes; correct the layout"
                 )
 
     # ------------------------------------------------------------------ describing
@@ -488,7 +488,7 @@ class FragmentedArray:
     def broadcast_to(self, shape: Sequence[int]) -> Self:
         """Broadcast the array to a shape, as `numpy.broadcast_to` does."""
         if len(shape) < self.ndim:
-            raise self._broadcast_error(shape)
+            raise self._make_broadcast_error(shape)
         result = self
         for _ in range(len(shape) - self.ndim):
             result = result.insert_axis(0)
@@ -496,10 +496,10 @@ class FragmentedArray:
             if old == 1 and new != 1:
                 result = result.repeat(axis, new)
             elif old != new:
-                raise self._broadcast_error(shape)
+                raise self._make_broadcast_error(shape)
         return result
 
-    def _broadcast_error(self, shape: Sequence[int]) -> ValueError:
+    def _make_broadcast_error(self, shape: Sequence[int]) -> ValueError:
         return ValueError(
             f"broadcast_to {self.label}: it does not broadcast to {tuple(shape)}; only axes of one "
             f"element are repeated, and new ones come first"
@@ -572,7 +572,8 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNameHints):
     Raises
     ------
     ValueError
-        A fragment has another number of axes, or is outside the array.
+        A fragment has another number of axes or is outside the array, or a pipeline stores axes
+        that the array does not have.
 
     Examples
     --------
@@ -660,7 +661,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNameHints):
         # is not in native byte order
         is_native = pipeline.dtype.names or pipeline.dtype.kind == "U"
         dtype = pipeline.decoded_dtype if is_native else pipeline.dtype
-        return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
+        return cls(fragment.shape, dtype, get_default_fill(dtype), (pipeline,), (fragment,), name)
 
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
@@ -760,7 +761,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNameHints):
     ) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError(
-                f"{self.label}: values that lie in files cannot be had without a copy; "
+                f"{self.label}: values that lie in files cannot be returned without a copy; "
                 f"leave out copy=False"
             )
         self.check_limit(self.nbytes)
@@ -882,7 +883,7 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
     if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
         return array, None
     pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
-    fill = default_fill(dtype)
+    fill = get_default_fill(dtype)
     if array.has_gaps:
         if not array.gaps_read_as_missing:
             return array, None

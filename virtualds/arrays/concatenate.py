@@ -17,8 +17,8 @@ import numpy as np
 
 from virtualds.arrays.array import (
     ManifestArray,
-    default_fill,
     fills_with,
+    get_default_fill,
     is_same_scalar,
     map_manifests,
 )
@@ -327,7 +327,7 @@ def cover_with_boxes(positions: Ints) -> list[Box]:
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) -> ManifestArray:
     """Return an array without the chunks in some boxes, which then read as ``fill``."""
     # existing gaps keep the old fill value, which may be a valid value
-    array = set_fill(array, default_fill(array.dtype) if fill is None else fill)
+    array = set_fill(array, get_default_fill(array.dtype) if fill is None else fill)
     for box in _join_boxes(boxes):
         shape = tuple(stop - start for start, stop in box)
         empty = ManifestArray.full(shape, array.fill_value, array.dtype)

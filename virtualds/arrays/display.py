@@ -1,7 +1,4 @@
-"""Text, HTML and pictures of the chunks of an array.
-
-They are made from references, without reading values.
-"""
+"""Text, HTML and pictures of the chunks of an array, from references, without reading values."""
 
 from __future__ import annotations
 
@@ -45,8 +42,8 @@ if TYPE_CHECKING:
 
 
 MAX_CACHED_COUNTS = 4
-"""Maximum number of cached file counts, which live as long as the manifests; the variables of a
-dataset share their tables of files."""
+"""Maximum number of cached file counts, which are valid as long as their manifests exist; the
+variables of a dataset share their tables of files."""
 
 
 class LoadedColumns(NamedTuple):
@@ -237,7 +234,7 @@ MAX_KINDS = 6
 """Maximum number of kinds of chunks that are distinguished; the last one stands for all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
-"""First index of `ChunkBins.counts`: missing chunks, unread references, and the first kind."""
+"""Indexes along the first axis of `ChunkBins.counts`, of gaps, unread references and first kind."""
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,9 @@ def normalise_group_path(path: str | None, below: Callable[[str], Collection[str
 
 
 def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
-    """Return distinct dimension names; axes without a name are named after their length.
+    """Return dimension names; an axis without one is named after its length.
+
+    If that name is taken, the number of the axis is appended.
 
     Examples
     --------
@@ -382,12 +384,12 @@ def build_flat_array(
 ) -> ManifestArray:
     """Return an array whose values are one contiguous byte range of a file.
 
-    ``order`` is that of numpy, "C" or "F"; ``checksum`` is that of `SourceFile`, 0 for none.
+    ``order`` is that of numpy, "C" or "F"; ``checksum`` is as in `ChunkManifest`, 0 for none.
     """
     shape = tuple(shape)
     check_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < MAX_AXIS_LENGTH for n in shape):
-        raise make_damage_error(f"the shape {shape!r:.200} is not a shape")
+        raise make_damage_error(f"{shape!r:.200} is not a shape")
     if dtype.hasobject or not dtype.itemsize:
         reason = "Python objects" if dtype.hasobject else "without bytes"
         raise UnsupportedError(

@@ -1,8 +1,7 @@
 """`Parser`: how to detect a source format, scan its files, and read them with other libraries.
 
 A source format is one module with one `Parser`, and one entry in the table of
-`virtualds.datasets.location`. Checks compare the values with those of the native readers of the
-`Parser` read.
+`virtualds.datasets.location`. Checks compare values with those that its native readers return.
 
 Files of the same structure are scanned together and joined (`SameStructureFiles`).
 """

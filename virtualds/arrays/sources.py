@@ -211,7 +211,7 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
     if not isinstance(data, ManifestArray):
         return variable
-    # the url of a file inside an archive is "archive::member"
+    # the url of a file inside an archive is "zip://member::archive"
     manifests = [f.manifest for f in data.fragments if not f.manifest.is_in_set]
     if not any("::" in file.url for manifest in manifests for file in manifest.files):
         return variable
@@ -340,7 +340,7 @@ class ChunkPlane:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether no box covers some part of the plane."""
+        """Whether some part of the plane is in no box."""
         left, right, low, high = self.boxes.T
         return bool(((right - left) * (high - low)).sum() < prod(self.shape))
 
@@ -469,7 +469,7 @@ class Coverage:
 
     def __post_init__(self) -> None:
         if not ((self.start >= 0) & (self.start < self.stop) & (self.stop <= self.size)).all():
-            raise ValueError(f"Coverage: a stretch is empty, or outside of {self.size} positions")
+            raise ValueError(f"Coverage: a range is empty, or outside {self.size} positions")
 
     def find_uncovered(self) -> list[tuple[int, int]]:
         """Return the ranges that no file covers."""
@@ -512,7 +512,7 @@ def find_coverage(
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
-def _find_box_of(
+def _find_covering_box(
     manifest: ChunkManifest, may_cover: Callable[[ChunkManifest], bool]
 ) -> tuple[slice, ...] | None:
     """Return the box around the layers for which ``may_cover`` is true, or None without any."""
@@ -559,7 +559,7 @@ def mask_covered(
                 slabs = np.flatnonzero(np.diff(before[edges]))
                 first, stop = (slabs[0], slabs[-1] + 1) if slabs.size else (0, 0)
                 manifest = manifest.take(axis, slice(first, stop))
-            if (box := _find_box_of(manifest, may_cover)) is None:
+            if (box := _find_covering_box(manifest, may_cover)) is None:
                 continue
             first, manifest = first + box[axis].start, _crop(manifest, box)
             for files, codes, chunk_slabs in _iterate_chunks(manifest, axis):
@@ -598,7 +598,7 @@ def _find_file_ranges(
     choose_files = _FileValues(lambda url: urls is None or url in urls)
     if urls is not None:
         # the tables of sets may list files without chunks
-        box = _find_box_of(
+        box = _find_covering_box(
             manifest, lambda p: INLINE_URL in urls or bool(p.find_listed_files(urls))
         )
         if box is None:

@@ -70,7 +70,7 @@ from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, check_choice, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
-from virtualds.reading import chunk_cache
+from virtualds.reading import get_chunk_cache
 from virtualds.reading.threads import ending_requests, fetch_many, iterate_results
 from virtualds.source_file import StorageOptions, normalise_url
 from virtualds.stores.access_rules import AccessPolicy
@@ -805,7 +805,7 @@ class SameStructureOpener:
                 yield ()
                 return
             AccessPolicy.from_argument(self.opening.allow)
-            chunk_cache().count_opening()
+            get_chunk_cache().count_opening()
             opening = self.opening
 
             def must_be_equal(name: str, value: Any) -> bool:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.arrays.array import ManifestArray, get_default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import ValuesPerFile
 from virtualds.chunks.fragment import to_preferred_chunks
@@ -453,7 +453,7 @@ def append_unpacking(
     array: ManifestArray, packing: Decoding | None, dtype: np.dtype[Any], name: str
 ) -> ManifestArray:
     """Return an array whose chunks are unpacked after their codecs are decoded."""
-    fill = default_fill(dtype)
+    fill = get_default_fill(dtype)
     is_unchanged = array.dtype == dtype and array.fill_value is fill
     if packing is None and is_unchanged and not array.has_gaps:
         return array if array.name == name else replace(array, name=name)

@@ -48,7 +48,7 @@ from virtualds.formats import READ_ALL, Format, ReadOptions, apply_on_error, dec
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.options import check_arguments, format_suggestion, select_fields
 from virtualds.progress import INFO, is_logged, log
-from virtualds.reading import chunk_cache
+from virtualds.reading import get_chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions, normalise_url
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, AccessPolicy, Allow
@@ -250,7 +250,7 @@ def open_group(
     prefixes = AccessPolicy.from_argument(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
     read_options = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
-    chunk_cache().count_opening()
+    get_chunk_cache().count_opening()
     try:
         with explain_open_errors(location.url), location.cache_scan():
             read = read_file(location, read_options, opening, detected, above)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import default_fill, has_missing_value, is_same_scalar
+from virtualds.arrays.array import get_default_fill, has_missing_value, is_same_scalar
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.errors import CombineError
 from virtualds.options import guess_name
@@ -185,7 +185,7 @@ class Padding:
                 first = next(iter(longest.values.flat), None)
                 return type(first)() if isinstance(first, str | bytes) else np.nan
             is_known = has_missing_value(dtype) or dtype.kind in STRING_KINDS
-            return default_fill(dtype) if is_known else None
+            return get_default_fill(dtype) if is_known else None
         if dtype.kind in STRING_KINDS or dtype.kind == "O":
             return fill_value
         try:

@@ -152,9 +152,9 @@ def find_direct_target(decoders: Decoders, task: Task, out: Array) -> Array | No
 # The next selection often needs another part of a chunk, or the same chunk again.
 #
 # A loop along an axis selects from each chunk several times, so chunks that were used in part are
-# cached, if all chunks of the selection fit in the cache. Chunks that were used whole are cached if
-# their whole array fits, since a pass over a larger array would evict each chunk before it is used
-# again.
+# cached, if all chunks of the selection take at most half of the cache. Chunks that were used whole
+# are cached if their whole array fits, since a pass over a larger array would evict each chunk
+# before it is used again.
 #
 # A file without a known modification time or etag may be replaced unnoticed. A user who opens a
 # file again expects its current content, so cached chunks of such files are valid only until the
@@ -168,8 +168,8 @@ MAX_CACHED_RATIO = 32
 """Maximum decoded size of a chunk that is cached after it was used whole, as a multiple of its
 encoded size, if it is in a local file and compressed by zstd, LZ4 or Blosc.
 
-These decode a smaller chunk at 5 GB/s or more. New memory is filled at 1 to 8 GB/s, so that a copy
-in the cache would save little time.
+These codecs decode chunks of higher ratios at 5 GB/s or more. New memory is filled at 1 to 8 GB/s,
+so that a copy in the cache would save little time.
 """
 
 
@@ -208,8 +208,8 @@ def needs_whole_chunk(task: Task) -> bool:
 
 def decodes_like_a_copy(batch: Batch, task: Task, decoder: Decoder) -> bool:
     """Return whether a chunk is read and decoded about as quickly as it is copied."""
-    is_small = decoder.nbytes > MAX_CACHED_RATIO * task.length
-    if not (is_small and isinstance(batch.store, LocalStore)):
+    is_highly_compressed = decoder.nbytes > MAX_CACHED_RATIO * task.length
+    if not (is_highly_compressed and isinstance(batch.store, LocalStore)):
         return False
     codecs = decoder.pipeline.codecs
     return all(isinstance(codec, Numcodecs) and codec.fills_output for codec in codecs)
@@ -256,7 +256,7 @@ def _get_cache(pid: int) -> ChunkCache:
     return ChunkCache()
 
 
-def chunk_cache() -> ChunkCache:
+def get_chunk_cache() -> ChunkCache:
     """Return the chunk cache of this process."""
     return _get_cache(os.getpid())
 
@@ -294,7 +294,7 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
     caches_parts = 2 * selection.nbytes <= limit
     caches_whole = prod(source.shape) * itemsize <= limit
-    reader = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().openings)
+    reader = _SelectionReader(source, out, caches_parts, caches_whole, get_chunk_cache().openings)
     work = _iterate_with_prefetch(reader.separate_cached(selection.batches))
     run_all(Prefetcher(work, _find_host_slot, reader.fetch), reader.decode)
 
@@ -489,7 +489,7 @@ class _SelectionReader:
             is_cached = self.caches_parts
         if is_cached and (key := make_chunk_key(batch, task, self.opening)) is not None:
             stored = decoder.decode(encoded, copy=True)
-            chunk_cache().put(key, stored)
+            get_chunk_cache().put(key, stored)
             write_stored(decoder, stored, task, self.out)
         else:
             write_chunk(decoder, encoded, task, self.out)
@@ -498,7 +498,7 @@ class _SelectionReader:
 
     def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
         """Yield batches without the tasks whose chunks are cached, and these as `DecodedTasks`."""
-        cache = chunk_cache()
+        cache = get_chunk_cache()
         cache.shrink()
         is_empty = not cache.weight
         for batch in batches:
@@ -537,7 +537,7 @@ CHANGED_FILE_REMEDY = (
     "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
     "virtualds.rename_paths"
 )
-"""Remedy in errors of changed bytes, if the store has no better one."""
+"""Remedy in errors of chunks that cannot be read, if the store has no better one."""
 
 
 def make_chunk_read_error(
@@ -618,8 +618,8 @@ def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[An
         code_points = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(code_points.max())) > sys.maxunicode:
             raise ReadError(
-                f"{source.name}: its text has the number {largest:#x}, which is not a Unicode "
-                f"character; the file is damaged, fetch it again"
+                f"{source.name}: its text contains {largest:#x}, which is not a Unicode "
+                f"code point; the file is damaged, fetch it again"
             )
     return out
 

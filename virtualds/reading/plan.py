@@ -89,7 +89,7 @@ def subdivide(
 
 
 def list_stored_axes(pipeline: CodecPipeline) -> Layout:
-    """Return the layout of a pipeline with the indexes of all fixed axes set to 0."""
+    """Return the layout of a pipeline, with index 0 for all fixed axes."""
     return tuple(FixedAxis(e.length, 0) if isinstance(e, FixedAxis) else e for e in pipeline.layout)
 
 
@@ -262,7 +262,7 @@ def plan_selection(source: Readable, key: Sequence[Any]) -> Selection:
     if dropped:
         steps.append(lambda values: values.squeeze(dropped))
     shape = tuple(axis.size for axis in axes)
-    # before memory is allocated for an unreadable array
+    # raise the error before memory is allocated for an unreadable array
     for codec in source.pipelines[0].codecs if len(source.pipelines) == 1 else ():
         if isinstance(codec, Unreadable):
             raise UnsupportedError(codec.reason)
@@ -415,7 +415,8 @@ def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
     if positions.dtype == bool:
         if positions.size != size:
             raise IndexError(
-                f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
+                f"axis {axis}: a mask of {positions.size} for {size} elements; give it the same "
+                f"length"
             )
         positions = np.flatnonzero(positions)
     positions = normalise_positions(np.atleast_1d(positions), size, axis)

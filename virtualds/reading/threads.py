@@ -255,15 +255,15 @@ def _get_threads(pid: int, host: str, max_requests: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_requests, thread_name_prefix=f"virtualds {host}")
 
 
-_has_ended: ContextVar[threading.Event | None] = ContextVar("_has_ended", default=None)
-"""Set when those who asked for items in this context need no more of them."""
+_end_of_requests: ContextVar[threading.Event | None] = ContextVar("_end_of_requests", default=None)
+"""An event that is set when the items requested in this context are no longer needed."""
 
 
 @contextmanager
 def ending_requests() -> Iterator[Context]:
     """Yield a context in which `fetch_many` sends no more requests once the block has ended."""
     context, ended = copy_context(), threading.Event()
-    context.run(_has_ended.set, ended)
+    context.run(_end_of_requests.set, ended)
     try:
         yield context
     finally:
@@ -283,7 +283,7 @@ def fetch_many(
         url = get_url(items[number])
         return None if url is None else HostSlot.from_url(url, ASSUMED_ITEM_BYTES)
 
-    ended = _has_ended.get()
+    ended = _end_of_requests.get()
 
     def fetch_one(number: int) -> tuple[Bytes]:
         if ended is not None and ended.is_set():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
+from virtualds.arrays.array import ManifestArray, get_default_fill, has_missing_value
 from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.bounds import check_joinable
@@ -141,7 +141,7 @@ def make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) ->
             f"or write it to a set of its own"
         )
     shape = tuple(count if d == dim else n for d, n in variable.sizes.items())
-    fill = default_fill(dtype)
+    fill = get_default_fill(dtype)
     if get_virtual_array(variable) is None:
         return xr.Variable(variable.dims, np.full(shape, fill), variable.attrs, variable.encoding)
     # an array without fragments, for which formats store no references

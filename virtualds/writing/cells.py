@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
+from virtualds.arrays.array import ManifestArray, get_default_fill, has_missing_value
 from virtualds.arrays.concatenate import (
     NO_CHUNK,
     OTHER_FILE,
@@ -475,8 +475,9 @@ class CellGrid:
                     f"cannot be replaced; write the set again (delete it, and run again), or leave "
                     f"the variable out (drop_variables=)"
                 )
+            fill = get_default_fill(variable.dtype)
             for box in boxes:
-                variable[{dim: slice(*ends) for dim, ends in box}] = default_fill(variable.dtype)
+                variable[{dim: slice(*ends) for dim, ends in box}] = fill
             changed[name] = variable
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 

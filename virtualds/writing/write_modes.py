@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.arrays.array import ManifestArray, get_default_fill
 from virtualds.arrays.concatenate import count_references, crop_box, write_region
 from virtualds.arrays.group import ManifestGroup, find_dim_sizes
 from virtualds.chunks.axes import make_regular_axes
@@ -484,7 +484,7 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
                 f"its values of dtype {variable.dtype} are in memory, and no value stands for one "
                 f"that is not there yet; give all of them in coords, or leave it out (ds.drop_vars)"
             )
-        values = np.full(shape, default_fill(variable.dtype))
+        values = np.full(shape, get_default_fill(variable.dtype))
         return xr.Variable(variable.dims, values, variable.attrs, variable.encoding)
     chunks = find_regular_chunks(array.shape, array.fragments)
     if chunks is None or len(array.pipelines) != 1 or not array.fragments:

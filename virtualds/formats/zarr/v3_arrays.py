@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.arrays.array import ManifestArray, get_default_fill
 from virtualds.arrays.concatenate import build_fill_pipeline
 from virtualds.chunks.axes import MAX_AXIS_LENGTH, ChunkAxis, RegularAxis
 from virtualds.chunks.columns import Ints
@@ -370,7 +370,7 @@ def _extended_from_v3(
     ]
     if fragments and not pipelines:
         raise FormatError("there are chunks, but no pipeline that decodes them")
-    array = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
+    array = ManifestArray(shape, dtype, get_default_fill(dtype), pipelines, tuple(fragments))
     return replace(array, fill_value=fill)
 
 
