@@ -61,7 +61,7 @@ def test_files_alternate_and_gaps_are_hatched_without_a_file_below() -> None:
         (0.55, 0.73, "gap"),
     ]
     assert words(shown).startswith("2 files along time")
-    assert words(shown).endswith("files, in two shades by turns2 gaps")
+    assert words(shown).endswith("files, in two alternating shades2 gaps")
 
 
 def test_overlaps_lie_on_top() -> None:
@@ -79,7 +79,7 @@ def test_ten_thousand_files_are_a_few_rectangles() -> None:
 
 
 def test_one_file_more_than_a_strip_distinguishes_makes_one_rectangle() -> None:
-    for count, said in ((MAX_FILES, "files, in two shades by turns"), (MAX_FILES + 1, "files")):
+    for count, said in ((MAX_FILES, "files, in two alternating shades"), (MAX_FILES + 1, "files")):
         [shown] = strips(files_along([f"/{n}.nc" for n in range(count)], range(count)))
         assert len(spans(shown)) == (count if count == MAX_FILES else 1)
         assert words(shown).endswith(said)
@@ -118,5 +118,5 @@ def test_the_legend_shows_the_first_shade_of_files() -> None:
     coverage: Any = SimpleNamespace(urls=["a.nc"])
     cells: Any = SimpleNamespace(doubled=[])
     assert _list_legend_entries(coverage, [], cells) == [
-        (SERIES[0], "files, in two shades by turns")
+        (SERIES[0], "files, in two alternating shades")
     ]

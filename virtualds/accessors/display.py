@@ -103,7 +103,7 @@ def _iterate_file_spans(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
 def _list_legend_entries(
     coverage: Coverage, gaps: Sequence[Range], cells: AxisCells
 ) -> list[tuple[Shade, object]]:
-    label = "files, in two shades by turns" if len(coverage.urls) <= MAX_FILES else "files"
+    label = "files, in two alternating shades" if len(coverage.urls) <= MAX_FILES else "files"
     entries: list[tuple[Shade, object]] = [(SERIES[0], label)]
     for shade, kind, ranges in ((GAP, "gap", gaps), (OVERLAP, "overlap", cells.doubled)):
         if len(ranges) == 1:
@@ -202,7 +202,7 @@ def format_contents(label: str, groups: Mapping[str, Contents], is_tree: bool) -
             f"    {path}: {_format_counts([contents])}"
             for path, contents in list(virtual_groups.items())[:SHOWN_LINES]
         ]
-        left = len(virtual_groups) - SHOWN_LINES
+        omitted = len(virtual_groups) - SHOWN_LINES
     else:
         variables = [entry for contents in virtual_groups.values() for entry in contents.virtual]
         lines = [
@@ -210,8 +210,9 @@ def format_contents(label: str, groups: Mapping[str, Contents], is_tree: bool) -
             f"{format_count(entry.array.nchunks, 'chunk')} of {entry.chunks or 'one value'}"
             for entry in variables[:SHOWN_LINES]
         ]
-        left = len(variables) - SHOWN_LINES
-    remainder = [f"    and {left:,} more{' groups' if is_tree else ''}"] if left > 0 else []
+        omitted = len(variables) - SHOWN_LINES
+    noun = " groups" if is_tree else ""
+    remainder = [f"    and {omitted:,} more{noun}"] if omitted > 0 else []
     return "\n".join([header, *lines, *remainder])
 
 
@@ -232,18 +233,18 @@ def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: 
     shown_groups = {
         path: contents for path, contents in groups.items() if contents.virtual or not is_tree
     }
-    pictures_left, blocks = MAX_PICTURES, list[Block]()
+    max_pictures, blocks = MAX_PICTURES, list[Block]()
     for path, contents in list(shown_groups.items())[:SHOWN_GROUPS]:
         if not is_tree:
             blocks += [*_draw_pictures(contents.virtual), _describe_variables(contents.virtual)]
             continue
-        pictures = _draw_pictures(contents.virtual, pictures_left)
-        pictures_left = max(pictures_left - len(pictures), 0)
+        pictures = _draw_pictures(contents.virtual, max_pictures)
+        max_pictures = max(max_pictures - len(pictures), 0)
         table = _describe_variables(contents.virtual, SHOWN_VARIABLES // len(shown_groups) or 1)
         is_open = len(blocks) < OPEN_PICTURES
         blocks.append(Section(path, (*pictures, table), _format_counts([contents]), is_open))
-    left = len(shown_groups) - SHOWN_GROUPS
-    blocks += [f"and {left:,} more groups"] if left > 0 else []
+    omitted = len(shown_groups) - SHOWN_GROUPS
+    blocks += [f"and {omitted:,} more groups"] if omitted > 0 else []
     arrays = [array for contents in shown_groups.values() for array in contents.arrays]
     blocks.append(build_files_section(arrays, SHOWN_FILES))
     if report is not None:
@@ -296,8 +297,8 @@ def _draw_pictures(entries: Sequence[VariableEntry], max_count: int = MAX_PICTUR
         body = describe_arrays([entry.array for entry in group], statistics, group[0].dims)
         is_open = len(blocks) < OPEN_PICTURES
         blocks.append(Section(names, [body], f"({group[0].shape})", is_open))
-    if left := len(entries) - sum(map(len, drawn)):
-        blocks.append(f"the chunks of {format_count(left, 'more variable')} are not drawn")
+    if omitted := len(entries) - sum(map(len, drawn)):
+        blocks.append(f"the chunks of {format_count(omitted, 'more variable')} are not drawn")
     return blocks
 
 

@@ -138,7 +138,7 @@ class VirtualAccessor(ForeignNameHints, Generic[DatasetOrTree]):
         Raises
         ------
         ValueError
-            No url begins with any of the prefixes.
+            A prefix matches no url.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Checks of archives and sets; here, describe a set or file without reading references or data."""
+"""Checks of archives and sets. This module describes them by their metadata and coordinates."""
 
 from __future__ import annotations
 
@@ -188,25 +188,25 @@ def find_sources(manifests: Iterable[ChunkManifest], set_folder: str | None) -> 
 
     Return None if the set does not list them and has too many references to search.
     """
-    catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
+    summaries: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:
-        catalogue = manifest.source_summary
-        if catalogue is not None:
-            entry = catalogues.setdefault(catalogue.name, (catalogue, manifest))
-            if entry[0].number < catalogue.number:
-                catalogues[catalogue.name] = catalogue, manifest
+        summary = manifest.source_summary
+        if summary is not None:
+            known, _ = summaries.setdefault(summary.name, (summary, manifest))
+            if known.number < summary.number:
+                summaries[summary.name] = summary, manifest
         elif manifest.is_in_set and manifest.size > MAX_REFERENCES:
             return None
         else:
             for file in manifest.listed_files:
                 if not set_folder or not file.url.startswith(set_folder):
                     files[file] = None
-    if len(catalogues) == 1 and not files:
-        [(catalogue, _)] = catalogues.values()
-        return Sources(catalogue.number, catalogue.nbytes, catalogue.first)
-    # several catalogues may list the same file under different names
-    for _, manifest in catalogues.values():
+    if len(summaries) == 1 and not files:
+        [(summary, _)] = summaries.values()
+        return Sources(summary.number, summary.nbytes, summary.first)
+    # lists of different names may have the same file
+    for _, manifest in summaries.values():
         files |= dict.fromkeys(manifest.listed_files)
     sizes = [file.size for file in files if file.size is not None]
     nbytes = sum(sizes) if len(sizes) == len(files) else None

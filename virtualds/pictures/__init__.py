@@ -1,4 +1,4 @@
-"""What a reader looks at: blocks of reports, of which `format_text` makes text, and `draw` HTML.
+"""Blocks of reports, which `format_text` formats as text, and `draw` as HTML.
 
 A block is one of the classes below, a string, a mapping of names to facts (None is omitted), markup
 of a picture (omitted in text), or another report. A string with line breaks is not wrapped. A block

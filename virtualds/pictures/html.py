@@ -443,8 +443,8 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
 # ---------------------------------------------------------------------- grids of chunks
 # The chunk grid of an array is a line, a rectangle or a box of shaded cells.
 #
-# A box has three visible faces: the front, the top and the left, along which the first axis leads
-# to the back. Adjacent cells of equal shade are drawn as one rectangle.
+# A box has three visible faces: the front, the top and the left. The first axis leads from the back
+# to the front. Adjacent cells of equal shade are drawn as one rectangle.
 
 MAX_LENGTH, MIN_LENGTH = 150, 26
 """Limits of the lengths of the sides of a face."""

@@ -414,7 +414,7 @@ def catalog(
     if clashes := [name for name in names if column_counts[name] > 1]:
         raise ValueError(
             f"{{{clashes[0]}}}: the catalogue has a column of this name; give this part of the "
-            f"pattern another one"
+            f"pattern another name"
         )
     try:
         results = _list_all(files, groups, options, is_one or on_error == "raise")
@@ -530,15 +530,18 @@ def build_documents(
             "temporal": {"interval": [[min(starts), max(stops)]]},
         },
         "links": [
-            _link("root", "./collection.json"),
-            *({**_link("item", f"./{path}"), "type": "application/geo+json"} for path in paths),
+            _make_link("root", "./collection.json"),
+            *(
+                {**_make_link("item", f"./{path}"), "type": "application/geo+json"}
+                for path in paths
+            ),
         ],
     }
     return {**dict(zip(paths, items, strict=True)), "collection.json": collection}
 
 
-def _link(rel: str, href: str) -> dict[str, str]:
-    return {"rel": rel, "href": href, "type": "application/json"}
+def _make_link(rel: str, href: str, media_type: str = "application/json") -> dict[str, str]:
+    return {"rel": rel, "href": href, "type": media_type}
 
 
 def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
@@ -587,7 +590,9 @@ def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
         "bbox": box,
         "properties": properties,
         "assets": {"data": asset},
-        "links": [_link(rel, "../collection.json") for rel in ("root", "parent", "collection")],
+        "links": [
+            _make_link(rel, "../collection.json") for rel in ("root", "parent", "collection")
+        ],
     }
 
 

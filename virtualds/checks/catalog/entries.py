@@ -175,7 +175,7 @@ def list_entries(
             ]
             for path, group in groups.items()
         }
-        sharing = _find_groups_with_shared_catalogue(manifests)
+        sharing = _find_groups_with_shared_sources(manifests)
         for path, group in groups.items():
             make_dataset = partial(to_virtual_dataset, opening=options)
             dataset: xr.Dataset = decode_group(
@@ -217,7 +217,7 @@ def _describe_versions(reader: Any, source: SourceFile, location: Location) -> d
     }
 
 
-def _find_groups_with_shared_catalogue(
+def _find_groups_with_shared_sources(
     manifests: Mapping[str, Sequence[ChunkManifest]],
 ) -> set[str]:
     """Return the groups whose source files the set lists together with those of other groups."""

@@ -1,7 +1,7 @@
 """Combine two files that differ, to find the effect of the difference.
 
 `EXPLANATIONS` describes the expected effects. A trial with `open_virtual_mfdataset` shows whether
-the two files combine, and at which cost.
+the two files combine, and at what cost.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     GRID: ChangeMeaning(
         "the coordinate of the first file is used",
-        "leave out the files of the other grid, or open them apart",
+        "leave out the files of the other grid, or open them separately",
         leading=True,
     ),
     RENAMED: ChangeMeaning(
@@ -144,7 +144,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     KIND: ChangeMeaning(
         "each variable is filled where files lack it",
-        "leave out the files of the other kind, or open them apart",
+        "leave out the files of the other kind, or open them separately",
         price="the files have no data variable in common",
         leading=True,
     ),
@@ -365,7 +365,7 @@ def _judge_change(
         if aspect == VALUES and not change.is_dimension:
             remedy = _find_lossless_remedy(examples, trial, reduce)
         return _make_difference(change, "blocks", describe_error(error), remedy)
-    refused = _list_refusing_result(change, combined, trial)
+    refused = _list_newly_refusing(change, combined, trial)
     costs += _find_costs(change, combined, trial)
     costs += [f"{', '.join(refused)} cannot hold that"] if refused else []
     effect = meaning.how
@@ -484,7 +484,7 @@ def _find_costs(
         yield f"{fragments} fragments with different chunks"
 
 
-def _list_refusing_result(
+def _list_newly_refusing(
     change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
 ) -> list[str]:
     """Return the formats that can store a single file, but not the combined dataset."""

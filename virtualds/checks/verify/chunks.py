@@ -106,7 +106,7 @@ def _open_unless_local(source: SourceFile, closing: ExitStack) -> Any:
 
 
 MAX_CACHED_BYTES = 2**18
-"""Maximum size of variables of which all values are read for the second region."""
+"""Maximum size in bytes of a variable that is read as a whole when a second region is requested."""
 
 
 @dataclass
@@ -115,8 +115,8 @@ class _XarrayReader:
 
     ``make_target`` returns the argument of the engine; each dataset needs its own file object.
     Each read of a library takes milliseconds, so ``cache`` has all values of small variables of
-    which more than one region was read. It has None if not all values can be read because another
-    chunk is damaged.
+    which more than one region was read, or None if not all values can be read because another chunk
+    is damaged.
     """
 
     engine: str
@@ -273,7 +273,8 @@ def check_sample(sample: Any) -> Sample:
 def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[SampledChunk]:
     """Yield a sample of the chunks that are in files, spread evenly over all chunks.
 
-    Each fragment gets a number of chunks by its size, at least one if the sample is large enough.
+    Each fragment gets a number of chunks in proportion to its size, at least one if the sample is
+    large enough.
     It is divided into as many ranges of equal length, and one chunk is drawn from each. References
     that cannot be read yield nothing.
     """
@@ -306,7 +307,10 @@ def _compute_sample_size(total: int, sample: Sample) -> int:
 
 
 def _divide_sample(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
-    """Return the number of chunks to draw from each part: one, and more by its size."""
+    """Return the number of chunks to draw from each part: one, and more in proportion to its size.
+
+    If there are fewer chunks than parts, random parts get one.
+    """
     count = _compute_sample_size(int(sizes.sum()), sample)
     minimum = np.ones(sizes.size, np.int64)
     if count < sizes.size:
@@ -419,7 +423,7 @@ def is_undecodable(error: BaseException) -> bool:
 
 SORTED_CHUNKS = 2**17
 """Number of chunks that are sorted by file at a time, so that files are opened few times."""
-BATCH = 16
+BATCH_CHUNKS = 16
 """Number of chunks of a file that are compared at a time."""
 MAX_OPEN_SOURCES = 4
 """Maximum number of files that are kept open."""
@@ -445,13 +449,13 @@ def compare_chunks(
 ) -> ComparisonResult:
     """Compare chunks of unchanged files; other chunks are skipped."""
     result = ComparisonResult()
-    valid_chunks = (chunk for chunk in chunks if chunk.file in unchanged)
+    unchanged_chunks = (chunk for chunk in chunks if chunk.file in unchanged)
     with _OpenSources() as sources:
-        while batch := list(islice(valid_chunks, SORTED_CHUNKS)):
+        while batch := list(islice(unchanged_chunks, SORTED_CHUNKS)):
             # files cannot be sorted: their options have no order
             batch.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
             for file, reads in groupby(_read_chunks(batch), key=lambda read: read[0].file):
-                while file_reads := list(islice(reads, BATCH)):
+                while file_reads := list(islice(reads, BATCH_CHUNKS)):
                     result.sampled += len(file_reads)
                     values = []
                     for chunk, part, stored in file_reads:

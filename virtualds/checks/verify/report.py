@@ -68,7 +68,7 @@ RESCAN_CODE = """for url in {urls}:
     again = virtualds.open_virtual_dataset(url)
     again.virtual.to_manifest(set_url, mode="replace-source")"""
 CHANGE_REMEDY = (
-    "if the change was meant, scan the file again (virtualds sync does that for all); else "
+    "if the change was intended, scan the file again (virtualds sync does that for all); else "
     "restore it"
 )
 KINDS: dict[str, ProblemKind] = {

@@ -54,7 +54,7 @@ from virtualds.stores.archive import (
 from virtualds.stores.requests import normalise_etag
 from virtualds.stores.store import Range, Store
 
-PIECE = 2**23
+PIECE_BYTES = 2**23
 """Number of bytes of a member that are read at a time."""
 
 
@@ -97,8 +97,8 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
         offset = parse_data_offset(header, member.header, file.url)
     stop = offset + (member.length if member.deflated_size is None else member.deflated_size)
     parts: Iterable[bytes] = (
-        _fetch_range(store, file, start, min(PIECE, stop - start))
-        for start in range(offset, stop, PIECE)
+        _fetch_range(store, file, start, min(PIECE_BYTES, stop - start))
+        for start in range(offset, stop, PIECE_BYTES)
     )
     checksum = 0
     # after an error the checksum does not match, since bytes are missing
@@ -113,7 +113,7 @@ def _inflate(parts: Iterable[bytes]) -> Iterator[bytes]:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     for part in parts:
         while part:
-            yield stream.decompress(part, PIECE)
+            yield stream.decompress(part, PIECE_BYTES)
             part = stream.unconsumed_tail
 
 
@@ -151,7 +151,7 @@ class ByteLocation(NamedTuple):
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
 
     def to_native_region(self, region: Region, *, decoded: bool) -> NativeRegion:
-        """Return the request for a region of the variable to a native reader."""
+        """Return a region of the variable as the argument of a native reader."""
         has_codecs = bool(self.pipeline.codecs)
         shape = self.array.shape
         return NativeRegion(
@@ -332,15 +332,15 @@ def _find_store_folder(file: SourceFile) -> str | None:
 
     If the array is not in a group, return the folder of the array.
     """
-    folder, group_folder = file.url, None
+    folder, array_folder = file.url, None
     while (folder := folder.rpartition("/")[0]) and not folder.endswith(("/", ":")):
         if _has_marker(folder, file):
-            if group_folder is not None:
+            if array_folder is not None:
                 return folder
-            group_folder = folder
-        elif group_folder is not None:
-            return group_folder
-    return group_folder
+            array_folder = folder
+        elif array_folder is not None:
+            return array_folder
+    return array_folder
 
 
 def _has_marker(folder: str, file: SourceFile) -> bool:
