@@ -23,7 +23,7 @@ def make_verbose_option() -> click.Option:
         count=True,
         expose_value=False,
         callback=_print_log,
-        help="Also print how each file was read, and in which time; -vv prints requests, too.",
+        help="Also print how each file was read, and how long that took; -vv also prints requests.",
     )
 
 

@@ -133,7 +133,7 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
     ),
     "pad": _make_repeatable(
         "Dimension along which files may differ in length, such as scanline: shorter files are "
-        "missing after their end.",
+        "filled with missing values at their end.",
         NameType("dimension"),
     ),
     "newest": _make_option(
@@ -274,7 +274,9 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
         help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
         "default the one that leaves the fewest bytes to rewrite.",
     ),
-    "rewrite_limit": _make_option(type=click.IntRange(0), help="Most bytes to rewrite, decoded."),
+    "rewrite_limit": _make_option(
+        type=click.IntRange(0), help="Maximum number of decoded bytes to rewrite."
+    ),
     # format-specific options
     "inline_threshold": _make_option(
         type=click.IntRange(0),
@@ -303,7 +305,7 @@ OPTION_FACTORIES: dict[str, Callable[[str], Decorator]] = {
     ),
     "branch": _make_option(help="icechunk: branch to commit to."),
     "create_branch": _make_option(
-        is_flag=True, help="icechunk: make the branch if there is none; it begins where main is."
+        is_flag=True, help="icechunk: create the branch from main if there is none."
     ),
     "rectilinear": _make_option(is_flag=True, help="icechunk: allow chunks of different lengths."),
 }

@@ -34,7 +34,7 @@ ARGUMENT = re.compile(
     r"""(?<![\w./=&?%-])(?P<name>[a-z][a-z_]*)=(?P<value>'[^']*'|"[^"]*"|\[[^]\[]*\]|-?\d[\d.]*|"""
     r"""True|False|\.\.\.|(?=[\s,;:)]|$))"""
 )
-"""A Python argument with or without its value, but no part of a path or url query."""
+"""A Python argument with or without its value, but not part of a path or url query."""
 CALL = re.compile(r"\bvirtualds\.(?P<name>[a-z_]+)\((?:[^()]|\([^()]*\))*\)")
 """A call of a function of virtualds."""
 OTHER_NAMES = {"append_dim": "dim"}

@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 MAX_BYTES = 2**22
-"""Size of a document that can be read in a twentieth of a second."""
+"""Maximum size of a document, which is read in a twentieth of a second."""
 DOCUMENTS = ("zarr.json", ".zmetadata", "")
 """Paths of the metadata of zarr-v3, kerchunk-parquet and kerchunk-json in the set."""
 ARGUMENTS = ("url", "target", "source")

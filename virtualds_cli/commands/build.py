@@ -356,8 +356,8 @@ SYNC_WRITE_OPTIONS = ("format", "target_options", *FORMAT_OPTIONS)
 @click.option(
     "--settle",
     type=click.FloatRange(0),
-    help="Leave new and changed files alone that were modified less than so many seconds ago; "
-    "they may still be written. [default: 60.0]",
+    help="Leave new and changed files alone if they were modified less than this many seconds ago, "
+    "since they may be incomplete. [default: 60.0]",
 )
 @click.option(
     "--conflict",
@@ -378,7 +378,7 @@ def sync(
     tree: str | None,
     **options: Any,
 ) -> None:
-    """Make a reference set hold what its files hold now.
+    """Bring a reference set up to date with its files.
 
     URLS name all files of SET: quote a pattern to let the program list them. Only new and changed
     files are opened. SET is created if there is none. Readers see all changes of a run at once; if

@@ -115,7 +115,7 @@ CATALOG_OPTIONS = ("tree", "newest", "on_error", *READ_OPTIONS)
     metavar="FOLDER",
     help="Write a STAC collection, with an item per group.",
 )
-@click.option("--description", help="What the written catalogue holds.")
+@click.option("--description", help="Description of the written catalogue.")
 @click.option("--license", help="SPDX identifier of the license in STAC. [default: other]")
 @HTML_OPTION
 @click.option(
@@ -153,7 +153,7 @@ def catalog(
         ("description", esm or stac, "--esm or --stac"),
     ):
         if options[name] is not None and target is None:
-            raise click.UsageError(f"--{name} is for what {required} writes; give that, too")
+            raise click.UsageError(f"--{name} applies only with {required}; give that, too")
     paths = list_paths(urls, files_from, options["storage_options"])
     listing = virtualds.catalog(paths, **select_options(options, CATALOG_OPTIONS))
     write_arguments = {"storage_options": options["target_options"]}

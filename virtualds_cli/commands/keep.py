@@ -208,7 +208,7 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     """Give the sources of a set other urls: NEW in place of the prefix OLD.
 
     The references stay as they are. Moved files of a sample must exist, with the size that the set
-    notes; else the set does not change.
+    records; otherwise the set is not changed.
     """
     import virtualds
     from virtualds.errors import format_count

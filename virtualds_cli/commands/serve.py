@@ -40,25 +40,25 @@ SERVE_OPTIONS = ("group", "drop_variables", "snapshot", "on_error", *READ_OPTION
             "virtualds serve refs.zarr --host 0.0.0.0 --allow /archive",
         ),
         ("Serve files without a set", "virtualds serve 'data/*.nc' --concat-dim time"),
-        ("Look whether it can be served, and end", "virtualds serve refs.zarr --check"),
+        ("Check whether it can be served, and exit", "virtualds serve refs.zarr --check"),
     ),
 )
 @add_file_arguments
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="Port to listen at; 0 takes a free one.",
+    help="Port to listen on; 0 takes a free one.",
 )
 @click.option("--threads", type=click.IntRange(1), help="Chunks to read at once. [default: 8]")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help="Seconds until a request that is not yet read fails. [default: 60.0]",
+    help="Seconds after which a request fails if its data are not read yet. [default: 60.0]",
 )
-@click.option("--check", is_flag=True, help="Open what would be served, report it, and end.")
+@click.option("--check", is_flag=True, help="Open what would be served, report it, and exit.")
 @TREE_OPTION
 @add_options("snapshot", *MFDATASET_OPTIONS)
 def serve(
@@ -135,7 +135,7 @@ def serve(
     help="Port of this machine; without it 8000, or a free one.",
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@click.option("--check", is_flag=True, help="Open what would be shown, report it, and end.")
+@click.option("--check", is_flag=True, help="Open what would be shown, report it, and exit.")
 @TREE_OPTION
 @add_options("snapshot", *MFDATASET_OPTIONS)
 def view(
