@@ -271,7 +271,10 @@ class Archive:
             return {"file": None, "reason": "its values were loaded when the set was opened"}
         box = self._find_chunk(path, index)
         if box is None:
-            return {"file": None, "reason": "no file has this element; it is read as fill value"}
+            return {
+                "file": None,
+                "reason": "no file has this element; it reads as the fill value",
+            }
         position = [index[str(dim)] for dim in self.get_variable(path).dims]
         # ravel_multi_index takes no empty index
         shape = box.manifest.shape
@@ -293,7 +296,10 @@ class Archive:
             }
         if reference.file == INLINE:
             return origin | {"file": None, "reason": "its bytes are in the set"}
-        return origin | {"file": None, "reason": "the chunk is missing; it is read as fill value"}
+        return origin | {
+            "file": None,
+            "reason": "the chunk is missing; it reads as the fill value",
+        }
 
     # ------------------------------------------------------------------ names of files
 

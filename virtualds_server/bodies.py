@@ -46,7 +46,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("threads", "waiting"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: give a number from 1 on")
+                raise ValueError(f"{name}={getattr(self, name)!r}: give a number of at least 1")
         if self.cache_bytes < 0 or self.check_every < 0 or self.timeout <= 0:
             raise ValueError(
                 f"cache_bytes={self.cache_bytes!r}, check_every={self.check_every!r}, "

@@ -14,7 +14,7 @@ LEVELS = 255
 """Number of colours of a colormap. The palette of a PNG has one more, for missing values."""
 
 Lch = tuple[float, float, float]
-"""A colour in OKLab: lightness (0 to 1), chroma, and hue in degrees."""
+"""A colour in OKLCh, the polar form of OKLab: lightness (0 to 1), chroma, and hue in degrees."""
 
 COLORMAPS: dict[str, tuple[Lch, ...]] = {
     # lightness increases linearly, and blue and yellow differ for all kinds of colour blindness
@@ -109,8 +109,8 @@ def choose_colormap(low: float, high: float) -> str:
 def find_range(values: npt.NDArray[Any]) -> tuple[float, float]:
     """Return the range of values for a colormap, without the outermost 0.5 % at each end.
 
-    Categorical data (few distinct integers) keep their full range. For a diverging colormap, the
-    range is symmetric around zero.
+    Up to 1000 values, and categorical data (few distinct integers), keep their full range. For a
+    diverging colormap, the range is symmetric around zero.
 
     Examples
     --------

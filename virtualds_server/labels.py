@@ -28,7 +28,7 @@ CF_DEGREE_UNITS = {
     for plural in ("s", "")
     for separator in ("_", "")
 }
-"""The keys of `HEMISPHERES` by all spellings of CF."""
+"""The keys of `HEMISPHERES` by spelling, including all spellings of CF."""
 
 
 class Tick(NamedTuple):

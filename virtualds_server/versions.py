@@ -267,8 +267,8 @@ class VersionTracker:
         """Return the number of seconds to wait for a new version; None if no version is open."""
         if self._current is None:
             return None
-        left = min(self._check_start + VERSION_TIMEOUT - time.monotonic(), VERSION_TIMEOUT)
-        return left if check_now or left == VERSION_TIMEOUT else 0
+        remaining = min(self._check_start + VERSION_TIMEOUT - time.monotonic(), VERSION_TIMEOUT)
+        return remaining if check_now or remaining == VERSION_TIMEOUT else 0
 
     def get_last(self) -> Version:
         """Return the version of the last check, or raise its error."""

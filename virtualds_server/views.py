@@ -146,7 +146,7 @@ class Slice:
     selection : Selection
     query : mapping of str to str
         ``y`` and ``x`` are dimensions, by default those of `choose_image_dims`; ``width`` and
-        ``height`` are the size of the screen in pixels.
+        ``height`` are the pixels that the screen has for the picture.
     """
 
     archive: Archive
@@ -468,7 +468,7 @@ def read_series(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
         "shown": [format_rounded(value) for value in values],
         "ends": ends,
         "scale": choose_scale_ticks(*ends, array.dtype) if ends else [],
-        # whether the limits of a request require a larger step than the screen
+        # whether the limits of chunks and bytes require a larger step than ``points``
         "limited": step > ceil((stop - start) / max_points),
     }
 
@@ -559,7 +559,7 @@ def parse_integer(query: Mapping[str, str], key: str, default: int, minimum: int
     if not text:
         return default
     if not text.isdecimal() or len(text) > 6 or int(text) < minimum:
-        raise BadRequestError(f"{key}={text!r}: give a number from {minimum} on")
+        raise BadRequestError(f"{key}={text!r}: give an integer from {minimum} to 999999")
     return int(text)
 
 

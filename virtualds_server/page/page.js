@@ -556,9 +556,9 @@ function showTip(event) {
   const value = tip.querySelector("b") || createElement("b");
   tip.replaceChildren(value, `${currentSlice.y.dim} ${y.label}, ${currentSlice.x.dim} ${x.label}`);
   tip.hidden = false;
-  const [wide, high] = [tip.offsetWidth, tip.offsetHeight];
-  tip.style.left = `${clamp(event.clientX + 16, 4, innerWidth - wide - 4)}px`;
-  tip.style.top = `${event.clientY + high + 28 > innerHeight ? event.clientY - high - 10 : event.clientY + 18}px`;
+  const [width, height] = [tip.offsetWidth, tip.offsetHeight];
+  tip.style.left = `${clamp(event.clientX + 16, 4, innerWidth - width - 4)}px`;
+  tip.style.top = `${event.clientY + height + 28 > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
   clearTimeout(tipTimer);
   tipTimer = setTimeout(async () => {
     if (!currentSlice) return;
