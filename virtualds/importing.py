@@ -227,7 +227,7 @@ def import_pyproj() -> Any:
     """Import pyproj with its own PROJ library.
 
     Wheels of eccodes load another PROJ library with global symbols. A pyproj that is imported after
-    them would call its functions and crash.
+    them would call functions of that library and crash.
     """
     # Windows has no global symbols: it looks up functions by library
     if sys.platform == "win32":

@@ -266,7 +266,7 @@ ARGUMENT_TYPES: dict[str, tuple[Any, str]] = {
     "target_options": OPTIONS,
     "templates": FLAG,
 }
-"""The types of arguments by name, the same in all functions, where nothing else checks them."""
+"""The types of arguments that nothing else checks, by name; they are the same in all functions."""
 
 
 def guess_name(name: object, known: Iterable[object]) -> str | None:

@@ -113,7 +113,7 @@ def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
-            f"{encoded} bytes say they decode to {announced}, not "
+            f"the header of {encoded} bytes announces {announced} decoded bytes, not "
             f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
         )
 

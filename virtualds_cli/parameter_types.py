@@ -119,7 +119,7 @@ class UrlType(click.ParamType):  # type: ignore[type-arg]  # older click has non
 
 
 class _ParsedType(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A value that `parse` makes from text. Its ValueError becomes the message to the user."""
+    """A value that `parse` makes from text. A ValueError of `parse` is the message to the user."""
 
     def parse(self, text: str) -> Any:
         """Return the value of a text."""

@@ -244,7 +244,7 @@ class Slice:
                 raise BadRequestError(f"low={low:g} is not below high={high:g}")
         name = self.query.get("map") or choose_colormap(low, high)
         if name not in COLORMAPS:
-            raise BadRequestError(f"map={name!r}: there are {', '.join(COLORMAPS)}")
+            raise BadRequestError(f"map={name!r}: give one of {', '.join(COLORMAPS)}")
         return low, high, name
 
     def draw(self, values: npt.NDArray[Any]) -> bytes:

@@ -509,7 +509,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda plots: plots.coverage(variable="x"),
         "'x' is not a virtual variable: the dataset has no such",
     ),
-    "variable": (lambda plots: plots.chunks("tt"), "'tt' is not a virtual variable.*there are 't'"),
+    "variable": (
+        lambda plots: plots.chunks("tt"),
+        "'tt' is not a virtual variable.*give one of 't'",
+    ),
     "loaded variable": (
         lambda plots: plots.chunks("time"),
         "its values are loaded or computed",

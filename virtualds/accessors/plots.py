@@ -670,8 +670,8 @@ class DatasetPlots:
             reason = "the dataset has no such variable"
         names = ", ".join(repr(str(name)) for name in self._arrays)
         raise ValueError(
-            f"ds.virtual.plot: {str(variable)!r} is not a virtual variable: {reason}; there are "
-            f"{names}{format_suggestion(variable, self._arrays)}"
+            f"ds.virtual.plot: {str(variable)!r} is not a virtual variable: {reason}; give one "
+            f"of {names}{format_suggestion(variable, self._arrays)}"
         )
 
     def _check_dimension(

@@ -113,11 +113,13 @@ def _normalise_entry(key: Any) -> Any:
             return operator.index(key)
         except TypeError as error:
             raise IndexError(
-                f"virtual array: {key!r} cannot index; use integers, slices or arrays"
+                f"virtual array: {key!r} is not an index; use integers, slices or arrays"
             ) from error
     positions = np.asarray(key)
     if positions.dtype.kind not in "iub" and positions.size:
-        raise IndexError(f"virtual array: {positions.dtype} cannot index; use integers or booleans")
+        raise IndexError(
+            f"virtual array: an index of dtype {positions.dtype}; use integers or booleans"
+        )
     return positions if positions.size else positions.astype(np.int64)
 
 
@@ -329,7 +331,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
     shapes = {np.shape(a) for a in arrays}
     if len(shapes) > 1:
         raise CombineError(
-            f"stack: the arrays have shapes {sorted(shapes)}; bring them to one (reindex, or isel "
+            f"stack: the arrays have shapes {sorted(shapes)}; make them equal (reindex, or isel "
             f"the common part)"
         )
     axis = normalize_axis_index(axis, np.ndim(arrays[0]) + 1)

@@ -544,7 +544,7 @@ def _check_edges(array: ManifestArray, region: Box) -> None:
                 raise CombineError(
                     f"the region {_format_box(region)} cuts compressed chunks of the set, which "
                     f"begin at {shown_edges} along axis {axis}; choose a region of whole "
-                    f"chunks, or cut the template in shorter ones"
+                    f"chunks, or cut the template into shorter ones"
                 )
 
 

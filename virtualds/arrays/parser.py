@@ -429,5 +429,5 @@ class Parser:
     def __post_init__(self) -> None:
         if unknown := sorted({*self.takes} - {"below", "defers"}):
             raise ValueError(
-                f"Parser {self.name!r}: takes has {unknown[0]!r}; it knows 'below' and 'defers'"
+                f"Parser {self.name!r}: takes has {unknown[0]!r}; give 'below' or 'defers'"
             )

@@ -117,7 +117,9 @@ def normalise_positions(positions: npt.NDArray[Any], size: int, axis: int) -> In
     Raises `IndexError` for positions that are not integers, or that are outside the axis.
     """
     if positions.dtype.kind not in "iu" and positions.size:
-        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
+        raise IndexError(
+            f"axis {axis}: an index of dtype {positions.dtype}; use integers or booleans"
+        )
     normalised = positions.astype(np.int64)
     normalised = np.where(normalised < 0, normalised + size, normalised)
     if normalised.size and not 0 <= normalised.min() <= normalised.max() < size:
@@ -451,7 +453,7 @@ class IrregularAxis(ChunkAxis):
         )
 
     def __hash__(self) -> int:
-        # these tell almost all axes apart, and to hash a million edges takes longer than most uses
+        # some edges distinguish almost all axes, and hashing a million takes longer than most uses
         some = self.edges[:: max(self.nchunks // HASHED_EDGES, 1)]
         return hash((some.tobytes(), self.nchunks, self.size))
 

@@ -116,12 +116,12 @@ def _build_column(name: str, values: Any, shape: tuple[int, ...]) -> Column:
     if type(values) is int:
         # the code below raises an error with more details
         with suppress(OverflowError):
-            return constant_column(name, values, shape)
+            return make_constant_column(name, values, shape)
     return fit_column(_as_column(name, np.asarray(values)), shape)
 
 
 @lru_cache(4096)
-def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
+def make_constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
     """Return a read-only column with the same value everywhere.
 
     The result equals that of `numpy.broadcast_to`, which takes ten times as long.
@@ -601,8 +601,8 @@ class CountedSources(NamedTuple):
 class ReferenceTable:
     """Chunk references of one array, in C order, stored outside the manifest.
 
-    A reference format implements `load` and `list_sources`. It overrides other methods if it can
-    answer them without reading rows.
+    A reference format implements `load` and `list_sources`, and overrides other methods that need
+    no rows in this format.
     """
 
     is_in_set: ClassVar[bool] = True
@@ -659,7 +659,7 @@ class ReferenceTable:
         yield self.list_sources()
 
     def summarize_sources(self) -> SourceSummary | None:
-        """Return the stored totals of these files, or None if files have to be listed."""
+        """Return the totals that the set stores of its files, or None if they must be listed."""
         return None
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
@@ -770,7 +770,7 @@ class RowView(NamedTuple):
     # ------------------------------------------------------------------ reading
 
     def load(self, numbers: Ints) -> ChunkManifest:
-        """Return the references at some row indexes, in their shape."""
+        """Return the references at some row indexes, in the shape of ``numbers``."""
         loaded = self.table.load(numbers)
         return loaded if self.pipeline_map is None else loaded.with_pipelines(self.pipeline_map)
 

@@ -313,7 +313,7 @@ def _find_longest(lengths: Ints) -> int:
 def _merge_edges(parts: Sequence[Ints]) -> Ints:
     """Return the distinct edges of all parts, in order.
 
-    Parts are in order already, which the stable sort of numpy uses; `numpy.unique` hashes them.
+    Parts are in order already, which the stable sort of numpy exploits; `numpy.unique` hashes them.
     """
     edges = np.sort(np.concatenate(parts), kind="stable")
     distinct: Ints = edges[np.diff(edges, prepend=edges[:1] - 1) != 0]

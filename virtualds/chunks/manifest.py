@@ -34,12 +34,12 @@ from virtualds.chunks.columns import (
     compact,
     compute_strides,
     concatenate_columns,
-    constant_column,
     find_distinct,
     find_distinct_in_order,
     fit_column,
     hash_files,
     is_same_column,
+    make_constant_column,
     map_compact,
     narrow_dtype,
     pack,
@@ -247,7 +247,7 @@ class ChunkManifest(ForeignNameHints):
             if name == "files" and table.files is not None:
                 return table.files
             if name == "pipeline" and not table.has_pipelines:
-                return constant_column("pipeline", self.rows.only_pipeline, self.rows.shape)
+                return make_constant_column("pipeline", self.rows.only_pipeline, self.rows.shape)
             return getattr(self.loaded(), name)
 
     @classmethod
@@ -306,11 +306,11 @@ class ChunkManifest(ForeignNameHints):
             return cls.build(shape, files=(file,), offset=next(columns), length=next(columns))
         return cls(
             files=(file,),
-            file=constant_column("file", 0, shape),
+            file=make_constant_column("file", 0, shape),
             offset=_build_small_column("offset", offsets, shape),
             length=_build_small_column("length", lengths, shape),
-            pipeline=constant_column("pipeline", 0, shape),
-            checksum=constant_column("checksum", 0, shape),
+            pipeline=make_constant_column("pipeline", 0, shape),
+            checksum=make_constant_column("checksum", 0, shape),
         )
 
     @classmethod
@@ -423,7 +423,7 @@ class ChunkManifest(ForeignNameHints):
 
     @property
     def must_stay_separate(self) -> bool:
-        """Whether joining it with others would load references of a set or a large table."""
+        """Whether joining this with others would load references of a set or a large table."""
         if self.rows is None or self.missing_pipeline is not None:
             return False
         return self.is_in_set or (self.size > MIN_SPARSE_GRID and not self.is_in_source)
@@ -613,7 +613,7 @@ class ChunkManifest(ForeignNameHints):
         return self._select_files(used[used >= 0])
 
     def _select_files(self, used: Ints) -> ChunkManifest:
-        """Return the manifest with only the files of some indexes, in that order."""
+        """Return the manifest with only the files at the indexes ``used``, in this order."""
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
@@ -703,7 +703,7 @@ class ChunkManifest(ForeignNameHints):
 def _build_small_column(name: str, values: Sequence[int], shape: tuple[int, ...]) -> Column:
     """Return a column of a few values in C order."""
     if values.count(values[0]) == len(values):
-        return constant_column(name, values[0], shape)
+        return make_constant_column(name, values[0], shape)
     return np.array(values, COLUMNS[name]).reshape(shape)
 
 
@@ -714,7 +714,7 @@ def _unpack_manifest(
     columns: dict[str, Column] = {}
     for name, kind in COLUMNS.items():
         if isinstance(packed[name], int):
-            columns[name] = constant_column(name, packed[name], shape)
+            columns[name] = make_constant_column(name, packed[name], shape)
         else:
             steps = unpack(packed["length"]) if name == "offset" else None
             column = unpack(packed[name], steps).astype(kind, copy=False)

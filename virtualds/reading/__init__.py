@@ -497,7 +497,7 @@ class _SelectionReader:
     # ------------------------------------------------------------------ cached chunks
 
     def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches without the tasks whose chunks are cached, and these as `DecodedTasks`."""
+        """Yield batches without the tasks of cached chunks, and those tasks as `DecodedTasks`."""
         cache = get_chunk_cache()
         cache.shrink()
         is_empty = not cache.weight

@@ -156,7 +156,7 @@ Bytes = TypeVar("Bytes")
 
 
 class HostSlot(NamedTuple):
-    """The host of an item, its maximum number of requests, and the size of the item in bytes."""
+    """The host of an item, the maximum number of requests to it, and the size of the item."""
 
     host: str
     max_requests: int
@@ -209,12 +209,12 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
                     yield item, None
                     continue
                 while self._is_full(slot):
-                    yield self._next_result()
+                    yield self._wait_for_result()
                 self._submit(item, slot)
                 while not self._finished.empty():
-                    yield self._next_result()
+                    yield self._wait_for_result()
             while self._pending:
-                yield self._next_result()
+                yield self._wait_for_result()
         except _Stopped:
             return
         finally:
@@ -236,7 +236,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         self._nbytes += slot.nbytes
         future.add_done_callback(self._finished.put)
 
-    def _next_result(self) -> tuple[Item, Data]:
+    def _wait_for_result(self) -> tuple[Item, Data]:
         """Wait for the next result, and return it with its item."""
         if (future := self._finished.get()) is None:
             raise _Stopped

@@ -150,7 +150,7 @@ def view(
     """Look at a set or files in the browser.
 
     The page shows the variables, draws slices and series, and says from which file and chunk each
-    value comes. It reads only the chunks that a picture needs. URLS are as those of serve. Only
+    value comes. It reads only the chunks that a picture needs. URLS are the same as for serve. Only
     this machine can connect, with the token of the address that is printed. Ctrl-C ends it.
     """
     from virtualds_server.app import (

@@ -498,7 +498,7 @@ def _find_expected(row: Difference, survey: FileSurvey) -> ExpectedProperties:
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
     """Return an attribute that distinguishes the CRS of the first file, and its values there.
 
-    For a difference of an attribute, it is this attribute. For a CRS, it is an attribute that does
+    For a difference of an attribute, it is that attribute. For a CRS, it is an attribute that does
     not contain the title.
     """
     attribute, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts

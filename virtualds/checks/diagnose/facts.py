@@ -486,8 +486,8 @@ def survey_files(
 ) -> FileSurvey:
     """Open files and collect their facts.
 
-    If the job has steps, the last one must be an `Examination`. ``is_whole`` is whether these are
-    all files, rather than a sample.
+    If the job has steps, the last one must be an `Examination`. ``is_whole`` is whether ``files``
+    are all files, rather than a sample.
     """
     parts, single_files = list[ExaminedFiles](), list[ExaminedFiles]()
     errors: dict[int, tuple[Exception, bool]] = {}

@@ -191,7 +191,7 @@ class Difference:
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise ValueError(f"Difference: verdict {self.verdict!r}; there are {VERDICTS}")
+            raise ValueError(f"Difference: verdict {self.verdict!r}; give one of {VERDICTS}")
 
 
 TITLES: dict[Verdict, str] = {

@@ -662,7 +662,7 @@ class _OpenSource:
                 where = ", ".join(f"{part.start}:{part.stop}" for part in region)
                 return f"{kind} {location.variable}[{where}]: {text}"
         if not has_compared:
-            raise NativeReadError("it does not give values in this form")
+            raise NativeReadError("it does not return values in this form")
         return ""
 
     def _get_reader(self, native: NativeReader) -> ReadNative:

@@ -149,7 +149,7 @@ WHERE_ALL = "see to_dataframe()"
 MIN_SPAN_WIDTH = 0.006
 """Minimum width of bad files as a fraction of the strip, so that one of a million is visible."""
 MAX_URLS = 5
-"""Maximum number of urls in the code; if there are more, it selects them from the report."""
+"""Maximum number of urls in the code; if there are more, the code selects them from the report."""
 
 
 class Problem(NamedTuple):

@@ -503,7 +503,7 @@ def _find_invalid_references(name: str, first: ChunkId, part: ChunkManifest) -> 
 
 
 def _get_compact_columns(part: ChunkManifest) -> tuple[Ints, Ints, Ints]:
-    """Return file, offset and length of references, with length 1 along axes without changes."""
+    """Return file, offset and length of references, with length 1 along constant axes."""
     columns = (compact(getattr(part, name)) for name in ("file", "offset", "length"))
     file, offset, length = np.broadcast_arrays(*columns)
     return file, offset, length
