@@ -276,7 +276,7 @@ class Archive:
                 "reason": "no file has this element; it reads as the fill value",
             }
         position = [index[str(dim)] for dim in self.get_variable(path).dims]
-        # ravel_multi_index takes no empty index
+        # np.ravel_multi_index does not accept an empty index
         shape = box.manifest.shape
         chunk_id = int(np.ravel_multi_index(box.chunk, shape)) if shape else 0
         manifest = box.manifest.at(np.array([chunk_id]))

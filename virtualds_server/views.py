@@ -522,7 +522,7 @@ def parse_element(
 
 
 def read_value(archive: Archive, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return one value as text, with all digits and rounded."""
+    """Return one value as text, both with all digits and rounded, and its units."""
     array, path, at = parse_element(archive, query)
     units = str(array.attrs.get("units", "")) if array.dtype.kind not in "mM" else ""
     value = archive.read_value(path, at)

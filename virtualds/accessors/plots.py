@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 WIDTH = 9.0
 """Width of a new figure in inches."""
-LONG_NAME = 24
+LONG_NAME_LENGTH = 24
 """Number of characters above which names beside an axis are shortened further."""
-MAX_NAME = 40
+MAX_NAME_LENGTH = 40
 """Maximum number of characters of a name beside an axis."""
 LEGEND_WIDTH = 64
 """Maximum number of characters in a line of a legend."""
@@ -215,7 +215,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     shared = next((n for n, (a, b) in pairs if a != b), len(min(files)))
     end, mark = files[0].rfind("/", 0, shared) + 1, ""
     separator = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
-    if separator and len(files) > 1 and max(map(len, files)) - end > LONG_NAME:
+    if separator and len(files) > 1 and max(map(len, files)) - end > LONG_NAME_LENGTH:
         end, mark = separator.end(), "…"
     return files[0][:end], [mark + url[end:] if url != INLINE_URL else IN_SET for url in urls]
 
@@ -223,9 +223,9 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
 def shorten_name(name: str) -> str:
     """Return a name on one line, with an ellipsis in the middle if it is long."""
     line = " ".join(name.split())
-    if len(line) <= MAX_NAME:
+    if len(line) <= MAX_NAME_LENGTH:
         return line
-    return f"{line[: MAX_NAME // 2 - 2]}…{line[1 - MAX_NAME // 2 :]}"
+    return f"{line[: MAX_NAME_LENGTH // 2 - 2]}…{line[1 - MAX_NAME_LENGTH // 2 :]}"
 
 
 # ---------------------------------------------------------------------- sizes

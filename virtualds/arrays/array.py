@@ -254,7 +254,7 @@ def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
     try:
         return is_same_scalar(pipeline.missing_value, value)
     except CodecError:
-        return False  # the fill value may not be decodable as a date
+        return False  # some fill values cannot be decoded as dates
 
 
 def is_same_scalar(a: Any, b: Any) -> bool:

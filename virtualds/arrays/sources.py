@@ -249,12 +249,12 @@ def _expand_to_members(
 ) -> ChunkManifest:
     """Return a manifest whose chunks are whole members including headers, one per file."""
     lengths = np.array([*(member.entry_size for _, member in members), 0, 0], np.int64)
-    wholes = replace(
+    whole_chunks = replace(
         manifest,
         offset=fit_column(np.zeros((), np.int64), manifest.shape),
         length=fit_column(lengths[compact(manifest.file)], manifest.shape),
     )
-    return wholes.relocate([(archive, member.header) for archive, member in members])
+    return whole_chunks.relocate([(archive, member.header) for archive, member in members])
 
 
 def _find_common_offset(manifest: ChunkManifest) -> int | None:

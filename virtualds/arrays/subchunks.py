@@ -160,16 +160,16 @@ def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
     for fragment in array.fragments:
         count = fragment.manifest.size
         for entry in outer_layout:
-            count *= 1 if isinstance(entry, FixedAxis) else _find_longest_chunk(fragment, entry)
+            count *= 1 if isinstance(entry, FixedAxis) else _find_max_chunk_length(fragment, entry)
         if not isinstance(last := pipeline.layout[depth], FixedAxis):
-            count *= -(-_find_longest_chunk(fragment, last) // length)
+            count *= -(-_find_max_chunk_length(fragment, last) // length)
         inner_elements = int(np.max(count_elements(fragment, inner_layout), initial=1))
         largest = max(largest, inner_elements * length * pipeline.dtype.itemsize)
         pieces += count
     return pieces if largest < SMALL_PIECE_BYTES else 0
 
 
-def _find_longest_chunk(fragment: Fragment, axis: int) -> int:
+def _find_max_chunk_length(fragment: Fragment, axis: int) -> int:
     return int(fragment.axes[axis].lengths.max(initial=1))
 
 

@@ -468,8 +468,8 @@ def _raise_reference_error(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -
     file, offset, length = (int(column[chunk_id]) for column in columns)
     if file == INLINE:
         raise FormatError(
-            f"chunk {chunk_id}: number {offset} of {len(manifest.inline)} inline chunks does "
-            f"not exist; the reference is wrong"
+            f"chunk {chunk_id}: there is no inline chunk {offset}, only {len(manifest.inline)} of "
+            f"them; correct the reference"
         )
     source = manifest.files[file]
     raise FormatError(
@@ -647,7 +647,7 @@ class ReferenceTable:
         raise NotImplementedError
 
     def find_existing_rows(self) -> Ints | None:
-        """Return the ascending indexes of rows that may not be missing, or None for all rows."""
+        """Return the ascending indexes of rows that may exist, or None if all may."""
         return None
 
     def list_sources(self) -> tuple[SourceFile, ...]:
@@ -682,7 +682,7 @@ class ReferenceTable:
         return self.relocate([(change(file), 0) for file in self.files or ()])
 
     def prune(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a view of this table without the references and files that it does not use."""
+        """Return a manifest, a view of this table, without references and files it does not use."""
         return manifest
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
@@ -794,7 +794,7 @@ class RowView(NamedTuple):
         return self.load(row_ids)
 
     def find_existing(self) -> Ints | None:
-        """Return the ascending flat ids of chunks that may not be missing, or None for all."""
+        """Return the ascending flat ids of chunks that may exist, or None if all may."""
         numbers = self.table.find_existing_rows()
         if numbers is None:
             return None

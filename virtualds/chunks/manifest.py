@@ -405,7 +405,7 @@ class ChunkManifest(ForeignNameHints):
         return self._map(lambda column: take_flat(column, ids))
 
     def find_existing(self) -> Ints | None:
-        """Return the ascending flat ids of chunks that may not be missing, or None for all."""
+        """Return the ascending flat ids of chunks that may exist, or None if all may."""
         if self.rows is not None:
             return self.rows.find_existing()
         file = compact(self.file)

@@ -325,7 +325,7 @@ class SparseReferences(ReferenceTable):
         return gather_references(ChunkManifest.from_table(*rows))
 
     def prune(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a view of this table without the references that it does not use."""
+        """Return a manifest, a view of this table, without the references that it does not use."""
         ids, rows = gather_references(manifest)
         in_order = manifest.rows is not None and manifest.rows.is_in_order
         if ids.size == self.chunk_ids.size and in_order:
@@ -504,7 +504,7 @@ class TiledReferences(ReferenceTable):
         return inside, np.asarray(inner, np.int64)
 
     def find_existing_rows(self) -> Ints | None:
-        """Return the flat ids of chunks that may exist, or None if that may be most chunks."""
+        """Return the flat ids of chunks that may exist, or None if most chunks may."""
         parts = [(*part, part[1].find_existing()) for part in self.parts]
         are_unknown = all(existing is None for _, _, existing in parts)
         count = sum(manifest.size for _, manifest in self.parts)
@@ -530,15 +530,17 @@ class TiledReferences(ReferenceTable):
 
     def iterate_file_tables(self) -> Iterator[tuple[SourceFile, ...]]:
         """Yield the tables of files of all parts, reading each once."""
-        return chain.from_iterable(part.iterate_file_tables() for part in self._list_tables())
+        return chain.from_iterable(
+            part.iterate_file_tables() for part in self._list_distinct_parts()
+        )
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of all parts whose url is in ``urls``."""
-        found = (part.find_listed_files(urls) for part in self._list_tables())
+        found = (part.find_listed_files(urls) for part in self._list_distinct_parts())
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
-    def _list_tables(self) -> Iterable[ChunkManifest]:
-        """Return one part of each table, since parts may share it."""
+    def _list_distinct_parts(self) -> Iterable[ChunkManifest]:
+        """Return one part for each table, since several parts may share a table."""
         tables: dict[int, ChunkManifest] = {}
         for _, part in self.parts:
             tables.setdefault(id(part if part.rows is None else part.rows.table), part)

@@ -418,7 +418,7 @@ def _draw_legend_entry(shade: Shade, label: object) -> Markup:
     return element("span", swatch, join(label))
 
 
-MAX_LABEL = 22
+MAX_STRIP_LABEL_LENGTH = 22
 """Maximum number of characters of a label below a strip."""
 
 
@@ -432,8 +432,12 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
     """
     labels = []
     for position, label in marks:
-        # the end of a long label, since file names usually differ there
-        text = label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
+        # keep the end of a long label, since file names usually differ there
+        text = (
+            label
+            if len(label) <= MAX_STRIP_LABEL_LENGTH
+            else f"…{label[1 - MAX_STRIP_LABEL_LENGTH :]}"
+        )
         place = "right:0" if position >= 1 else f"left:{position * 100:.1f}%"
         labels.append(element("span", text, style=f"position:absolute;{place}"))
     style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"

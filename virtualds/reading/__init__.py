@@ -134,8 +134,8 @@ def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Seq
 def find_direct_target(decoders: Decoders, task: Task, out: Array) -> Array | None:
     """Return the view of the result into which a chunk can be read directly, or None.
 
-    None for chunks that are encoded or packed, are small, or must be checked because of a checksum
-    or an unexpected length.
+    None for chunks that are encoded, packed or small, that fill short rows of the result, or that
+    must be checked because of a checksum or an unexpected length.
     """
     if task.checksum or task.length < MIN_DIRECT_BYTES:
         return None

@@ -111,7 +111,7 @@ def _split_leading(
     for position, entry in enumerate(layout):
         inner_layout = layout[position + 1 :]
         row_bytes = itemsize * count_elements(fragment, inner_layout)
-        longest, size = int(np.max(row_bytes, initial=1)), _find_longest(fragment, entry)
+        longest, size = int(np.max(row_bytes, initial=1)), _find_max_length(fragment, entry)
         if size > 1 and longest * size <= MIN_SKIPPED_BYTES:
             break
         if isinstance(entry, FixedAxis):
@@ -130,7 +130,7 @@ def _split_leading(
     return fragment, [replace(p, layout=tuple(p.layout[i] for i in kept_axes)) for p in pipelines]
 
 
-def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
+def _find_max_length(fragment: Fragment, entry: int | FixedAxis) -> int:
     """Return the maximum chunk length along a stored axis."""
     if isinstance(entry, FixedAxis):
         return entry.length

@@ -421,8 +421,8 @@ class Tile(NamedTuple):
     @property
     def checksums(self) -> Iterable[int]:
         """The checksums of all chunks."""
-        chunks: list[int] = self.checksum.tolist()
-        return chunks
+        checksums: list[int] = self.checksum.tolist()
+        return checksums
 
     def plan_ranges(self, limits: RequestLimits) -> list[tuple[Range, int]]:
         """Return byte ranges to request, each with its number of chunks, for evenly spaced chunks.
@@ -484,14 +484,14 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
     if (
         not part.projections
         or chunks < MIN_CHUNKS_PER_BOX * boxes
-        or _compute_smallest_chunk(part) > MAX_TINY_CHUNK_BYTES
+        or _compute_min_chunk_bytes(part) > MAX_TINY_CHUNK_BYTES
     ):
         return False
     axes = range(len(part.projections))
     return all(group_equal_slabs(part.fragment, part.projections, axis) is None for axis in axes)
 
 
-def _compute_smallest_chunk(part: ChunkSelection) -> float:
+def _compute_min_chunk_bytes(part: ChunkSelection) -> float:
     """Return the decoded size in bytes of the smallest chunk that is needed whole, or infinity.
 
     Dividing a selection of large chunks into boxes would only separate neighbours in a file.

@@ -340,7 +340,7 @@ def find_time_gaps(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
 
 
 def find_overlapping(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files of which the second starts before or where the first ends."""
+    """Yield pairs of files of which the second starts no later than the first ends."""
     try:
         latest: SpannedFile | None = None
         for number, span in sorted(files, key=lambda item: (item[1].start, item[1].stop)):

@@ -81,7 +81,7 @@ class UntestedDifference(NamedTuple):
         return {self.fact.subject}
 
 
-class ChangeMeaning(NamedTuple):
+class ExpectedEffect(NamedTuple):
     """The expected effect of a difference.
 
     ``how`` says what happens to it, ``price`` what it always costs, and ``remedy`` what helps if it
@@ -105,91 +105,91 @@ SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
 }
 """Remedies for values that differ, and their options, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"
-EXPLANATIONS: dict[str, ChangeMeaning] = {
-    PRESENCE: ChangeMeaning(
+EXPLANATIONS: dict[str, ExpectedEffect] = {
+    PRESENCE: ExpectedEffect(
         "filled with fill values where it is missing (combine='nested'; 'by_coords' treats files "
         "with other variables as another dataset)",
         f"{LEAVE_OUT}, or add it in preprocess",
     ),
-    SIZE: ChangeMeaning(
+    SIZE: ExpectedEffect(
         "aligned by its coordinate",
         "pad= fills what shorter files lack; or select the common part in preprocess, or " + SPLIT,
         leading=True,
     ),
-    DIMENSIONS: ChangeMeaning(
+    DIMENSIONS: ExpectedEffect(
         "broadcast, and transposed to the order of the first file",
         "make the dimensions equal in preprocess (transpose, squeeze, rename)",
     ),
-    DTYPE: ChangeMeaning("promoted as xarray promotes", SPLIT),
-    ROLE: ChangeMeaning("", "preprocess with ds.set_coords or ds.reset_coords"),
-    VALUES: ChangeMeaning(
+    DTYPE: ExpectedEffect("promoted as xarray promotes", SPLIT),
+    ROLE: ExpectedEffect("", "preprocess with ds.set_coords or ds.reset_coords"),
+    VALUES: ExpectedEffect(
         "the values of the first file are used", f"{LEAVE_OUT}, rename it in preprocess, or {SPLIT}"
     ),
-    GRID: ChangeMeaning(
+    GRID: ExpectedEffect(
         "the coordinate of the first file is used",
         "leave out the files of the other grid, or open them separately",
         leading=True,
     ),
-    RENAMED: ChangeMeaning(
+    RENAMED: ExpectedEffect(
         "variables get both dimensions",
         "rename it in preprocess",
         price="their values are repeated along the one that a file lacks",
         leading=True,
     ),
-    NAME: ChangeMeaning(
+    NAME: ExpectedEffect(
         "both variables exist",
         "rename it in preprocess, if it is the same variable",
         price="each is filled where files have the other",
         leading=True,
     ),
-    KIND: ChangeMeaning(
+    KIND: ExpectedEffect(
         "each variable is filled where files lack it",
         "leave out the files of the other kind, or open them separately",
         price="the files have no data variable in common",
         leading=True,
     ),
-    SYSTEM: ChangeMeaning(
+    SYSTEM: ExpectedEffect(
         "the system of the first file is kept",
         "open the files of each system apart, or reproject the files to one system first",
         leading=True,
     ),
-    STORED: ChangeMeaning("each file is read with its own type"),
-    CODECS: ChangeMeaning("each chunk is decoded with the codecs of its file"),
-    SCALE: ChangeMeaning("each file keeps its own scale and offset"),
-    FILL: ChangeMeaning("each file keeps its own fill value"),
-    TIME_UNITS: ChangeMeaning("each file is decoded with its own units"),
-    UNITS: ChangeMeaning(
+    STORED: ExpectedEffect("each file is read with its own type"),
+    CODECS: ExpectedEffect("each chunk is decoded with the codecs of its file"),
+    SCALE: ExpectedEffect("each file keeps its own scale and offset"),
+    FILL: ExpectedEffect("each file keeps its own fill value"),
+    TIME_UNITS: ExpectedEffect("each file is decoded with its own units"),
+    UNITS: ExpectedEffect(
         "the units of the first file are kept",
         "convert it in preprocess, if the values have other units",
         price="values are not converted",
     ),
-    CALENDAR: ChangeMeaning(
+    CALENDAR: ExpectedEffect(
         "dates of two calendars in one coordinate",
         f"{SPLIT}, or preprocess with ds.convert_calendar, if every day exists in both",
         price="they have no common order: the coordinate cannot be sorted or selected from",
     ),
-    CHUNKS: ChangeMeaning("each file keeps its chunk lengths"),
-    ATTRIBUTE: ChangeMeaning("the attribute of the first file is kept", harmless=True),
-    OVERLAP: ChangeMeaning(
+    CHUNKS: ExpectedEffect("each file keeps its chunk lengths"),
+    ATTRIBUTE: ExpectedEffect("the attribute of the first file is kept", harmless=True),
+    OVERLAP: ExpectedEffect(
         "overlap='first' or 'last' takes common values from one of the files",
         "pass overlap='first' or 'last', or leave out one of the files",
     ),
-    ORDER: ChangeMeaning(
+    ORDER: ExpectedEffect(
         "sort=True orders the files by their coordinate",
         "remove sort=False, or give the files in order",
     ),
-    GAP: ChangeMeaning(
+    GAP: ExpectedEffect(
         "the gap is not filled",
         "look for the missing files, or fill the axis after opening (ds.asfreq, ds.reindex)",
         price="times are missing in an otherwise regular axis",
         harmless=True,
     ),
-    TOGETHER: ChangeMeaning("", "open the files one by one to find the cause"),
+    TOGETHER: ExpectedEffect("", "open the files one by one to find the cause"),
 }
 """The expected effects of differences, by aspect."""
 
 
-def explain_change(change: UntestedDifference) -> ChangeMeaning:
+def explain_change(change: UntestedDifference) -> ExpectedEffect:
     """Return the expected effect of a change."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
@@ -210,7 +210,7 @@ def explain_change(change: UntestedDifference) -> ChangeMeaning:
 
 @dataclass(frozen=True)
 class TrialCombine:
-    """A function that combines a few files with the arguments of the user.
+    """Combines a few files with the arguments of the user.
 
     Parameters
     ----------
@@ -347,11 +347,11 @@ def _judge_change(
     UnsupportedError
         No trial can combine such files.
     """
-    meaning = explain_change(change)
+    expected = explain_change(change)
     subject, aspect = change.fact
-    costs = [meaning.price] if meaning.price else []
-    if meaning.harmless:
-        effect, remedy = "; ".join([meaning.how, *costs]), meaning.remedy if costs else ""
+    costs = [expected.price] if expected.price else []
+    if expected.harmless:
+        effect, remedy = "; ".join([expected.how, *costs]), expected.remedy if costs else ""
         return _make_difference(change, "costs" if costs else "combines", effect, remedy)
     reduce = partial(_select_variables, change=change, trial=trial)
     try:
@@ -361,21 +361,21 @@ def _judge_change(
     except UnsupportedError:
         raise
     except OPEN_ERRORS as error:
-        remedy = meaning.remedy
+        remedy = expected.remedy
         if aspect == VALUES and not change.is_dimension:
             remedy = _find_lossless_remedy(examples, trial, reduce)
         return _make_difference(change, "blocks", describe_error(error), remedy)
     refused = _list_newly_refusing(change, combined, trial)
     costs += _find_costs(change, combined, trial)
     costs += [f"{', '.join(refused)} cannot hold that"] if refused else []
-    effect = meaning.how
+    effect = expected.how
     if aspect == DTYPE and subject in combined.variables:
         effect = f"{effect}, to {combined.variables[subject].dtype}"
     elif aspect == VALUES and subject in combined.sizes:
         effect = f"the coordinates are united ({combined.sizes[subject]} elements)"
-    suggests_zarr = refused and "zarr-v3" not in refused and not meaning.leading
+    suggests_zarr = refused and "zarr-v3" not in refused and not expected.leading
     remedies = [WRITE_ZARR] if suggests_zarr else []
-    remedies += [meaning.remedy] if costs and meaning.remedy else []
+    remedies += [expected.remedy] if costs and expected.remedy else []
     verdict: Verdict = "costs" if costs else "combines"
     effect = "; ".join([effect, *costs])
     return _make_difference(change, verdict, effect, ", or ".join(remedies), refused)
