@@ -50,7 +50,7 @@ def _print_log(ctx: click.Context, param: click.Parameter, value: int) -> None:
 
         class LogHandler(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                # echo looks up the stream each time, which a progress bar replaces to stay below
+                # click.echo looks up standard error each time: a progress bar may replace it
                 seconds = record.relativeCreated / 1000
                 click.echo(f"{seconds:8.3f} {record.getMessage()}", err=True)
 

@@ -792,7 +792,7 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNameHints):
             warn_user(
                 f"{self.label}: {operation} loads {format_bytes(nbytes)}, and a set to which the "
                 "result is written holds a copy of them. Slices without a step, flips, integers, "
-                "and casts to longer numbers stay virtual. To copy nothing, write the dataset as "
+                "and casts to wider dtypes stay virtual. To copy nothing, write the dataset as "
                 "it is and do this after opening the set, or use dask arrays "
                 f"(ds.virtual.to_lazy(chunks={{}}))",
                 CopyWarning,

@@ -70,7 +70,7 @@ class RecordCache(Generic[Record]):
         self._lock = threading.Lock()
         self.weight = 0
 
-    def limit(self) -> int:
+    def get_max_weight(self) -> int:
         """Return the maximum total weight of the records."""
         return self._max_records
 
@@ -99,7 +99,7 @@ class RecordCache(Generic[Record]):
 
     def shrink(self) -> None:
         """Evict records until the total weight is within the limit, which may have changed."""
-        max_weight = self.limit()
+        max_weight = self.get_max_weight()
         with self._lock:
             while self.weight > max_weight:
                 self.weight -= self.weigh(self._records.popitem(last=False)[1])

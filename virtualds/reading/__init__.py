@@ -231,7 +231,7 @@ class ChunkCache(RecordCache[Array]):
         super().__init__(0)
         self.openings = 0
 
-    def limit(self) -> int:
+    def get_max_weight(self) -> int:
         """Return the maximum size in bytes, which the user may change."""
         return get_options().chunk_cache
 

@@ -134,7 +134,7 @@ def iterate_results(
 # ---------------------------------------------------------------------- prefetching
 # Concurrent requests for remote bytes.
 #
-# Each host has its own threads, as many as it may get concurrent requests. Results are yielded as
+# Each host has its own threads, one per allowed concurrent request. Results are yielded as
 # they arrive; the number and the bytes of pending results are limited.
 
 

@@ -90,7 +90,7 @@ def verify_arrays(
     locations = dict.fromkeys((file.url, file.options) for file in survey.ends)
     verification = Verification(
         against=against,
-        files=states.locations,
+        files=states.file_count,
         fingerprinted=states.fingerprinted,
         references=survey.references,
         missing=survey.missing,

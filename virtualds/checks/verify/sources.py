@@ -582,14 +582,14 @@ class FileStates:
     """The current states of files.
 
     ``sizes`` are the known sizes of existing files, ``unchanged`` the files without a problem,
-    ``archives`` the files that may be zip archives, ``locations`` the number of files, and
+    ``archives`` the files that may be zip archives, ``file_count`` the number of files, and
     ``fingerprinted`` the number of files whose time or etag was compared.
     """
 
     sizes: dict[SourceFile, int] = field(default_factory=dict)
     unchanged: set[SourceFile] = field(default_factory=set)
     archives: set[SourceFile] = field(default_factory=set)
-    locations: int = 0
+    file_count: int = 0
     fingerprinted: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -599,7 +599,7 @@ def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -
     recorded: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         recorded.setdefault((file.url, file.options), []).append(file)
-    states = FileStates(locations=len(recorded))
+    states = FileStates(file_count=len(recorded))
     ahead = Prefetcher(recorded, lambda location: HostSlot.from_url(location[0], 0), _fetch_state)
     with count_progress(progress, "checking", len(recorded)) as advance, closing(ahead):
         for location, fetched in ahead:

@@ -141,10 +141,10 @@ class _FilesCache(RecordCache[tuple[SourceFile, ...]]):
         """Return the number of files."""
         return len(record)
 
-    def limit(self) -> int:
+    def get_max_weight(self) -> int:
         """Return the maximum number of files, which is at least that of the newest tuple."""
         newest = next(reversed(self._records.values()), ())
-        return max(super().limit(), len(newest))
+        return max(super().get_max_weight(), len(newest))
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
