@@ -28,7 +28,7 @@ from virtualds.checks.diagnose.trials import (
     TOGETHER,
 )
 from virtualds.datasets.location import FORMATS
-from virtualds.datasets.structure import Fact, find_dataset_facts, find_first_difference
+from virtualds.datasets.structure import Fact, describe_worst_difference, find_dataset_facts
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -990,4 +990,4 @@ def test_files_that_do_not_differ_have_no_first_difference(archives: Archives) -
     for name in ("units_of_time_that_differ", "codecs_that_differ", "satellites_of_cf"):
         files = archives.files(name)
         opened = [virtualds.open_virtual_dataset(path) for path in files]
-        assert find_first_difference(files, opened, ["time"]) is None
+        assert describe_worst_difference(files, opened, ["time"]) is None

@@ -778,7 +778,7 @@ def test_constants_that_are_no_integers_are_refused(address: str) -> None:
     write_part("0.nc", np.array([1, 2, 3], "i1"), ("x",))
     uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
     write_old(uris, grid_of("t", address), form=grid_of("nc", "full"), own={"dtype": "i1"})
-    refuse(FormatError, "agg.nc", "'t'", f"fragment (1,) has the value '{address}', no int8")
+    refuse(FormatError, "agg.nc", "'t'", f"fragment (1,) has the value '{address}', not int8")
 
 
 def test_constants_of_converted_integers_cannot_be_missing() -> None:

@@ -130,7 +130,7 @@ BROKEN = {
     "that is not there": ("", "bad = no_such_module:parser", "ModuleNotFoundError"),
     "that fails": ("raise RuntimeError('boom')", "bad = bad_plugin:parser", "boom"),
     "without its parser": ("", "bad = bad_plugin:parser", "AttributeError"),
-    "that is none": ("parser = 3", "bad = bad_plugin:parser", "no virtualds.Parser"),
+    "that is none": ("parser = 3", "bad = bad_plugin:parser", "not a virtualds.Parser"),
     "of a name that is taken": (
         "import virtualds\n"
         "parser = virtualds.Parser('hdf5', (), lambda head: True, lambda *a, **k: None)",

@@ -481,7 +481,7 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
     for grid in plane.grids:
         inner = grid[side][(grid[side] > 0) & (grid[side] < size)]
         start, stop = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
-        for position in cells[side].begin(inner).tolist():
+        for position in cells[side].find_starts(inner).tolist():
             ends = (position, start), (position, stop)
             lines.append((ends[0][::-1], ends[1][::-1]) if side else ends)
     ax.add_collection(LineCollection(lines, colors="white", linewidths=0.6, gid="borders"))

@@ -32,8 +32,8 @@ from virtualds.datasets.lazy import expand_variable, get_virtual_array
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.source_positions import put_boxes
 from virtualds.datasets.structure import (
+    describe_worst_difference,
     digest_values,
-    find_first_difference,
     find_renamed,
     format_rename,
 )
@@ -432,7 +432,7 @@ def combine_with_file_names(
         if (number := _find_first_failing(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else names[0]
             error.add_note(f"{names[number]} is the first file that does not combine with {before}")
-        if (difference := find_first_difference(names, opened, dims)) is not None:
+        if (difference := describe_worst_difference(names, opened, dims)) is not None:
             error.add_note(difference)
         if ragged := _list_ragged_dims(opened, dims or ()):
             pad = repr(ragged[0] if len(ragged) == 1 else ragged)

@@ -19,8 +19,8 @@ Span = tuple[float, float]
 """An interval of an axis: its start and its end."""
 
 Kind = Literal["positions", "numbers", "hours", "dates"]
-EPOCH = "days since 1970-01-01"
-"""The unit of date axes (CF conventions, section 4.4), in the calendar of the dates."""
+DATE_UNITS = "days since 1970-01-01"
+"""The units of date axes (CF conventions, section 4.4), in the calendar of the dates."""
 NUMPY_CALENDAR = "proleptic_gregorian"
 
 
@@ -62,8 +62,8 @@ class AxisCells:
     def of(cls, dataset: xr.Dataset, dim: Hashable, borders: Ints | None = None) -> AxisCells:
         """Return the cells of a dimension.
 
-        If the coordinate is not loaded, is not monotonic, or reverses anywhere other than at
-        ``borders``, the cells are the positions themselves.
+        If the coordinate is not loaded or has neither numbers nor dates, or if its values are not
+        strictly monotonic between ``borders``, the cells are the positions themselves.
         """
         coordinate = _find_coordinate(dataset, dim)
         if coordinate is not None and (cells := _make_cells(cls, coordinate, borders)) is not None:
@@ -125,7 +125,7 @@ class AxisCells:
         low, high = self.spans(np.array([start]), np.array([stop]))
         return float(low[0]), float(high[0])
 
-    def begin(self, positions: Ints) -> Floats:
+    def find_starts(self, positions: Ints) -> Floats:
         """Return the edges of the cells at these positions, on the side of the previous cell."""
         falls = self.low.size and self.low[-1] < self.low[0]
         return (self.high if falls else self.low)[positions]
@@ -143,7 +143,7 @@ class AxisCells:
             return text_of(minutes.astype("M8[s]")).removesuffix(":00")
         import cftime
 
-        date = cftime.num2date(number, EPOCH, self.calendar)
+        date = cftime.num2date(number, DATE_UNITS, self.calendar)
         return str(date.strftime("%Y-%m-%d" if number % 1 == 0 else "%Y-%m-%d %H:%M")).strip()
 
 
@@ -160,7 +160,7 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> NumericCoordinate | 
 
 
 def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
-    """Return values as numbers, or None for text and other types that have no order."""
+    """Return values as numbers, or None if they are neither numbers nor dates or durations."""
     if values.dtype.kind in "iuf":
         return NumericCoordinate("numbers", values.astype(np.float64))
     if values.dtype.kind in "mM":
@@ -173,7 +173,7 @@ def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
         if calendar:
             import cftime
 
-            numbers = np.asarray(cftime.date2num(values, EPOCH, calendar), np.float64)
+            numbers = np.asarray(cftime.date2num(values, DATE_UNITS, calendar), np.float64)
             return NumericCoordinate("dates", numbers, calendar)
     return None
 
@@ -181,7 +181,7 @@ def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
 def _make_cells(
     cls: type[AxisCells], coordinate: NumericCoordinate, borders: Ints | None
 ) -> AxisCells | None:
-    """Return the cells of a coordinate, or None if it reverses within a part."""
+    """Return the cells of a coordinate, or None if it is not monotonic between ``borders``."""
     steps = np.diff(coordinate.numbers)
     sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0
     rising = sign * coordinate.numbers

@@ -52,7 +52,7 @@ from virtualds.datasets.decoding import (
     make_plan_key,
 )
 from virtualds.datasets.lazy import (
-    enlarge_remote_blocks,
+    enlarge_blocks,
     get_virtual_array,
     is_lazy,
     restore_references,
@@ -132,7 +132,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)
     for name, data in decoded.items():
         variables[name] = variables[name].copy(data=to_lazy(data, str(name), is_decoded=True))
-    enlarge_remote_blocks(variables, decoded)
+    enlarge_blocks(variables, decoded)
     _check_scalar_names(variables)
     # creating indexes would read values
     return _assemble_dataset(variables, {}, attributes, coordinates, group)
@@ -175,7 +175,7 @@ def to_virtual_dataset(
 
 
 def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
-    """Return the plan of a group, with its reference dates, or None if none was decoded yet."""
+    """Return the plan of a group, with its reference dates, or None if it is not known yet."""
     key = _make_cache_key(group, opening)
     plan = None if key is None else DECODING_PLANS.find(key)
     with suppress(MisfitError):
@@ -276,7 +276,7 @@ def _assemble_dataset(
 
 
 def _copy_attributes(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of attributes to modify in place, since groups of one structure share them."""
+    """Return a copy of attributes that a user may change; groups of one structure share them."""
     return {n: deepcopy(v) if isinstance(v, MUTABLE_TYPES) else v for n, v in attributes.items()}
 
 
@@ -352,7 +352,7 @@ def _to_virtual_array(
     if needs_all_values(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
-            f"{decoded.dtype}, which chunks cannot do one by one; load it with "
+            f"{decoded.dtype}, which is impossible chunk by chunk; load it with "
             f"loadable_variables=[{name!r}]"
         )
     dtype = decoded.dtype
@@ -511,7 +511,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
             )
         with locating(f"variable {name!r}"):
             variables[UNNAMED if name is None else name] = _to_stored(str(name), variable)
-    # no set may refer to such file names; files in a set were checked when it was written
+    # sets refer only to valid urls; those of an existing set were checked when it was written
     arrays = [v.data for v in variables.values() if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
     tables = drop_repeated_tables(m.listed_files for m in manifests if not m.is_in_set)
@@ -555,7 +555,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
         raise UnsupportedError(
             f"its type {variable.dtype} is one of pandas, which files do not have; assign its "
             f"values as a numpy array: for categories their text or numbers, for periods their "
-            f"first dates, and whatever else distinguishes them"
+            f"start dates, for other types the values that represent them"
         )
     check_loading(name, variable)
     encoded = _encode_loaded(name, variable)
@@ -586,7 +586,7 @@ def warn_of_copy(name: str, nbytes: int, reason: str) -> None:
         warn_user(
             f"{name}: writing loads {format_bytes(nbytes)}, and the set holds a copy of them, "
             f"since {reason}. To copy nothing, open its source with virtualds.open_virtual_dataset "
-            f"and write that; if you mean to copy, call ds.load() before",
+            f"and write that; if you mean to copy, call ds.load() first",
             CopyWarning,
         )
 

@@ -46,7 +46,7 @@ CHARACTER_AXIS = "char_dim_name"
 PER_FILE_ENCODING = ("source", "preferred_chunks")
 """Names of encoding entries that differ between files."""
 SHARED_INDEX_BYTES = 2**16
-"""Size in bytes up to which the index of a stored coordinate is shared between equal files."""
+"""Size in bytes up to which files with equal values of a coordinate share its index."""
 
 
 UNNAMED = "__values__"
@@ -65,8 +65,8 @@ class MisfitError(Exception):
 class VariableDecoding:
     """The decoding of one variable.
 
-    ``name`` is its name in xarray. ``stored`` and ``decoded`` are dims and dtype before and after
-    decoding, ``attributes`` and ``encoding`` those after it. ``declared`` are the stored
+    ``name`` is its name in xarray. ``stored`` and ``decoded`` are the dims and dtype before and
+    after decoding; ``attributes`` and ``encoding`` are those after it. ``declared`` are the stored
     attributes, and ``inherited`` those that come from another variable: bounds use the units of
     their coordinate. ``packing`` says how chunks decode, if the variable is not loaded, and
     ``decodes`` whether CF conventions are decoded. ``dated`` is the name of the stored variable
@@ -178,7 +178,7 @@ class VariableDecoding:
         return self.unpack(stored)
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the decoded array of a virtual variable, without a check of its values."""
+        """Return the decoded array of a virtual variable, without checking its values."""
         array: Any = stored.data
         return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
@@ -195,7 +195,7 @@ class VariableDecoding:
         """Return the stored values of a variable."""
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
-            # errors name the variable
+            # so that errors name the variable
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
@@ -250,7 +250,7 @@ class VariableDecoding:
         return np.asarray(self.decode_as_variable(values).data)
 
     def check_ends(self, ends: npt.NDArray[Any]) -> None:
-        """Check by its first and last value that a virtual variable decodes as in the plan.
+        """Check, from its first and last values, that a virtual variable decodes as planned.
 
         These are the values from which xarray infers the dtype.
         """
@@ -260,7 +260,7 @@ class VariableDecoding:
         ends_decoding.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return stored values as a variable in memory, decoded as xarray does it."""
+        """Return stored values as a variable in memory, decoded as xarray decodes them."""
         stored = ManifestVariable(self.stored[0], values, self.declared)
         return load_decoded(self._decode_by_xarray(stored), values, self.declared)
 
@@ -321,7 +321,7 @@ class VariableDecoding:
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
-    """Return whether all groups decode equal stored values to equal results."""
+    """Return whether equal stored values of a variable decode to equal results in all groups."""
     # compare each object once, since groups share them
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
@@ -342,13 +342,13 @@ def decode_together(
 def decode_whole(
     part: VariableDecoding, values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any] | None:
-    """Concatenate stored values and decode them, or return None if they decode one by one."""
+    """Concatenate stored values and decode them, or return None if a value depends on others."""
     stored = np.concatenate(values, axis=part.stored[0].index(str(dim)))
     return part.decode_values(stored, in_place=True) if part.is_elementwise(stored) else None
 
 
 def load_decoded(variable: xr.Variable, stored: Any, attributes: Mapping[str, Any]) -> xr.Variable:
-    """Return a variable that xarray decodes lazily in memory.
+    """Load a variable that xarray decodes lazily.
 
     ``stored`` are its stored values, and ``attributes`` those that it had before decoding.
     """
@@ -486,19 +486,19 @@ class DecodingPlan:
     """The decoding of all variables of a group.
 
     ``parts`` maps the names of stored variables to their decoding. ``coordinates`` are the names of
-    coordinates, and ``used`` the group attributes that decoding consumes. ``known`` is the plan
-    from which this one was derived, if both differ only in units of dates.
+    coordinates, and ``used`` the group attributes that decoding consumes. ``derived_from`` is the
+    plan from which this one was derived, if they differ only in units of dates.
     """
 
     parts: Mapping[str, VariableDecoding]
     coordinates: frozenset[Hashable]
     used: frozenset[str]
-    known: DecodingPlan | None = None
+    derived_from: DecodingPlan | None = None
 
     @property
     def schema(self) -> DecodingPlan:
         """The plan that stands for all plans that differ from it only in units of dates."""
-        return self.known or self
+        return self.derived_from or self
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
         return _unpickle_plan, (self._pickled,)
@@ -516,7 +516,9 @@ class DecodingPlan:
             if part.dated is not None
             and (units := group.variables[part.dated].attributes["units"]) != part.units
         }
-        return replace(self, parts={**self.parts, **parts}, known=self.schema) if parts else self
+        if not parts:
+            return self
+        return replace(self, parts={**self.parts, **parts}, derived_from=self.schema)
 
     def select_attributes(self, group: ManifestGroup) -> dict[str, Any]:
         """Return the attributes of a group that decoding does not consume."""

@@ -147,8 +147,7 @@ def find_layers(variable: xr.Variable) -> Layers | None:
 REMOTE_BLOCK_BYTES = 32 * MIB
 """Maximum decoded size in bytes of a block into which chunks are joined."""
 MAX_TASKS = 100_000
-"""Maximum number of chunks of a local array that each become a block; more are joined.
-"""
+"""Maximum number of chunks of which each becomes a block, in a local array; more are joined."""
 
 Lengths = int | tuple[int, ...]
 """Lengths of chunks along a dimension: one length for all but the last, or the length of each."""
@@ -181,7 +180,7 @@ class ChunkGrid(NamedTuple):
         A block has at most `REMOTE_BLOCK_BYTES`. Chunks are joined along the last dimensions first,
         where they are mostly adjacent in a file. A user may ask for any blocks along the other
         dimensions, at worst for the whole length. So that no block then exceeds `LARGE_BLOCK`,
-        every dimension is split into at least as many blocks as `LARGE_BLOCK` fits into the array.
+        every dimension has at least as many blocks as the array has multiples of `LARGE_BLOCK`.
         """
         counts = {}
         min_blocks = max(1, -(-self.array.nbytes // LARGE_BLOCK))
@@ -235,10 +234,10 @@ class PreferredChunks(dict[Hashable, Lengths]):
         return dict, (dict(self),)
 
 
-def enlarge_remote_blocks(
+def enlarge_blocks(
     variables: Mapping[Any, xr.Variable], arrays: Mapping[Any, ManifestArray]
 ) -> None:
-    """Make xarray choose blocks of several chunks for variables in remote stores.
+    """Make xarray choose blocks of several chunks for variables that are remote or very large.
 
     Variables whose chunks have the same lengths along a dimension have the same blocks there.
     Nothing is computed until xarray asks for the size of a block.
@@ -290,8 +289,8 @@ def is_remote_array(array: ManifestArray) -> bool:
 
 # ---------------------------------------------------------------------- lazy variables
 # A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. As long as its
-# variables were only sliced, transposed or concatenated, they are still chunks of files, and can be
-# written as references.
+# variables have only been sliced, transposed or concatenated, they still consist of chunks of
+# files, and can be written as references.
 
 
 GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -354,11 +353,11 @@ def _apply_selection(layers: Layers) -> ManifestArray:
     for key, is_vectorized in layers.keys:
         array = None if array is None else select_virtually(array, key, is_vectorized)
     if array is None:
-        raise _unsupported_error("xarray computes with them, or selects many single elements")
+        raise _make_unsupported_error("xarray computes with them, or selects many single elements")
     return array
 
 
-def _unsupported_error(reason: str) -> UnsupportedError:
+def _make_unsupported_error(reason: str) -> UnsupportedError:
     """Return the error for values that references cannot express."""
     return UnsupportedError(
         f"references cannot express its values, which lie in source files: {reason}; open the "
@@ -400,7 +399,7 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
     sources = {key: found for key, task in tasks.items() if (found := _find_layers(task))}
     if not sources:
         if any(map(_uses_virtual, tasks.values())):
-            raise _unsupported_error(
+            raise _make_unsupported_error(
                 "dask holds them within its tasks; open them without inline_array=True"
             )
         return None
@@ -417,9 +416,9 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
             joinable = get_sync(tasks | arrays, requested)
         array = _join_blocks(joinable, data.ndim)
     except (UnsupportedError, *GRAPH_ERRORS) as error:
-        raise _unsupported_error("dask computes with them") from error
+        raise _make_unsupported_error("dask computes with them") from error
     if (array.shape, array.dtype) != (data.shape, data.dtype):
-        raise _unsupported_error("dask changes their shape or data type")
+        raise _make_unsupported_error("dask changes their shape or data type")
     return _to_class(ManifestArray, array)
 
 
@@ -482,7 +481,7 @@ def to_lazy_copy(
         )
         for name, array in arrays.items()
     }
-    enlarge_remote_blocks(variables, arrays)
+    enlarge_blocks(variables, arrays)
     lazy = replace_variables(dataset, variables)
     if chunks is None:
         return lazy

@@ -119,7 +119,7 @@ def load_plugins() -> tuple[Parser, ...]:
                 parser_of_name[parser.name] = parser
                 used_names.add(parser.name)
                 continue
-            reason = f"it is {parser!r:.80} and no virtualds.Parser"
+            reason = f"it is {parser!r:.80}, not a virtualds.Parser"
             if isinstance(parser, Parser):
                 reason = f"there is a parser {parser.name!r} already"
         package = point.dist.name if point.dist is not None else "an unknown package"
@@ -134,14 +134,14 @@ def load_plugins() -> tuple[Parser, ...]:
 def is_recognised(parser: Parser, head: bytes) -> bool:
     """Return whether a parser of another package recognises the first bytes of a file.
 
-    If the parser fails, that is a warning, and the result is False.
+    If the parser fails, this warns, and returns False.
     """
     try:
         return bool(parser.detect(head))
     except PARSER_ERRORS as error:
         warnings.warn(
             f"parser {parser.name!r}: its detect() failed ({type(error).__name__}: {error}); "
-            f"update or remove the package that brings it",
+            f"update or remove the package that provides it",
             stacklevel=2,
         )
         return False
@@ -339,7 +339,7 @@ def _find_path(file: Any) -> str | None:
 
 def _filesystem_of(given: Any) -> Any:
     """Return the filesystem of an fsspec object, or None for other objects."""
-    # without an import of fsspec, no object is from fsspec
+    # if fsspec has not been imported, the object is not from fsspec
     spec: Any = sys.modules.get("fsspec.spec")
     if spec is None:
         return None
@@ -362,18 +362,18 @@ def _resolve_fsspec_object(
             f"{type(given).__name__}: a filesystem is not a file; give its url, or a mapper of it "
             f"(fs.get_mapper(path)); only a ReferenceFileSystem is a set by itself"
         )
-    if (location := _find_url(given, filesystem, path)) is not None:
+    if (location := _find_location(given, filesystem, path)) is not None:
         return location
     return _resolve_open_file(given)
 
 
 def _is_reference_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem is one of references."""
+    """Return whether an fsspec filesystem is a ``ReferenceFileSystem``."""
     protocol = filesystem.protocol
     return "reference" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
-def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
+def _find_location(given: Any, filesystem: Any, path: Any) -> Location | None:
     """Return the location of a path, or None if fsspec would open another file by its url."""
     import fsspec
 
@@ -481,9 +481,8 @@ def _to_json(value: Any) -> Any:
 # ---------------------------------------------------------------------- detection
 # Detecting the parser or format of a file or folder: by the suffix of a set, or by its content.
 #
-# For remote files, the bytes that are always needed are requested first, then all others that may
-# be
-# needed in one round: a request takes as long as the transfer of hundreds of kilobytes.
+# For remote files, the bytes that are always needed are requested first, then, in one round, all
+# others that may be needed: a request takes as long as the transfer of hundreds of kilobytes.
 
 
 DetectedReader = tuple[Parser | Format, SourceFile]
@@ -503,7 +502,7 @@ SET_SUFFIXES = tuple(suffix for format_ in FORMATS for suffix in format_.suffixe
 """Suffixes of the names of reference sets."""
 
 HEAD_BYTES = 4096
-"""Number of first bytes of a file that are read to detect its format; most need no more."""
+"""Number of first bytes of a file that are read to detect its format; most formats need no more."""
 
 
 @dataclass(frozen=True)
@@ -574,7 +573,7 @@ class _Candidate:
             return denied
 
     def check_not_unfinished(self) -> None:
-        """Raise an error for a folder with an unfinished set, which does not exist yet."""
+        """Raise `FileNotFoundError` for a folder in which a set was begun but not finished."""
         is_unfinished = False
         for name in (name for format_ in FORMATS for name in format_.first_written):
             with suppress(OSError):
@@ -599,8 +598,8 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
     store, path = find_store(url), url.rstrip("/")
     markers: tuple[str, ...] = ()
     if scheme_of(url) != "file":
-        # the file that marks a remote folder as a set of the format of its suffix, if it has one;
-        # checking a local folder takes no time
+        # if the suffix of a remote folder is that of a format, the marker of this format is tried
+        # first; checking a local folder takes no time
         named = (f.markers[:1] for f in FORMATS if f.markers and path.endswith(f.suffixes))
         markers = next(named, ())
     candidate = _Candidate(url, options, store)
@@ -683,7 +682,7 @@ def _find_by_bytes(head: bytes) -> Parser | Format | None:
 
 
 def _find_only_content(root: str, options: StorageOptions | None) -> DetectedReader:
-    """Return the reader of the only file or folder in an archive, and its location."""
+    """Return the reader of the only file or folder in an archive, and its source."""
     # the archive may have been replaced since, so its members are listed again
     candidate = _Candidate(root, options, find_store(root))
     names = [file.path for file in candidate.store.list_files(root, options)]
@@ -789,8 +788,8 @@ class Location:
 def reader_of(location: Location, name: str | None = None) -> DetectedReader:
     """Return the named reader, or the one that recognises the file or folder, and its source.
 
-    A file is recognised by its first bytes, a folder by its metadata file. An unknown name is a
-    `ValueError`, and an unknown format a `FormatError`.
+    A file is recognised by its first bytes, a folder by its metadata file. Raises `ValueError` for
+    an unknown name, and `FormatError` for an unknown format.
     """
     if not name:
         return detect_reader(location.url, location.options)
@@ -843,9 +842,9 @@ def find_existing_format(location: Location) -> Format | None:
 
 
 def set_reader_of(location: Location, name: str | None = None) -> DetectedReader:
-    """Return the reader as `reader_of` does, but the format if a source file is also a set.
+    """Return the reader as `reader_of` does, but a format for a source file that is also a set.
 
-    The structure of a source file is read for this.
+    To find out, this reads the structure of the source file.
     """
     reader, source = reader_of(location, name)
     if not name and isinstance(reader, Parser):
@@ -871,8 +870,8 @@ def find_set_above(location: Location) -> tuple[Location, str]:
     return location, ""
 
 
-def check_data(location: Location, reader: Parser | Format) -> None:
-    """Raise a clear error for empty and compressed files, after a named reader failed."""
+def check_content(location: Location, reader: Parser | Format) -> None:
+    """Raise a clear error for empty and compressed files and web pages, after a reader failed."""
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:

@@ -33,7 +33,7 @@ from virtualds.datasets.conversion import make_dataset_or_tree, to_virtual_datas
 from virtualds.datasets.location import (
     DetectedReader,
     Location,
-    check_data,
+    check_content,
     find_set_above,
     reader_of,
 )
@@ -224,7 +224,7 @@ def check_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None
 
 
 def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenOptions]:
-    """Return the set and the group in it if a path leads into a set, else the arguments."""
+    """Return the set and the group in it if a path leads into a set, else what was given."""
     if opening.parser is not None:
         return location, opening
     location, inner_path = find_set_above(location)
@@ -293,7 +293,7 @@ def read_file(
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
             if opening.parser:
                 # the user named a parser, but the file may not contain any data
-                check_data(location, reader)
+                check_content(location, reader)
             raise
         if isinstance(reader, Parser):
             read = resolve_archive_members(read)
@@ -316,7 +316,7 @@ NETCDF = ("hdf5", "netcdf3")
 
 
 def is_aggregation_file(reader: Parser | Format, source: SourceFile) -> bool:
-    """Return whether a file is an aggregation file, by its variables."""
+    """Return whether a file has aggregation variables."""
     return read_aggregation_file(reader, source) is not None
 
 
@@ -333,10 +333,10 @@ def make_fragment_opener(
 ) -> FragmentOpener:
     """Return an opener of fragment files.
 
-    If ``parsers`` are given, only files that one of them reads are opened.
+    If ``parsers`` are given, files that none of them reads are refused.
     """
     open_fragment = partial(_open_fragment, policy=policy, allow=allow, parsers=parsers)
-    return FragmentOpener(open_fragment, _find_reader_together)
+    return FragmentOpener(open_fragment, _find_read_together)
 
 
 def _open_fragment(
@@ -356,7 +356,7 @@ def _open_fragment(
         return open_group(location, opening, above=above)
 
 
-def _find_reader_together(file: SourceFile) -> ReadTogether | None:
+def _find_read_together(file: SourceFile) -> ReadTogether | None:
     """Return the function that reads files like this one together, or None if there is none."""
     reader, _ = reader_of(Location(file.url, file.options))
     return reader.read_together if isinstance(reader, Parser) else None
@@ -497,10 +497,10 @@ def _infer_shape(
     if -1 not in shape:
         return shape
     unit_nbytes = dtype.itemsize * prod(n for n in shape if n != -1)
-    left = (source.size or 0) - offset
-    if source.size is None or not unit_nbytes or left < 0 or left % unit_nbytes:
+    available = (source.size or 0) - offset
+    if source.size is None or not unit_nbytes or available < 0 or available % unit_nbytes:
         raise FormatError(
-            f"the file has {source.size} bytes, {left} after byte {offset}, which is not a whole "
-            f"number of {unit_nbytes} for the -1 of {shape}; check dtype, shape and offset"
+            f"the file has {source.size} bytes, {available} after byte {offset}, which is not a "
+            f"whole number of {unit_nbytes} for the -1 of {shape}; check dtype, shape and offset"
         )
-    return tuple(left // unit_nbytes if n == -1 else n for n in shape)
+    return tuple(available // unit_nbytes if n == -1 else n for n in shape)

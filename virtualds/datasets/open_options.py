@@ -45,7 +45,7 @@ class OptionalNames(tuple[str, ...]):
 
 
 def count_bytes_in_files(array: ManifestArray) -> int:
-    """Return the number of bytes that an array occupies in files, as far as sizes are known."""
+    """Return the number of bytes of the chunks of an array, at most the known sizes of files."""
     total = 0
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
@@ -74,7 +74,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def find_default_loaded(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default, independent of their type and size."""
+    """Return the arrays that are loaded by default, whatever their type and size."""
     return {
         name: v.data
         for name, v in group.variables.items()
@@ -247,7 +247,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
             others.append(prefetch)
     with explain_open_errors(url):
         prefetch_ranges(ranges)
-    # the values of parts of arrays are read here, so that the fetched bytes are cached
+    # chunks in other files, and ends of arrays, are read here, so that their bytes are cached
     sizes = accumulate(prefetch.nbytes for prefetch in others)
     affordable = [
         prefetch
@@ -263,7 +263,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
 
 
 def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
-    """Yield the parts that opening reads: dimension coordinates, and both ends of other times."""
+    """Yield what opening reads: dimension coordinates, scalars, and both ends of other times."""
     loaded = find_default_loaded(group)
     for name, variable in group.variables.items():
         array = variable.data
@@ -279,7 +279,7 @@ def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[
 
 
 def _read_prefetch(prefetch: Prefetch) -> None:
-    """Read an array into the cache; suppress errors."""
+    """Read an array, or a part of it, into the cache; suppress errors."""
     # reading it again raises the error with its context
     with suppress(VirtualdsError):
         for fragment in prefetch.array.fragments if prefetch.key is None else ():

@@ -1,7 +1,7 @@
 """Pad datasets of different lengths along a dimension to equal length.
 
-Granules of a satellite have as many scanlines as the orbit was recorded for. The shorter ones are
-surrounded by gaps: their chunks stay where they are, and no value is copied or read.
+The granules of a satellite differ in their number of scanlines. The shorter ones are followed by
+gaps: their chunks stay where they are, and no value is copied or read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Padding:
 
     ``dims`` are the dimensions. ``fill_value`` is the value for all variables, or a dict of values
     by variable; by default it is NaN, NaT or an empty string, or ``_FillValue`` of a variable that
-    is not decoded. ``if_unfilled`` is the remedy for variables without such a value.
+    is not decoded. ``if_unfilled`` is the remedy that an error names if there is no such value.
     """
 
     dims: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Padding:
     )
 
     def check_dims(self, present: Iterable[Hashable], joined: Iterable[Hashable]) -> None:
-        """Raise an error for dimensions that are joined, or look like a misspelt one."""
+        """Raise an error for dimensions that are joined, or unknown but similar to a known one."""
         known = [*map(str, present)]
         for dim in self.dims:
             if dim in joined:
@@ -50,7 +50,7 @@ class Padding:
                 )
             if dim not in known and (other := guess_name(dim, known)):
                 raise CombineError(
-                    f"pad={dim!r}: there is no such dimension, but {known}; did you mean {other!r}?"
+                    f"pad={dim!r}: there is no such dimension in {known}; did you mean {other!r}?"
                 )
 
     def pad(

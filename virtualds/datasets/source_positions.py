@@ -92,7 +92,7 @@ def find_positions(
 ) -> Mask:
     """Return the mask of positions along a dimension whose data come from ``urls``.
 
-    Other positions than those of the mask ``where`` may be missing in the result.
+    With the mask ``where``, the result may lack other positions.
     """
 
     def may_cover(manifest: ChunkManifest) -> bool:
@@ -162,9 +162,9 @@ def choose_positions(
 ) -> tuple[Ints, Mask]:
     """Return the positions of new data to use, and a mask of the positions of the set to replace.
 
-    If several sources have a coordinate value, ``overlap="first"`` or ``"last"`` keeps that of the
-    first or last url. Values that one source repeats are all kept. With another ``overlap``, values
-    of different sources are kept as well.
+    If several sources have the same coordinate value, ``overlap="first"`` or ``"last"`` keeps that
+    of the first or last url. Values that one source repeats are all kept. With another ``overlap``,
+    values of different sources are kept as well.
     """
     datasets = [new] if present is None else [present, new]
     indexes = [dataset.indexes[dim] for dataset in datasets]
@@ -363,7 +363,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
             f"append along {dim!r}: {url} has changed since the set was written, so that the set "
-            f"cannot hold parts of both; put the whole source in place of what the set has of it "
+            f"cannot hold parts of both versions; replace all that the set has of this source "
             f"(mode='replace-source')"
         )
 
@@ -375,7 +375,7 @@ DUPLICATES_REMEDY = (
 """The remedy for positions that the set already has."""
 
 
-def duplicates_error(
+def make_duplicates_error(
     present: xr.Dataset,
     new: xr.Dataset,
     dim: str,
@@ -516,8 +516,8 @@ def _check_one_run(runs: Sequence[Range], url: str, owner: str) -> Range:
     """Return the only range of a source, or raise an error if it has several."""
     if len(runs) != 1:
         raise CombineError(
-            f"replace-source: {url} has {len(runs)} stretches of {owner}; it can be replaced where "
-            f"it has one"
+            f"replace-source: {url} fills {len(runs)} separate ranges of {owner}; it can only be "
+            f"replaced where it fills one"
         )
     return runs[0]
 
@@ -530,7 +530,7 @@ def _find_range_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Ran
             return int(positions[0]), int(positions[-1]) + 1
     raise CombineError(
         f"replace-source: the set has neither the sources of the new dataset nor its values "
-        f"along {dim!r} as one stretch; append it (append_dim={dim!r})"
+        f"along {dim!r} in one range; append it (append_dim={dim!r})"
     )
 
 
@@ -562,7 +562,7 @@ def find_replaced_static(
 # ---------------------------------------------------------------------- boxes
 
 CellPlaces = Mapping[str, npt.NDArray[np.intp]]
-"""The positions in an array of the positions of new files, by dimension of a grid."""
+"""By dimension of a grid, the position in an array of each position of the new files."""
 OTHER_VALUES = (
     "it has other values in the set at the same coordinates; leave it out (drop_variables=), or "
     "give it all dimensions of the grid (preprocess=)"
@@ -575,11 +575,11 @@ def put_boxes(
     positions_by_dim: CellPlaces,
     replaced: Collection[str] | None,
 ) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable along some dimensions of the grid with new files, or None if unchanged.
+    """Return a variable along some dimensions of a grid with new files, or None if unchanged.
 
     New files must have the same values as existing files that are not in ``replaced``; if
-    ``replaced`` is None, new files replace all. Boxes that exist only in part are split along
-    chunks.
+    ``replaced`` is None, new files replace all. Boxes of which only a part may be replaced are
+    split at the edges of chunks.
     """
     array, added = get_virtual_array(existing), get_virtual_array(new)
     positions = [positions_by_dim.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]

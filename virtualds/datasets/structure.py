@@ -288,8 +288,8 @@ def shorten(value: Any) -> str:
     text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
     if len(text) <= MAX_TEXT:
         return text
-    name = blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{text[: MAX_TEXT - 30]}... ({len(text)} letters, {name})"
+    digest = blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{text[: MAX_TEXT - 30]}... ({len(text)} characters, {digest})"
 
 
 # ---------------------------------------------------------------------- combine errors
@@ -299,7 +299,7 @@ SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
 ABSENT = "not there"
 
 
-def find_first_difference(
+def describe_worst_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
     """Describe the worst difference from the first file, and the first file that has it.
@@ -308,7 +308,7 @@ def find_first_difference(
     in ``joined``, by default all that have a coordinate.
 
     >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
-    >>> find_first_difference(["a.nc", "b.nc", "c.nc"], parts)
+    >>> describe_worst_difference(["a.nc", "b.nc", "c.nc"], parts)
     "c.nc is the first file that differs from a.nc in this way: size of 'x' is 4, not 3"
     """
     joined_dims = None if joined is None else frozenset(map(str, joined))
@@ -401,7 +401,7 @@ CODE = re.compile(
 )
 """The code of a whole CRS, at the end of its WKT; a version may follow it."""
 PLAIN_CODE = re.compile(r"(?:urn:ogc:def:crs:)?([A-Za-z]+):(?:[\d.]*:)?(\w+)")
-"""A code without text, or as a URN."""
+"""A code by itself, such as ``EPSG:4326``, or as a URN."""
 TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
 
 CRS = Mapping[str, Any]
@@ -508,7 +508,7 @@ def describe_difference(left: CRS, right: CRS) -> tuple[str, str] | None:
 
 
 def list_differing(left: CRS, right: CRS) -> list[str]:
-    """Return the attributes in which two CRSs differ, numbers and kinds first.
+    """Return the attributes in which two CRSs differ, kinds and numbers first.
 
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
     ['earth_radius']

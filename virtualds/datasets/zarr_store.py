@@ -1,4 +1,4 @@
-"""Open a source file or a reference set as a store of zarr-python, an optional package."""
+"""Serve a file, a reference set or a dataset as a store of zarr-python, an optional package."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def zarr_store(
         zarrita or zarr-python does not support one of their codecs; decoded chunks are compressed
         by zstd.
     zarr_format : {3, 2}
-        Version of Zarr of the metadata and keys.
+        Zarr version of the metadata and keys.
 
     Returns
     -------

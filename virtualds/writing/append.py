@@ -40,7 +40,6 @@ from virtualds.datasets.source_positions import (
     Range,
     check_unchanged,
     cut_along,
-    duplicates_error,
     find_copies,
     find_insertions,
     find_only_dimension,
@@ -54,6 +53,7 @@ from virtualds.datasets.source_positions import (
     is_stored_in_set,
     list_arrays_along,
     list_partly_covered_dims,
+    make_duplicates_error,
     replace_ranges,
     urls_of,
 )
@@ -189,7 +189,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) ->
         return to_stored(old, present) if is_changed else old
     is_present = find_present_positions(present, new, dim)
     if is_present.any() and options.on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, is_present, options.duplicate_remedy)
+        raise make_duplicates_error(present, new, dim, is_present, options.duplicate_remedy)
     if is_present.all():
         return old
     check_unchanged(present, new, dim)

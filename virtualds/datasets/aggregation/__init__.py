@@ -59,7 +59,7 @@ FILES_AT_ONCE = 256
 OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
 """Opens a file. The other arguments say whether to read groups below the root, and which files
 refer to it."""
-FindTogether = Callable[[SourceFile], ReadTogether | None]
+FindReadTogether = Callable[[SourceFile], ReadTogether | None]
 """Returns the function that reads files like this one together, or None if there is none."""
 
 
@@ -180,8 +180,8 @@ OpenedFiles = dict[SourceFile, OpenedFile | VirtualdsError]
 class FragmentOpener:
     """Opens fragment files, those of one structure together."""
 
-    def __init__(self, open_group: OpenGroup, find_together: FindTogether) -> None:
-        self._open_group, self._find_together = open_group, find_together
+    def __init__(self, open_group: OpenGroup, find_read_together: FindReadTogether) -> None:
+        self._open_group, self._find_read_together = open_group, find_read_together
 
     @contextmanager
     def open_files(
@@ -206,7 +206,7 @@ class FragmentOpener:
         if len(files) < 2 or any("::" in file.url for file in files):
             return {}
         try:
-            read_together = self._find_together(files[0])
+            read_together = self._find_read_together(files[0])
             if read_together is None:
                 return {}
             urls = [file.url for file in files]
@@ -315,9 +315,9 @@ class FragmentAssembler:
             attributes |= fills
         converts = any(run.needs_conversion(target) for run in runs)
         if converts and target.cannot_mark_missing and plan.has_gaps:
-            raise self._missing_integers_error(plan, target, "fragments are missing")
+            raise self._make_missing_integers_error(plan, target, "fragments are missing")
         parts = list[tuple[Index, ManifestArray]]()
-        starts = plan.starts()
+        starts = plan.compute_starts()
         for run in runs:
             array = self._convert(plan, run, target) if converts else run.array
             parts.append((tuple(s[n] for s, n in zip(starts, run.at, strict=True)), array))
@@ -365,12 +365,14 @@ class FragmentAssembler:
         shown = f"fragment {fragment.path!r} of {without_secrets(fragment.file.url)}"
         group = opened.groups.get(path)
         if group is None or name not in group.group.variables:
-            raise self.file.error(plan, f"there is no {shown}; restore it, or use drop_variables")
+            raise self.file.make_error(
+                plan, f"there is no {shown}; restore it, or use drop_variables"
+            )
         first = group.group.variables[name]
         if (problem := group.group.problems.get(name)) is not None:
             raise problem
         if is_aggregation(first.attributes):
-            raise self.file.error(
+            raise self.file.make_error(
                 plan, f"{shown} is put together in the same file; use its fragments"
             )
         sizes = dict(zip(first.dims, first.data.shape, strict=True))
@@ -382,7 +384,7 @@ class FragmentAssembler:
         expected = plan.shape_of(fragment.at)
         axes = match_axes(shape, first.dims, expected, plan.dims)
         if axes is None:
-            raise self.file.error(
+            raise self.file.make_error(
                 plan,
                 f"{shown} has the shape {shape}, and its map says {expected}; write it again",
             )
@@ -400,7 +402,7 @@ class FragmentAssembler:
                     units["units"], target.units["units"], *calendars, metadata
                 )
             except UnitsError as error:
-                raise self.file.refuse(
+                raise self.file.make_unsupported_error(
                     plan,
                     f"{shown} has other units: {error}; correct them, or leave the variable out "
                     f"with drop_variables",
@@ -437,7 +439,7 @@ class FragmentAssembler:
         if expected:
             expected[main] = sum(plan.lengths[main][f.fragment.at[main]] for f in run)
         if data.shape != tuple(expected):
-            raise self.file.error(
+            raise self.file.make_error(
                 plan, f"its fragments have the shape {data.shape}, not {expected}"
             )
         if isinstance(data, np.ndarray) and not data.dtype.hasobject:
@@ -448,12 +450,12 @@ class FragmentAssembler:
         """Return the values of a string variable."""
         check_values(8 * prod(plan.shape), f"variable {plan.name!r}")
         whole = np.full(plan.shape, "", object)
-        starts = plan.starts()
+        starts = plan.compute_starts()
         for run in runs:
             start = [s[n] for s, n in zip(starts, run.at, strict=True)]
             values = run.array if isinstance(run.array, np.ndarray) else run.array.read()
             if values.dtype.kind not in "SUO":
-                raise self.file.error(
+                raise self.file.make_error(
                     plan, f"fragment {run.at} holds {values.dtype}, and the variable texts"
                 )
             box = tuple(slice(b, b + n) for b, n in zip(start, values.shape, strict=True))
@@ -479,7 +481,7 @@ class FragmentAssembler:
                 return np.asarray(fill).astype(target.dtype).ravel()[0]
         if plan.has_gaps and target.dtype.kind in "iu":
             if target.dtype.itemsize == 1:
-                raise self.file.refuse(
+                raise self.file.make_unsupported_error(
                     plan,
                     f"fragments are missing, and {target.dtype} has no default fill value, since "
                     f"all 256 numbers may be values; give the variable a _FillValue, or leave it "
@@ -499,7 +501,7 @@ class FragmentAssembler:
             casting = "same_kind" if target.dtype.kind in "fc" else "safe"
             fits = is_castable(array.dtype, target.dtype, casting) and not target.is_packed
             if run.is_scaled or not fits:
-                raise self.file.refuse(
+                raise self.file.make_unsupported_error(
                     plan,
                     f"fragment {run.at} is put together from others and has another dtype, other "
                     f"units or another packing; refer to its own fragments",
@@ -513,7 +515,7 @@ class FragmentAssembler:
                 packing = Packing.from_attributes(stored, attributes, target.dtype)
                 packings[stored] = packing or Packing(target.dtype)
             except (ValueError, OverflowError, TypeError) as error:
-                raise self.file.refuse(
+                raise self.file.make_unsupported_error(
                     plan,
                     f"fragment {run.at} of {stored} does not become {target.dtype}: {error}; "
                     f"leave the variable out with drop_variables",
@@ -530,15 +532,15 @@ class FragmentAssembler:
         if target.cannot_mark_missing:
             for fill in list_fills(target.attributes):
                 if any(_can_unpack_to(fill, p.packing, p.dtype) for p in array.pipelines):
-                    raise self._missing_integers_error(
+                    raise self._make_missing_integers_error(
                         plan, target, f"fragment {run.at} may hold {fill}, which marks missing ones"
                     )
 
-    def _missing_integers_error(
+    def _make_missing_integers_error(
         self, plan: AggregationPlan, target: AggregatedType, reason: str
     ) -> UnsupportedError:
         """Return the error for converted integers that may be missing."""
-        return self.file.refuse(
+        return self.file.make_unsupported_error(
             plan,
             f"{reason}, and converted {target.dtype} cannot be missing; write the variable with a "
             f"floating dtype, or its fragments with its units and dtype, or leave it out with "
@@ -562,13 +564,16 @@ class FragmentAssembler:
                 if not exact and stored != value:
                     raise ValueError(f"{value!r} is out of its range")
             except (ValueError, OverflowError, TypeError) as error:
-                raise self.file.error(
-                    plan, f"fragment {index} has the value {value!r}, no {target.dtype}: {error}"
+                raise self.file.make_error(
+                    plan,
+                    f"fragment {index} has the value {value!r}, not {target.dtype}: {error}",
                 ) from error
             fills = list_fills(target.attributes)
             if converts and any(_is_equal_as(target.dtype, stored, fill) for fill in fills):
                 if target.cannot_mark_missing:
-                    raise self._missing_integers_error(plan, target, f"fragment {index} is missing")
+                    raise self._make_missing_integers_error(
+                        plan, target, f"fragment {index} is missing"
+                    )
                 if target.dtype.kind in "fc":
                     stored = np.asarray(np.nan, target.dtype)
             array = convert_gaps_to_chunks(ManifestArray.full(shape, stored, target.dtype))
@@ -672,7 +677,9 @@ class FragmentRun(NamedTuple):
         """Return the packing attributes that convert chunks of dtype ``stored``."""
         names = ("scale_factor", "add_offset")
         if target.is_packed:
-            raise ValueError("the aggregation variable is packed, and the fragment is another way")
+            raise ValueError(
+                "the aggregation variable is packed, and the fragment is packed differently"
+            )
         if not is_castable(stored, target.dtype, "same_kind"):
             raise ValueError("they are different kinds of values")
         attributes = dict(self.packing)

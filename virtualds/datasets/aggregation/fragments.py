@@ -236,7 +236,7 @@ class AggregatedVariable:
     def _match_axes(self, found: StoredChunk, encoded: Sequence[int]) -> tuple[int, ...] | None:
         """Return the array axis of each axis of a variable, which may lack axes of length 1.
 
-        ``encoded`` is the shape of the chunk in the array. Axes of the same name come first.
+        ``encoded`` is the shape of the chunk in the array. Axes of the same name are preferred.
         """
         fitting = [
             axes

@@ -105,7 +105,7 @@ class AggregationPlan:
         """Whether fragments are missing."""
         return prod(self.grid) > len(self.files) + len(self.values)
 
-    def starts(self) -> list[list[int]]:
+    def compute_starts(self) -> list[list[int]]:
         """Return the start of each fragment along each axis."""
         return [[0, *accumulate(row)][:-1] for row in self.lengths]
 
@@ -154,11 +154,13 @@ class AggregationFile:
                     found.setdefault(dim, set()).add(size)
         return found
 
-    def error(self, plan: AggregationPlan | Name, problem: str) -> FormatError:
+    def make_error(self, plan: AggregationPlan | Name, problem: str) -> FormatError:
         """Return the error for an inconsistent variable."""
         return FormatError(f"{self.describe(plan)}: {problem}")
 
-    def refuse(self, plan: AggregationPlan | Name, problem: str) -> UnsupportedError:
+    def make_unsupported_error(
+        self, plan: AggregationPlan | Name, problem: str
+    ) -> UnsupportedError:
         """Return the error for a valid variable that cannot be assembled."""
         return UnsupportedError(f"{self.describe(plan)}: {problem}")
 
@@ -176,7 +178,7 @@ class AggregationFile:
         variable = self.groups[path].variables[name]
         listed = variable.attributes.get(AGGREGATED_DIMENSIONS)
         if not isinstance(listed, str):
-            raise self.error(
+            raise self.make_error(
                 key,
                 f"its attribute {AGGREGATED_DIMENSIONS} is {listed!r:.100}, not a list of "
                 f"dimensions; correct it, or leave the variable out with drop_variables",
@@ -184,13 +186,13 @@ class AggregationFile:
         dims = tuple(listed.split())
         # example L.6 of CF 1.13 has a variable with its own dimensions
         if variable.dims not in ((), dims):
-            raise self.error(
+            raise self.make_error(
                 key,
                 f"it has the dimensions {variable.dims}, but must be a scalar (CF 2.8); remove its "
                 f"attribute {AGGREGATED_DIMENSIONS}",
             )
         if len(set(dims)) < len(dims):
-            raise self.error(key, f"it names a dimension twice: {dims}; write the file again")
+            raise self.make_error(key, f"it names a dimension twice: {dims}; write the file again")
         check_axes(len(dims), f"variable {name!r}")
         features = self._parse_features(key, variable)
         places = {feature: self._find_variable(key, target) for feature, target in features.items()}
@@ -202,7 +204,7 @@ class AggregationFile:
         )
         plan = AggregationPlan(path, name, variable, dims, lengths, (), {})
         if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS_LENGTH:
-            raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
+            raise self.make_error(plan, f"it is longer than arrays may be: {plan.shape}")
         if "unique_values" in values_of_feature:
             unique_values = values_of_feature["unique_values"]
             self._check_grid(plan, "unique_values", unique_values, False)
@@ -245,12 +247,12 @@ class AggregationFile:
                 words = []
             targets[feature[:-1]] = target
         if not words or len(words) % 2:
-            raise self.error(
+            raise self.make_error(
                 key,
                 f"its attribute {AGGREGATED_DATA} {text!r:.200} is not a list of 'feature: "
                 f"variable'; correct it, or leave the variable out with drop_variables",
             )
-        # keywords of CFA 0.6.2 have no case
+        # keywords of CFA 0.6.2 are not case-sensitive
         lower = {feature.lower(): target for feature, target in targets.items()}
         if lower.keys() >= OLD_FEATURES and not targets.keys() >= OLD_FEATURES:
             targets = lower
@@ -260,7 +262,7 @@ class AggregationFile:
             for feature_set in feature_sets
             if feature_set <= targets.keys()
         ):
-            raise self.refuse(
+            raise self.make_unsupported_error(
                 key,
                 f"its {AGGREGATED_DATA} has the features {sorted(targets)}; a variable needs map, "
                 f"uris and identifiers, or map and unique_values (CF 1.13), or location, file, "
@@ -282,7 +284,7 @@ class AggregationFile:
         for group_path in map("/".join, group_paths):
             if group_path in self.groups and name in self.groups[group_path].variables:
                 return group_path, name
-        raise self.error(
+        raise self.make_error(
             key,
             f"there is no variable {target!r}, which its {AGGREGATED_DATA} names; restore it, or "
             f"leave the variable out with drop_variables",
@@ -292,13 +294,15 @@ class AggregationFile:
         """Return the values of a variable as a masked array, with strings as objects."""
         variable = self.groups[path].variables[name]
         if is_aggregation(variable.attributes):
-            raise self.error(key, f"{name!r}, which it names, is an aggregation variable itself")
+            raise self.make_error(
+                key, f"{name!r}, which it names, is an aggregation variable itself"
+            )
         data = variable.data
         if (problem := self.groups[path].problems.get(name)) is not None:
             raise problem
         check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
         if prod(data.shape[: -1 if data.dtype == "S1" else None]) > MAX_FRAGMENTS:
-            raise self.refuse(
+            raise self.make_unsupported_error(
                 key,
                 f"{name!r} has the shape {data.shape}, and more than {MAX_FRAGMENTS:,} fragments "
                 f"are not read; leave the variable out with drop_variables",
@@ -325,9 +329,9 @@ class AggregationFile:
         # numbers of one byte have no default, since all 256 may be values
         default = NETCDF_FILLS.get(values.dtype.str[1:]) if values.dtype.itemsize > 1 else None
         fills = [default] if fill is None else np.ravel(fill)
-        for string in fills:
-            if string is not None:
-                mask |= values == string
+        for number in fills:
+            if number is not None:
+                mask |= values == number
         if values.dtype.kind == "f":
             mask |= np.isnan(values)
             if fill is None and values.dtype.itemsize > 2:
@@ -339,19 +343,21 @@ class AggregationFile:
     ) -> tuple[tuple[int, ...], ...]:
         """Return the lengths of fragments along each axis (CF 2.8.2, ``map``)."""
         if lengths_map.dtype.kind not in "iu":
-            raise self.error(
+            raise self.make_error(
                 key, f"its map holds {lengths_map.dtype}, not integers; write it again"
             )
         values = np.ma.getdata(lengths_map)
         mask = np.ma.getmaskarray(lengths_map)
         if not dims:
             if values.size != 1 or values.ravel()[0] != 1:
-                raise self.error(key, f"the map of a scalar is 1, not {values.tolist()!r:.100}")
+                raise self.make_error(
+                    key, f"the map of a scalar is 1, not {values.tolist()!r:.100}"
+                )
             return ()
         if values.ndim == 1 and len(dims) == 1:
             values, mask = values[np.newaxis], mask[np.newaxis]
         if values.ndim != 2 or values.shape[0] != len(dims):
-            raise self.error(
+            raise self.make_error(
                 key,
                 f"its map has the shape {values.shape}, and the array {len(dims)} dimensions: one "
                 f"row for each is needed; write it again",
@@ -360,7 +366,7 @@ class AggregationFile:
         for dim, row, gaps in zip(dims, values, mask, strict=True):
             count = int((~gaps).sum())
             if not count or gaps[:count].any() or (row[:count] <= 0).any():
-                raise self.error(
+                raise self.make_error(
                     key,
                     f"its map says {np.ma.array(row, mask=gaps).tolist()!r:.200} of the fragments "
                     f"along {dim!r}, which are not lengths; write it again",
@@ -370,7 +376,7 @@ class AggregationFile:
             # groups may have different dimensions of one name
             sizes = self._sizes.get(dim, set())
             if len(sizes) == 1 and sizes != {sum(lengths)}:
-                raise self.error(
+                raise self.make_error(
                     key,
                     f"its map adds up to {sum(lengths)} along {dim!r}, which has {min(sizes)} "
                     f"elements; write it again",
@@ -383,7 +389,7 @@ class AggregationFile:
         """Raise an error unless a variable has one element for each fragment."""
         extra_shape = values.shape[len(plan.grid) :]
         if values.shape[: len(plan.grid)] != plan.grid or len(extra_shape) > allow_versions:
-            raise self.error(
+            raise self.make_error(
                 plan,
                 f"its {kind} has the shape {values.shape}, and there are {plan.grid} fragments by "
                 f"its map; write it again",
@@ -407,7 +413,9 @@ class AggregationFile:
             self._check_grid(plan, "address" if is_old else "identifiers", names, is_old)
         forms = values_of_feature.get("format", np.ma.array("nc", object))
         if forms.ndim and forms.shape not in (uris.shape, plan.grid):
-            raise self.error(plan, f"its format has the shape {forms.shape}, its file {uris.shape}")
+            raise self.make_error(
+                plan, f"its format has the shape {forms.shape}, its file {uris.shape}"
+            )
         masks = [np.ma.getmaskarray(one) for one in (uris, names)]
         data = [np.ma.getdata(one) for one in (uris, names, forms)]
         count = uris.shape[-1] if uris.ndim > len(plan.grid) else None
@@ -435,7 +443,9 @@ class AggregationFile:
         path, name = key_of_feature.get("file") or key_of_feature["uris"]
         words = str(self.groups[path].variables[name].attributes.get("substitutions", "")).split()
         if len(words) % 2 or any(not w.endswith(":") for w in words[::2]):
-            raise self.error(plan, f"the attribute substitutions of {name!r} is malformed: {words}")
+            raise self.make_error(
+                plan, f"the attribute substitutions of {name!r} is malformed: {words}"
+            )
         changes = {w[:-1]: to for w, to in zip(words[::2], words[1::2], strict=True)}
         files, values = [], dict[Index, Any]()
         for index, versions in fragments:
@@ -449,14 +459,14 @@ class AggregationFile:
                     and file_format not in READABLE_FORMATS
                     and "format" in key_of_feature
                 ):
-                    raise self.refuse(
+                    raise self.make_unsupported_error(
                         plan,
                         f"a fragment in {without_secrets(uri)!r} has the format {file_format!r}, "
                         f"which is not netCDF; convert it, or leave the variable out with "
                         f"drop_variables",
                     )
                 if not isinstance(address, str):
-                    raise self.refuse(
+                    raise self.make_unsupported_error(
                         plan,
                         f"fragment {index} is named {address!r}, which is not the name of a "
                         f"variable; leave it out with drop_variables",
@@ -485,7 +495,7 @@ class AggregationFile:
         for word, replacement in substitutions.items():
             uri = uri.replace(word, replacement)
         if "${" in uri:
-            raise self.error(
+            raise self.make_error(
                 plan,
                 f"the substitution in the file {without_secrets(uri)!r} is not defined; add it",
             )
@@ -496,13 +506,13 @@ class AggregationFile:
             files.insert(0, self._get_file(unquote(uri)))
         for file in files:
             if file.url in self.above and file.url != self.source.url:
-                raise self.error(
+                raise self.make_error(
                     plan,
                     f"its fragment in {without_secrets(file.url)} is put together from this file; "
                     f"break the circle",
                 )
         if len(self.above) > MAX_DEPTH:
-            raise self.refuse(
+            raise self.make_unsupported_error(
                 plan, f"more than {MAX_DEPTH} aggregation files refer to one another; join them"
             )
         return [FragmentPlace(index, f, address, f.url == self.source.url) for f in files]

@@ -420,7 +420,7 @@ def check_read_back(
     file = AggregationFile(SourceFile(url), get_file, frozenset(), lambda: stored)
     read = build_aggregations(stored, file, "", make_fragment_opener())
     if problems := read.all_problems():
-        return [f"{name}: it would not be read again: {error}" for name, error in problems.items()]
+        return [f"{name}: it could not be read back: {error}" for name, error in problems.items()]
     group_at = dict(read.walk())
     return [
         f"{path or name or 'its attributes'}: {difference}; {LOAD_OR_LEAVE_OUT}"
@@ -457,7 +457,7 @@ def _iterate_differences(
         elif aggregated is None or not isinstance(read_variable.data, ManifestArray):
             before = variable.read() if aggregated is None else aggregated.array.read()
             if not _is_equal(before, read_variable.read()):
-                yield name, "its values would be read as others"
+                yield name, "its values would be read differently"
         elif difference := find_difference(aggregated.array, unpack_array(name, read_variable)):
             yield name, difference
 
@@ -502,7 +502,7 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
         or any(not np.array_equal(getattr(expected, n), getattr(found, n)) for n in fields)
         or not np.array_equal(expected.urls[expected.file], found.urls[found.file])
     ):
-        return "its chunks would be others"
+        return "its chunks would differ"
     pairs = np.unique(np.stack([expected.pipeline, found.pipeline]), axis=1)
     for before, after in pairs.T.tolist():
         # fill values are compared below, as values of missing chunks
