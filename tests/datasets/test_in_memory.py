@@ -423,7 +423,7 @@ def test_a_dict_equals_what_is_written(source: Path, tmp_path: Path) -> None:
         ({"storage_options": {"anon": True}}, ValueError, "storage_options"),
         ({"conflict": "retry"}, ValueError, "^conflict with url None"),
         ({"allow": "s3://bucket"}, ValueError, "^allow with url None"),
-        ({"on_unsupported": "rewrite"}, UnsupportedError, "a dict has no place"),
+        ({"on_unsupported": "rewrite"}, UnsupportedError, "a dict is in no folder"),
         ({"relative_paths": True}, ValueError, "no folder"),
         ({"record_size": 3}, TypeError, "no option"),
         ({"zarr_format": 4}, ValueError, "give 2 or 3"),

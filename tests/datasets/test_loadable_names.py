@@ -65,7 +65,9 @@ OPENERS: dict[str, Callable[..., Any]] = {
 def test_a_name_without_a_variable_is_refused_with_those_that_there_are(
     which: str, files: list[Path]
 ) -> None:
-    message = "loadable_variables 'nope': there is no such variable in .*, but lat, lon, t, time"
+    message = (
+        "loadable_variables 'nope': there is no such variable in .*; existing: lat, lon, t, time"
+    )
     with pytest.raises(ValueError, match=message):
         OPENERS[which](files, **NOPE)
     assert not (files[0].parent / "refs.zarr").exists()

@@ -218,7 +218,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown variable": ({"drop_variables": "heigt"}, "did you mean 'height'"),
     "an unknown group": (
         {"drop_groups": "g/x"},
-        "drop_groups 'g/x': the set has no such name, but g",
+        "drop_groups 'g/x': the set has no such name; existing: g",
     ),
     "the root": ({"drop_groups": "/"}, "drop_groups ''"),
     "another group": ({"group": "h", "rename": {"t": "u"}}, r"group 'h': the set has \['g'\]"),

@@ -116,8 +116,8 @@ def check_variables(
     for name in to_names("loadable_variables", loadable):
         if name not in (*existing, *dropped) and PATTERN_CHARACTERS.isdisjoint(name):
             raise ValueError(
-                f"loadable_variables {name!r}: there is no such variable in {where}, but "
-                f"{', '.join(existing) or 'none'}{format_suggestion(name, existing)}"
+                f"loadable_variables {name!r}: there is no such variable in {where}; "
+                f"existing: {', '.join(existing) or 'none'}{format_suggestion(name, existing)}"
             )
 
 

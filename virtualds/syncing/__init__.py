@@ -67,7 +67,7 @@ from virtualds.writing import (
     find_group,
     put_variables,
 )
-from virtualds.writing.edit import without_groups
+from virtualds.writing.edit import leave_out_groups
 
 SECTION_TITLES = {
     "added": "Added",
@@ -427,7 +427,7 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
 
 def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
     """Remove a group, and parent groups that become empty; return the new root."""
-    root, (parent_path, _, _) = without_groups(root, [path]), path.rpartition("/")
+    root, (parent_path, _, _) = leave_out_groups(root, [path]), path.rpartition("/")
     parent = find_group(root, parent_path)
     if (
         parent_path

@@ -1,4 +1,4 @@
-"""Create, replace and change reference sets; the changes of each kind are modules beside it.
+"""Create, replace and change reference sets; other modules here compute each kind of change.
 
 `WriteOptions` checks that options are consistent. `Destination.of` chooses the format and checks
 its options. `Destination.create` and `Destination.change` reject groups that a set may not contain,
@@ -99,7 +99,7 @@ def explain_missing_set(location: Location) -> Iterator[None]:
 
 
 def find_turn(location: Location) -> Turn | None:
-    """Return the turn of a zarr-v3 set, or None for a writer that is said to be the only one."""
+    """Return the turn of a zarr-v3 set, or None for other sets or with ``only_writer``."""
     if get_options().only_writer or not isinstance(location.target, str):
         return None
     root = location.url.rstrip("/")
@@ -245,8 +245,8 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
         if find_group(before, path) is not None and (path, dim) not in earlier_misfits:
             raise CombineError(
                 f"group /{path} would have {size} elements along {dim!r}, and the coordinate "
-                f"that it has from a group above it {inherited_size}; write these groups together, "
-                f"as a tree (tree.virtual.to_manifest)"
+                f"that it inherits from a group above it has {inherited_size}; write these groups "
+                f"together, as a tree (tree.virtual.to_manifest)"
             )
     return after
 
@@ -318,13 +318,13 @@ class WriteOptions:
             )
         if self.region is not None and (mode != "r+" or dim is not None):
             raise ValueError(
-                f"mode={mode!r} with region={self.region!r} and append_dim={dim!r}: mode 'r+' "
-                f"fills a region of a set, and nothing else does"
+                f"mode={mode!r} with region={self.region!r} and append_dim={dim!r}: only mode "
+                f"'r+' fills a region of a set, and without append_dim"
             )
         if dim is not None and mode not in ("a", "replace-source"):
             raise ValueError(
-                f"mode={mode!r} with append_dim={dim!r}: name the dimension to append along, and "
-                f"nothing else to create a set"
+                f"mode={mode!r} with append_dim={dim!r}: append_dim is for mode 'a' or "
+                f"'replace-source'; leave it out to create a set"
             )
         names = ["position", "new_variables", "missing_variables"]
         if self.region is not None or (mode == "a" and dim is None):
@@ -472,7 +472,7 @@ class Destination:
         if self.format.parts is None:
             capable = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
-                f"{self.location.target}: to= has many processes write one set, which "
+                f"{self.location.target}: to= lets many processes write one set, which "
                 f"{self.format.name} does not allow; {capable} does, and virtualds.convert makes "
                 f"{self.format.name} of it, or leave out to= and write the dataset with "
                 f"ds.virtual.to_manifest"
@@ -539,7 +539,7 @@ class Destination:
     def _change(
         self, change: ChangeGroup, make_group: MakeGroup | None, attempts: int
     ) -> CommitResult:
-        """Change or create a set once, after some ``attempts``."""
+        """Change or create a set once; ``attempts`` is the number of earlier attempts."""
         results: list[CommitResult] = []
         progress = ExitStack()
 
@@ -555,7 +555,7 @@ class Destination:
             with explain_write_errors(where), explain_missing_set(self.location), progress:
                 chosen = self.options.format_choices | self.rewrite.writer_arguments
                 if attempts and self.format is ZARR_V3:
-                    # to merge tables takes long, so it would lose again
+                    # merging tables takes long, so this attempt would lose again
                     chosen |= {"merges": False}
                 access = self.location.options
                 change_set(self.format, where, prepare, access, policy, **chosen)
@@ -649,7 +649,7 @@ def _list_reasons(variable: ManifestVariable, obstacles: Obstacles) -> list[str]
 def prepare_write(
     url: Any, *, storage_options: Mapping[str, Any] | None = None, **arguments: Any
 ) -> Destination:
-    """Check the arguments of ``ds.virtual.to_manifest`` before a long scan begins.
+    """Check arguments of ``ds.virtual.to_manifest`` before a long scan; return the destination.
 
     Examples
     --------
@@ -680,14 +680,14 @@ def make_dict(
     if format_ is None or format_.to_dict is None:
         raise UnsupportedError(
             f"url None with format {options.format!r}: only format="
-            f"{' or '.join(map(repr, forms))} is one document, which a dict can be; name a file or "
-            f"folder"
+            f"{' or '.join(map(repr, forms))} writes one document, which a dict can hold; name a "
+            f"file or folder"
         )
     options.check_choices(format_, call)
     if options.rewriting.rewrites:
         raise UnsupportedError(
             "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
-            "and a dict has no place; name a file"
+            "and a dict is in no folder; name a file"
         )
     given = {
         "mode": options.mode != "w-",
@@ -721,7 +721,7 @@ ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
 class ReferenceChanges:
     """Options for splitting chunks and storing them inline, as in ``ds.virtual.to_manifest``.
 
-    Raises `TypeError` or `ValueError` for values that are not a mapping or number.
+    Raises `TypeError` or `ValueError` for invalid values.
     """
 
     subchunk: Any = None
@@ -743,7 +743,7 @@ class ReferenceChanges:
         if self.subchunk:
             splitter = _ChunkSplitter(self.subchunk, is_known)
             group = _change_arrays(group, splitter.split)
-            splitter.check_done(group)
+            splitter.check_effect(group)
         if self.inline_threshold:
             limit = int(self.inline_threshold)
             group = _change_arrays(
@@ -810,7 +810,7 @@ class _ChunkSplitter:
         }
         if not lengths:
             return array
-        existing = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
+        existing = [f for f in array.fragments if _is_in_target(f.manifest, self.is_known)]
         # chunks of the set were split when they were written
         self.has_effect |= bool(existing) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
@@ -824,7 +824,7 @@ class _ChunkSplitter:
         self.has_effect |= split.nchunks != sum(f.manifest.size for f in new_fragments)
         return replace(array, fragments=(*existing, *split.fragments))
 
-    def check_done(self, group: ManifestGroup) -> None:
+    def check_effect(self, group: ManifestGroup) -> None:
         """Raise an error if ``subchunk`` has no effect: unknown names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
@@ -841,7 +841,7 @@ class _ChunkSplitter:
             )
 
 
-def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
+def _is_in_target(manifest: ChunkManifest, is_known: IsKnown) -> bool:
     """Return whether a manifest is a view of a table of the target set."""
     return manifest.table is not None and is_known(manifest.table)
 
@@ -858,7 +858,7 @@ def _inline_small_chunks(
     """
 
     def read_small(manifest: ChunkManifest) -> ChunkManifest:
-        if _is_inside(manifest, is_known):
+        if _is_in_target(manifest, is_known):
             return manifest
         chunks = StoredChunks(manifest, path)
         is_small = (chunks.file >= 0) & (chunks.length <= limit)

@@ -158,7 +158,7 @@ JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Groups of dtype kinds that xarray promotes to a common dtype when it concatenates."""
 
 MAX_TRIED = 64
-"""Maximum number of positions at which an element in an unchanged file is searched."""
+"""Maximum number of positions that are searched for a date in a readable file."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -419,8 +419,8 @@ def _find_readable_dates(
 ) -> dict[str, ManifestArray]:
     """Return replacements of time variables whose first or last element must not be read.
 
-    A replacement is a readable element, repeated to the shape of the variable. It is searched along
-    the last of ``dims``, or along the first dimension if there are none.
+    A replacement is a readable element, repeated to the shape of the variable. It is searched
+    for along the last of ``dims``, or along the first dimension if there are none.
     """
     arrays = dict[str, ManifestArray]()
     time_variables = {
@@ -581,7 +581,7 @@ def load_like(
         if only_own and not (is_own and is_small and count_references(array)):
             continue
         if not is_own:
-            reason = "the set has references of it, and what is appended is not virtual"
+            reason = "the set has it as references, and what is appended is not virtual"
             warn_of_copy(str(name), array.nbytes, reason)
         loaded[name] = existing.copy(data=np.asarray(array))
     return present.assign(loaded)

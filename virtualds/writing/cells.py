@@ -123,7 +123,7 @@ class CellGrid:
         Only cells of the dataset are changed. Cells of files in ``replaced`` are overwritten. With
         ``prefers``, each cell is taken from the preferred file, and cells that files lose are added
         to ``lost_cells``. Raises `CombineError` for data that do not fit the set, for a dimension
-        without a coordinate, and otherwise for a cell that the set has from another file.
+        without a coordinate, and without ``prefers`` for a cell that the set has from another file.
         """
         new = restore_references(new)
         present = self._open(old, new)
@@ -190,7 +190,7 @@ class CellGrid:
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
     ) -> ManifestGroup:
-        """Return a group with variables without all dimensions of the grid replaced by new ones."""
+        """Return a group with new shared variables, which lack a dimension of the grid."""
         new = restore_references(new)[[*names]]
         present = self._open(old)
         _, new = pad_to_set(present, new, self.padding, self.dims)
@@ -604,7 +604,7 @@ def _put_cells(
             raise CombineError(
                 f"{format_names(files, 1)}: the set has this cell of the grid from {others[0]}; "
                 f"leave one of the files out of the pattern, or choose by overlap='first' or "
-                f"'last', or by newest=, where their paths differ in nothing else"
+                f"'last', or by newest=, if their paths do not differ otherwise"
             )
         array = write_region(array, start, part, overwrite=True)
     return None if array is original else array

@@ -1,6 +1,6 @@
-"""Change reference sets: names, attributes, dropped variables, and the urls of sources.
+"""Change reference sets: drop variables, groups and sources, and change names, attributes and urls.
 
-Sets are maintained by `compact`, `expire_snapshots` and `clean_up`.
+`compact`, `expire_snapshots` and `clean_up` maintain sets.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ RenameVariable = Callable[[str], str | None]
 """Takes the name of a variable, and returns its new name, or None if it was removed."""
 
 
-def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
+def leave_out_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
     """Return a group without some variables; raise `ValueError` if one does not exist."""
     dropped = set(names)
     for name in sorted(dropped - group.variables.keys()):
@@ -94,7 +94,7 @@ def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGro
     )
 
 
-def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
+def leave_out_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
     """Return a set without some groups; raise `ValueError` if one does not exist."""
     for path in paths:
         parent_path, _, name = path.rpartition("/")
@@ -154,7 +154,7 @@ def _make_unknown_name_error(argument: str, name: str, names: Iterable[str]) -> 
     """Return the error for a name that the set lacks."""
     names = sorted(names)
     return ValueError(
-        f"{argument} {name!r}: the set has no such name, but {', '.join(names) or 'none'}"
+        f"{argument} {name!r}: the set has no such name; existing: {', '.join(names) or 'none'}"
         f"{format_suggestion(name, names)}"
     )
 
@@ -320,7 +320,7 @@ def edit(
         )
 
     def change(old: ManifestGroup) -> ManifestGroup:
-        root = without_groups(old, groups)
+        root = leave_out_groups(old, groups)
         edited_group = find_group(root, path)
         if edited_group is None:
             raise ValueError(
@@ -332,7 +332,7 @@ def edit(
                 f"above it; rename it there, and it is renamed here as well"
             )
         with name_group_in_errors(path):
-            edited_group = without_variables(edited_group, variables)
+            edited_group = leave_out_variables(edited_group, variables)
             renamed = {
                 name: v
                 for name, v in edited_group.variables.items()

@@ -73,7 +73,7 @@ def _copy_as_plain_zarr(
             "plain Zarr v3",
             problems,
             "copy them with layout='content', which holds them as they are; load these variables "
-            "before (ds.virtual.load()), or leave them out (ds.drop_vars)",
+            "first (ds.virtual.load()), or leave them out (ds.drop_vars)",
         )
     if store.list_files(root, options):
         raise _make_existing_store_error(root)

@@ -1,7 +1,7 @@
 """Rewrite chunks that a format cannot store: read their values, and encode them again.
 
-Blocks of chunks are read, encoded and written on all cores, so that only a few blocks are in memory
-at a time.
+Blocks of chunks are read, encoded and written on all cores; only a few blocks are in memory at a
+time.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ Rows = list[tuple[int, int]]
 
 
 def read_rows(file: SourceFile) -> Rows | None:
-    """Return the rows of a file of rewritten chunks, or None if it is damaged or another file."""
+    """Return the rows of a file of rewritten chunks, or None if it is damaged or not one."""
     store, size = find_store(file.url), file.size or 0
     if size < TAIL:
         return None
@@ -338,9 +338,9 @@ def find_original(file: SourceFile) -> Original | None:
     folder = find_copy_folder(file.url)
     if folder is None:
         return None
-    rewritten_set = SourceFile(f"{folder}/{NAME}", options=file.options)
+    original_set = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
-        group = ZARR_V3.read(rewritten_set, ReadOptions(allow=AccessPolicy.from_argument(None)))
+        group = ZARR_V3.read(original_set, ReadOptions(allow=AccessPolicy.from_argument(None)))
     except FileNotFoundError:
         return None
     array, attributes = group.variables[VARIABLE].data, group.attributes

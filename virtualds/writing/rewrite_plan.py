@@ -88,7 +88,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
     costs = {main: Cells(array, main).nbytes for main in _iterate_candidates(variable, choices)}
-    why = "there is no encoding that it could hold"
+    why = "there is no encoding that the format could hold"
     for main in sorted(costs, key=lambda candidate: costs[candidate]):
         reason = _find_unsuitable_reason(variable, main, costs[main], obstacles)
         if reason is None:
@@ -245,7 +245,7 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 
 PLACEHOLDER = SourceFile("file:///rewritten")
-"""The file of chunks that are not written yet, by which the result is checked with a format."""
+"""Stands for the file of chunks that are not written yet when obstacles are listed."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class VariablePlan:
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks to write, counting equal chunks that are written once."""
+        """The number of chunks to write; equal chunks count separately, but are written once."""
         return int(np.count_nonzero(self.to_write))
 
     @property
@@ -336,7 +336,7 @@ def plan_rewriting(
         if plan is not None:
             plans[path] = plan
     if problems:
-        remedy = "load these variables before (ds.virtual.load()), or leave them out (ds.drop_vars)"
+        remedy = "load these variables first (ds.virtual.load()), or leave them out (ds.drop_vars)"
         raise make_unsupported_error(target, "the format", problems, remedy)
     return plans
 
@@ -466,11 +466,11 @@ def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
     if isinstance(packing, TimePacking) and packing.units == describe_epoch(packing.dtype)["units"]:
         return main.dtype == np.int64
     if isinstance(packing, TimePacking) and isinstance(other_packing, TimePacking):
-        is_same_calendar = (packing.units, packing.calendar) == (
+        has_same_units = (packing.units, packing.calendar) == (
             other_packing.units,
             other_packing.calendar,
         )
-        return is_same_calendar and np.can_cast(other.dtype, main.dtype, "safe")
+        return has_same_units and np.can_cast(other.dtype, main.dtype, "safe")
     if not (isinstance(packing, Packing) and isinstance(other_packing, Packing)):
         return False
     numbers = (other_packing.integer or other.dtype, packing.integer or main.dtype)

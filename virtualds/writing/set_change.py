@@ -23,7 +23,7 @@ class SizeChange(NamedTuple):
 @public
 @dataclass(frozen=True, repr=False)
 class SetChange(Report):
-    """The changes of a set by `virtualds.edit` or `virtualds.drop_sources`.
+    """The changes that `virtualds.edit` or `virtualds.drop_sources` made to a set.
 
     Parameters
     ----------
@@ -90,13 +90,13 @@ class SetChange(Report):
             for dim, size in find_dim_sizes(group).items()
             if now.get(dim, size) != size
         ]
-        subgroups = [
+        in_dropped_groups = [
             _join(path, name) for path, group in dropped_groups.items() for name in group.variables
         ]
         return cls(
             without_secrets(destination.location.url),
             groups=tuple(_join(path) for path in dropped_groups),
-            variables=(*variables, *subgroups),
+            variables=(*variables, *in_dropped_groups),
             sizes=tuple(sizes),
             kept=tuple(_join(path) for path, _ in after.walk_variables()),
             dry_run=destination.dry_run,

@@ -1,7 +1,7 @@
 """Apply write modes: how a dataset or tree changes a set; and make templates with regions to fill.
 
-Nothing is written here: the writer of the format compares the result with the set, and writes the
-differences.
+The functions for each mode only compute new groups. The writer of the format compares them with the
+set, and writes the differences.
 """
 
 from __future__ import annotations
@@ -704,17 +704,17 @@ def _fill_array(
     """Return an array with new references in a region, or None if nothing changes."""
     box = tuple((part.start, part.stop) for part in key)
     cropped = crop_box(array, box)
-    reference_counts = count_references(cropped)
-    if reference_counts and on_duplicate == "raise":
+    existing_count = count_references(cropped)
+    if existing_count and on_duplicate == "raise":
         sources = ", of " + ", ".join(s.url for s in cropped.sources[:2]) if cropped.sources else ""
         raise CombineError(
-            f"{reference_counts} chunks of the region have references already{sources}; pass "
+            f"{existing_count} chunks of the region have references already{sources}; pass "
             f"on_duplicate='skip' to leave them, or 'replace'"
         )
     if (
-        reference_counts
+        existing_count
         and on_duplicate == "skip"
-        and reference_counts == cropped.nchunks
+        and existing_count == cropped.nchunks
         and not cropped.has_gaps
     ):
         return None
