@@ -47,7 +47,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
     return Archives(tmp_path_factory.mktemp("archives"))
 
 
-def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
+def as_stored(paths: Sequence[Path], needs_order: bool, **options: Any) -> xr.Dataset:
     """What files are joined to as they are stored, in one go, and in pieces first.
 
     Raises
@@ -59,7 +59,7 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
     files = [open_numbered(number, path) for number, path in enumerate(paths)]
     if not all(isinstance(file, FileBatch) for file in files):
         raise NeedsFullCombineError("one of them is a dataset")
-    alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
+    alike = Concatenator(Combination(**way, options=DEFAULTS | options), needs_order)
     found = alike.join(files)  # type: ignore[arg-type]
     for size in (2, 3, len(files)):
         assert_same(alike.join(in_pieces(alike, paths, size)), found)
@@ -96,7 +96,7 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
         paths = archives.files(name)
         for way in WAYS.values():
             try:
-                found = as_stored(paths, rises=way["combine"] == "by_coords", **way)
+                found = as_stored(paths, needs_order=way["combine"] == "by_coords", **way)
             except NeedsFullCombineError:
                 continue
             joined.add(name)
@@ -116,16 +116,18 @@ def test_files_that_are_alike_are_joined_as_stored(case: str, way: str, tmp_path
     falls = case.startswith("falling")
     if way == "by_coords" and case.startswith("no coordinate"):
         with pytest.raises(NeedsFullCombineError):
-            as_stored(paths, rises=True, **WAYS[way])
+            as_stored(paths, needs_order=True, **WAYS[way])
         return
-    assert_same(as_stored(paths, rises=not falls, **WAYS[way]), as_datasets(paths, **WAYS[way]))
+    assert_same(
+        as_stored(paths, needs_order=not falls, **WAYS[way]), as_datasets(paths, **WAYS[way])
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNLIKE)
 def test_xarray_combines_files_that_are_not_alike(case: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(NeedsFullCombineError):
-        as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
+        as_stored(write(tmp_path, UNLIKE[case]), needs_order=False, **WAYS[way])
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], Make]] = {
@@ -147,9 +149,9 @@ def test_options_mean_what_they_mean_to_xarray(case: str, way: str, tmp_path: Pa
     if way == "by_coords" and "axis" in case:
         # they lie side by side along two dimensions
         with pytest.raises(NeedsFullCombineError):
-            as_stored(paths, rises=True, **WAYS[way], **options)
+            as_stored(paths, needs_order=True, **WAYS[way], **options)
         return
-    found = as_stored(paths, rises=True, **WAYS[way], **options)
+    found = as_stored(paths, needs_order=True, **WAYS[way], **options)
     assert_same(found, as_datasets(paths, **WAYS[way], **options))
 
 
@@ -173,7 +175,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Make]] = {
 def test_xarray_combines_files_under_options_that_need_all_files(case: str, tmp_path: Path) -> None:
     options, make = REFUSED[case]
     with pytest.raises(NeedsFullCombineError):
-        as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
+        as_stored(write(tmp_path, make), needs_order=True, **WAYS["nested"], **options)
 
 
 SEVERAL = {"dates that are missing", "dates with a fill value"}
@@ -186,7 +188,7 @@ SEVERAL = {"dates that are missing", "dates with a fill value"}
 @pytest.mark.parametrize("case", ALIKE)
 def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_path: Path) -> None:
     paths = write(tmp_path, ALIKE[case])
-    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), needs_order=False)  # type: ignore[arg-type]
     come = in_pieces(alike, paths, FILES)
     unordered = way == "by_coords" and case.startswith("no coordinate")
     if unordered:
@@ -209,7 +211,7 @@ def test_files_out_of_order_are_put_in_order_by_their_columns(
     """The first in order gives the attributes, whichever was opened first."""
     days = [3, 0, 4, 1, 6, 2, 5][:FILES]
     paths = write(tmp_path, lambda n: day(days[n]).assign_attrs(number=days[n]))
-    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), needs_order=True)  # type: ignore[arg-type]
     ordered = [path for _, path in sorted(zip(days, paths, strict=False))]
     found = alike.join(in_pieces(alike, paths, size))
     assert_same(found, as_datasets(ordered, **WAYS[way]))
@@ -251,7 +253,7 @@ def test_files_in_the_other_byte_order_are_cut_out_as_they_are(
     paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
     for number, path in enumerate(paths):
         write_one(path, day(number))
-    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), needs_order=True)  # type: ignore[arg-type]
     [batch] = in_pieces(alike, paths, FILES)
     for file, path in zip(batch.list_files(), paths, strict=True):
         xr.testing.assert_identical(file.to_dataset(), virtualds.open_virtual_dataset(path))
@@ -401,7 +403,7 @@ def test_xarray_combines_files_without_elements(way: str, empty: int, tmp_path: 
     """They go behind all others, and by_coords refuses them: the first is not that of the list."""
     paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
     with pytest.raises(NeedsFullCombineError):
-        as_stored(paths, rises=True, **WAYS[way])
+        as_stored(paths, needs_order=True, **WAYS[way])
     if way == "by_coords":
         with pytest.raises(ValueError, match="size zero"):
             virtualds.open_virtual_mfdataset(paths)
@@ -499,7 +501,7 @@ def test_files_that_all_differ_are_not_compared_in_pairs(
         return day(number, p=("time", np.array([1, 2], "i2"), {"scale_factor": 1.0 + number}))
 
     files = [open_numbered(n, path) for n, path in enumerate(write(tmp_path, packed))]
-    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), needs_order=True)  # type: ignore[arg-type]
 
     def compared(*args: Any) -> bool:
         raise AssertionError("two files were compared")

@@ -448,7 +448,9 @@ def test_tiles_of_a_grid_with_gaps_share_what_has_no_time(loadable: Any, tmp_pat
     xr.testing.assert_equal(open_grid().virtual.load(), expected)
     # the first two have a cell in common: the errors names it, and the first file has it
     write_tile(1, 2, 0, more=0.5)
-    with pytest.raises(CombineError, match=r"ground: files with the same 'y' and 'x' have other"):
+    with pytest.raises(
+        CombineError, match=r"ground: files with the same 'y' and 'x' have different"
+    ):
         open_grid()
     ground = open_grid(compat="override")["ground"].load()
     xr.testing.assert_equal(ground, expected["ground"])

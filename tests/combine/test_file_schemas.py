@@ -12,7 +12,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 import virtualds
-from virtualds.combine.report import FileSchema, list_schemas
+from virtualds.combine.report import FileSchema, make_schema_section
 from virtualds.pictures import format_text
 from virtualds_cli.program import main
 
@@ -76,7 +76,7 @@ def test_files_are_counted_by_schema_and_differences_are_said(
 def test_files_that_are_alike_have_one_schema_and_no_line(files: list[Path]) -> None:
     found = schemas(files[:8])
     assert found == (FileSchema(8, str(files[0])),)
-    assert format_text([list_schemas(found)]) == ""
+    assert format_text([make_schema_section(found)]) == ""
 
 
 def test_what_preprocess_returns_has_a_schema(files: list[Path]) -> None:
@@ -95,7 +95,7 @@ def test_a_schema_that_is_not_that_of_the_first_file_may_be_that_of_most(files: 
 
 def test_variables_that_differ_alike_are_named_together_and_long_lists_are_cut() -> None:
     many = [FileSchema(40 - n, f"{n}.nc", ("lacks t",) if n else ()) for n in range(30)]
-    head, *_, last = format_text([list_schemas(many)]).splitlines()
+    head, *_, last = format_text([make_schema_section(many)]).splitlines()
     assert head == "Schemas (30)" and last == "  ... and 10 more"
 
 

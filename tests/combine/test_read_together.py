@@ -543,7 +543,7 @@ def test_the_next_files_are_fetched_while_those_before_are_joined(
     far_days: tuple[list[str], Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls, counts = far_days
-    was_asked, sort, asked = threading.Condition(), batch_job.BatchJob._sort_outcomes, list[bool]()
+    was_asked, sort, asked = threading.Condition(), batch_job.BatchJob._finish_batches, list[bool]()
 
     def notify(path: str) -> None:
         with was_asked:
@@ -558,7 +558,7 @@ def test_the_next_files_are_fetched_while_those_before_are_joined(
         return sort(job, outcomes)
 
     counts.meanwhile = notify
-    monkeypatch.setattr(batch_job.BatchJob, "_sort_outcomes", sort_later)
+    monkeypatch.setattr(batch_job.BatchJob, "_finish_batches", sort_later)
     found = virtualds.open_virtual_mfdataset(urls, **WAYS["nested"])
     assert found.sizes["time"] == 40
     assert asked == [False, True, True, False]
@@ -591,7 +591,7 @@ def test_nothing_is_fetched_after_an_error(
     """Of forty files, the second ten have an error when twenty more are asked for."""
     urls, counts = far_days
     counts.meanwhile = lambda path: time.sleep(0.05)
-    sort, calls = batch_job.BatchJob._sort_outcomes, list[int]()
+    sort, calls = batch_job.BatchJob._finish_batches, list[int]()
 
     def fail_later(job: Any, outcomes: Any) -> Any:
         calls.append(len(outcomes))
@@ -599,7 +599,7 @@ def test_nothing_is_fetched_after_an_error(
             raise virtualds.FormatError("damaged")
         return sort(job, outcomes)
 
-    monkeypatch.setattr(batch_job.BatchJob, "_sort_outcomes", fail_later)
+    monkeypatch.setattr(batch_job.BatchJob, "_finish_batches", fail_later)
     with (
         virtualds.set_options(max_requests=2),
         pytest.raises(virtualds.FormatError, match="damaged"),

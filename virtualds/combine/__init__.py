@@ -21,9 +21,9 @@ from virtualds.combine.batch_job import (
     BuildTarget,
     Parallel,
     abandon_on_error,
-    list_files,
     list_steps,
     return_unchanged,
+    split_outcome,
 )
 from virtualds.combine.concat_stored import MIN_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_batch
@@ -40,7 +40,7 @@ from virtualds.combine.ordering import (
     list_groups,
     separate_layers,
 )
-from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, list_schemas
+from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, make_schema_section
 from virtualds.combine.workers import (
     MAX_FILES_TOGETHER,
     EnumeratedFiles,
@@ -136,10 +136,10 @@ def open_virtual_mfdataset(
         Applied to the dataset of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
         What opens the files. By default, threads open remote files, so that few requests wait for
-        each other, and local files are opened one after another. A number is that of processes for
-        local files, including this one, and of threads if any file is remote. Any executor of
-        `concurrent.futures` works; ``"dask"`` means the current dask client. Functions for other
-        processes, such as ``preprocess``, must pickle.
+        each other, and local files are opened one after another. A number is the number of
+        processes for local files, including this one, or of threads if any file is remote. Any
+        executor of `concurrent.futures` works; ``"dask"`` means the current dask client. Functions
+        for other processes, such as ``preprocess``, must be picklable.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables with the joined dimension are
         concatenated (along a new dimension: data variables, and coordinates that differ). The
@@ -173,8 +173,8 @@ def open_virtual_mfdataset(
     on_error : {"raise", "skip", "collect", "keep"}
         What to do with a file that cannot be opened, or that has an unreadable variable: raise;
         leave out the whole file, with one warning that names all such files (``"skip"``) or without
-        a warning (``"collect"``). Of a damaged part of a file, such as a message of GRIB, only that
-        part is left out. ``ds.virtual.report`` lists the files and parts, and the reasons.
+        a warning (``"collect"``). If only a part of a file is damaged, such as a GRIB message, only
+        that part is left out. ``ds.virtual.report`` lists the files and parts, and the reasons.
         ``"keep"`` keeps unreadable variables, which raise when they are read, and raises for files.
         If no file is left, the error of the first file is raised. Files that do not combine always
         raise.
@@ -255,7 +255,7 @@ def open_virtual_mfdataset(
             # files may be left out or preprocessed, so names to load need not match a variable
             loading = make_optional(build.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
-            # these take as much memory as what is opened
+            # the combined dataset takes as much memory as the set that is opened next
             del combined
             release_joined_tables()
             _return_freed_memory()
@@ -267,8 +267,8 @@ def open_virtual_mfdataset(
 def _return_freed_memory() -> None:
     """Return memory that Python has freed to the system, where the C library is glibc.
 
-    Glibc keeps the small arrays of single files, once they are joined, for arrays as small. What
-    follows are a few large ones, so a million files would take a fifth more memory.
+    Glibc keeps the memory of the small arrays of single files, once they are joined, for other
+    small arrays. Only a few large ones follow, so a million files would take a fifth more memory.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -428,8 +428,8 @@ class Build:
         steps = list_steps(coordinates, combination, preprocess)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
-        first = arguments["attrs_file"]
-        attrs_number = None if first is None else files.find_file(first, "attrs_file")
+        attrs_file = arguments["attrs_file"]
+        attrs_number = None if attrs_file is None else files.find_file(attrs_file, "attrs_file")
         checks_names = preprocess is None
         return cls(files, job, workers, combination, building, opening, checks_names, attrs_number)
 
@@ -468,7 +468,7 @@ class Build:
         """Open all files, and combine those that get the same group path from a template."""
         groups = self.files.group_by(template)
         outcomes, report = self._open(None)
-        by_number = {file.number: file for outcome in outcomes for file in list_files(outcome)}
+        by_number = {file.number: file for outcome in outcomes for file in split_outcome(outcome)}
         nodes: dict[str, xr.Dataset] = {}
         for path, numbers in groups.items():
             group_outcomes = []
@@ -480,11 +480,11 @@ class Build:
                     group_outcomes.append(replace(outcome, numbers=(place,), opened=opened))
             if not group_outcomes:
                 continue
-            first = self.attrs_file
+            attrs_file = self.attrs_file
             group_build = replace(
                 self,
                 files=self.files.select(numbers),
-                attrs_file=numbers.index(first) if first in numbers else None,
+                attrs_file=numbers.index(attrs_file) if attrs_file in numbers else None,
                 checks_names=False,
             )
             with group_build._explain_names():
@@ -504,8 +504,8 @@ class Build:
         extents = {
             n: FileExtent.of(names[n], outcome.opened, dims) for n, outcome in by_number.items()
         }
-        alone = replace(self.combination.arrangement, overlap="error")
-        layer_build = replace(self, combination=replace(self.combination, arrangement=alone))
+        strict = replace(self.combination.arrangement, overlap="error")
+        layer_build = replace(self, combination=replace(self.combination, arrangement=strict))
         with self._explain_names():
             layers = [
                 layer_build.combine([by_number[n] for n in sorted(numbers)])
@@ -547,7 +547,7 @@ class Build:
         checks_order = arrangement.sort or arrangement.overlap != "keep"
         try:
             # files with a monotonic coordinate need neither sorting nor cropping
-            return Concatenator(self.combination, rises=by_coords or checks_order)
+            return Concatenator(self.combination, needs_order=by_coords or checks_order)
         except NeedsFullCombineError:
             return None
 
@@ -615,7 +615,7 @@ class Build:
             if report.read:
                 log(INFO, f"HDF5 files: {report.read}")
             if len(report.schemas) > 1:
-                log(INFO, format_text([list_schemas(report.schemas)]))
+                log(INFO, format_text([make_schema_section(report.schemas)]))
         if self.building.on_error == "skip":
             unopened = f"{len(report.left_out)} of {report.files} files could not be opened"
             damaged = format_count(len(report.damaged), DAMAGED)
@@ -734,7 +734,7 @@ def _list_datasets(
     each = [
         replace(o, opened=o.opened.to_dataset()) if isinstance(o.opened, FileBatch) else o
         for outcome in outcomes
-        for o in list_files(outcome)
+        for o in split_outcome(outcome)
     ]
     # variables that were loaded while decoding have no references
     datasets: list[Any] = [outcome.opened for outcome in each]

@@ -381,7 +381,7 @@ class BatchJob:
         if self._is_in_other_process and get_options() != self.options:
             set_options(**asdict(self.options))
         try:
-            outcomes, opened = self._sort_outcomes(self._read_together(items))
+            outcomes, opened = self._finish_batches(self._read_together(items))
             remaining = list_unopened(items, outcomes)
             prepared = self._open_each(remaining, opened)
             if self._is_in_other_process:
@@ -428,7 +428,7 @@ class BatchJob:
         batches = self._open_batches(list_unopened(items, cached))
         return [*cached, *map(make_outcome, batches)]
 
-    def _sort_outcomes(
+    def _finish_batches(
         self, outcomes: list[OpenOutcome[Any]]
     ) -> tuple[list[OpenOutcome[Any]], dict[int, OpenOutcome[Any]]]:
         """Move the references of batches to the target, and return their outcomes.
@@ -436,7 +436,7 @@ class BatchJob:
         Also returns the outcomes of single files by number, which still have to be prepared.
         """
         if self.steps:
-            outcomes = [file for outcome in outcomes for file in list_files(outcome)]
+            outcomes = [file for outcome in outcomes for file in split_outcome(outcome)]
         singles = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         written = self._move_references_to_set([outcome.opened for outcome in together])
@@ -521,7 +521,7 @@ class BatchJob:
                 pieces = self._split(items, number)
                 read = ((piece, self._read_together(piece)) for piece in pieces)
                 for piece, together in read if number == 1 else _read_ahead(start, pieces):
-                    outcomes, opened = self._sort_outcomes(together)
+                    outcomes, opened = self._finish_batches(together)
                     yield from outcomes
                     remaining = list_unopened(piece, outcomes)
                     helpers = None if number == 1 else pool
@@ -698,7 +698,7 @@ def _make_portable(outcome: OpenOutcome[Any]) -> OpenOutcome[Any]:
     return outcome
 
 
-def list_files(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
+def split_outcome(outcome: OpenOutcome[Any]) -> list[OpenOutcome[Any]]:
     """Split the outcome of a batch into outcomes of single files."""
     if len(outcome.numbers) == 1:
         return [outcome]
@@ -762,7 +762,7 @@ They are taken from the CF conventions 1.12, appendix A. Units of times are hand
 """
 
 
-PLAIN_SEPARATOR = "::"
+CHAIN_SEPARATOR = "::"
 """Separator of files inside archives, and of chained fsspec urls."""
 
 
@@ -790,7 +790,7 @@ class SameStructureOpener:
         first = Location.of(files[0], self.options)
         # use the parser of the first file for all files
         with first.cache_scan():
-            is_plain = not any(PLAIN_SEPARATOR in url for url in urls)
+            is_plain = not any(CHAIN_SEPARATOR in url for url in urls)
             is_plain = (
                 is_plain and self.opening.snapshot is None and not self.opening.parser_options
             )
@@ -809,8 +809,8 @@ class SameStructureOpener:
             opening = self.opening
 
             def must_be_equal(name: str, value: Any) -> bool:
-                is_column = name == "units" and opening.decode_cf and are_date_units(value)
-                return not is_column and (compares_all or name in DECODING_ATTRIBUTES)
+                may_differ = name == "units" and opening.decode_cf and are_date_units(value)
+                return not may_differ and (compares_all or name in DECODING_ATTRIBUTES)
 
             arguments = opening.group, opening.skip, must_be_equal, opening.below
             with read(urls, self.options, *arguments) as structures:

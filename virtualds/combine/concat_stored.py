@@ -67,13 +67,13 @@ SUPPORTED_OPTIONS: dict[str, tuple[str, ...]] = {
 class Concatenator:
     """Joins files whose variables differ along one dimension only.
 
-    ``combination`` is how all files are combined. With ``rises``, the coordinate of the
+    ``combination`` is how all files are combined. With ``needs_order``, the coordinate of the
     dimension, if there is one, must be strictly monotonic. Raises `NeedsFullCombineError` for
     options that are not supported.
     """
 
     combination: Combination
-    rises: bool
+    needs_order: bool
 
     def __post_init__(self) -> None:
         combination = self.combination
@@ -91,7 +91,7 @@ class Concatenator:
         Raises `NeedsFullCombineError` if the result might differ.
         """
         if sum(map(len, batches)) < MIN_FILES:
-            raise NeedsFullCombineError("there are too few of them")
+            raise NeedsFullCombineError("there are too few files")
         groups = _list_groups(batches)
         try:
             for group_batches in groups.values():
@@ -182,7 +182,7 @@ class Concatenator:
             dim = str(self.combination.concat_dim) if is_nested else guess_dimension(files)
             if dim is None:
                 raise NeedsFullCombineError("they do not follow each other along a dimension")
-            if self.rises and all(dim not in group.lengths for group in files.walk()):
+            if self.needs_order and all(dim not in group.lengths for group in files.walk()):
                 raise NeedsFullCombineError("they have no elements to sort them by")
             for group in files.walk():
                 self._check_sizes(group, dim)
@@ -239,7 +239,7 @@ class Concatenator:
     def _sorts_files(self) -> bool:
         """Whether files are sorted by their coordinate."""
         return self.combination.combine == "by_coords" or (
-            self.rises and self.combination.arrangement.sort
+            self.needs_order and self.combination.arrangement.sort
         )
 
     def _order_values(self, values: Array, lengths: Ints, given_order: Ints) -> Ints | None:
@@ -316,7 +316,7 @@ class Concatenator:
             (sizes != sizes[0]).any() for other_dim, sizes in lengths.items() if other_dim != dim
         ):
             raise NeedsFullCombineError("their sizes differ")
-        if self.rises and dim in lengths and (lengths[dim] <= 0).any():
+        if self.needs_order and dim in lengths and (lengths[dim] <= 0).any():
             raise NeedsFullCombineError("one has no elements to sort it by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
@@ -385,7 +385,7 @@ class Concatenator:
         """Raise `NeedsFullCombineError` if an index has no order, but has to have one."""
         pandas_index = index.to_pandas_index()
         is_ordered = pandas_index.is_monotonic_increasing or pandas_index.is_monotonic_decreasing
-        if self.rises and not (is_ordered and pandas_index.is_unique):
+        if self.needs_order and not (is_ordered and pandas_index.is_unique):
             raise NeedsFullCombineError("they have to be sorted")
 
 

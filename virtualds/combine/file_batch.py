@@ -674,7 +674,7 @@ class JoinableFiles:
         return not (all_decode_alike(self.list_parts(name)) and self.are_same(name))
 
     def is_too_large(self, name: str) -> bool:
-        """Return whether a virtual variable has too many values to compare."""
+        """Return whether a virtual variable has too many values to compare, or objects."""
         data = self.stored.group.variables[name].data
         nbytes = math.prod(data.shape) * data.dtype.itemsize
         return nbytes > get_options().small_variable or data.dtype.hasobject

@@ -185,13 +185,13 @@ class FileCache:
     ) -> list[FileBatch]:
         """Load files, given by index in the entry; return [] if the part is missing or damaged."""
         try:
-            size, columns = _read_entry(*entry_key, self.options)
+            size, fields = _read_entry(*entry_key, self.options)
         except (FileNotFoundError, FormatError):
             return []
         numbers, urls = zip(
             *(files.get(file_index, (-1, "")) for file_index in range(size)), strict=True
         )
-        batch = self._make_batch(urls, numbers, columns)
+        batch = self._make_batch(urls, numbers, fields)
         if size == 1:
             batch = _copy_values(batch)
         plan_index = min(files)
@@ -442,8 +442,8 @@ def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Par
 def load_entry(entry: PartEntry) -> dict[str, Any]:
     """Load the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
     with _explain_damage():
-        columns: dict[str, Any] = _JsonSerializer(entry.files).load(_load_json(entry.body))
-        return _restore_fields(columns, len(entry.sources))
+        fields: dict[str, Any] = _JsonSerializer(entry.files).load(_load_json(entry.body))
+        return _restore_fields(fields, len(entry.sources))
 
 
 def _get_cached_fields(batch: FileBatch) -> dict[str, Any]:
@@ -471,7 +471,7 @@ def _restore_fields(fields: dict[str, Any], file_count: int) -> dict[str, Any]:
     per_file = [values for name in PER_FILE_FIELDS for values in fields[name].values()]
     is_valid = are_arrays and all(len(values) == file_count for values in per_file)
     if not (is_valid and tuple(fields) == CACHED_FIELDS and type(fields["group"]) is ManifestGroup):
-        raise ValueError("it holds something else than files")
+        raise ValueError("it does not hold a batch of files")
     if fields["below"] is not None:
         below = fields["below"].items()
         fields["below"] = {

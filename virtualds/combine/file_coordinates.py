@@ -80,8 +80,8 @@ class FromName:
         names = list(compiled.groupindex)
         if self.format is not None and compiled.groups > 1:
             raise ValueError(
-                f"pattern {self.pattern!r}: format {self.format!r} is for one group, it has "
-                f"{compiled.groups}; name them year, month, ... without a format, or give a "
+                f"pattern {self.pattern!r}: format {self.format!r} is for one group, but it "
+                f"has {compiled.groups}; name them year, month, ... without a format, or give a "
                 "function"
             )
         is_date_required = compiled.groups > 1 or not DATE_PARTS.isdisjoint(names)
@@ -177,8 +177,8 @@ class FromAttribute:
         if self.name not in owner.attrs:
             subject = "the dataset" if self.variable is None else repr(self.variable)
             raise CombineError(
-                f"{subject} has no attribute {self.name!r}, but {sorted(map(str, owner.attrs))}; "
-                f"name one of them, or leave the file out"
+                f"{subject} has no attribute {self.name!r}; name one of "
+                f"{sorted(map(str, owner.attrs))}, or leave the file out"
             )
         value = owner.attrs[self.name]
         if callable(self.format):

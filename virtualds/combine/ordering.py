@@ -229,7 +229,7 @@ def check_names(pattern: PathPattern | None, names: Iterable[str], argument: str
         listing = ", ".join(f"{{{name}}}" for name in present) or "no names"
         raise ValueError(
             f"{argument}: the pattern has no {{{absent[0]}}}, but {listing}; write {{{absent[0]}}} "
-            f"for the part of the paths that it is"
+            f"in place of this part of the paths"
         )
 
 
@@ -245,9 +245,9 @@ def split_version(pattern: PathPattern, url: str, name: str) -> Version:
     parts = pattern.split(url, name)
     if parts is None:
         return url, ()
-    other_names, text = parts
-    return other_names, (
-        pattern.read(name, text) if pattern.specs[name] else to_natural(text),
+    unversioned_url, text = parts
+    return unversioned_url, (
+        pattern.read(name, text) if pattern.specs[name] else to_natural_key(text),
         text,
     )
 
@@ -259,16 +259,16 @@ def find_newest(versions: Iterable[Version]) -> list[int]:
     [1, 2]
     """
     newest: dict[Any, tuple[int, Any]] = {}
-    for number, (other_names, version) in enumerate(versions):
-        if other_names not in newest or version >= newest[other_names][1]:
-            newest[other_names] = number, version
+    for number, (unversioned_url, version) in enumerate(versions):
+        if unversioned_url not in newest or version >= newest[unversioned_url][1]:
+            newest[unversioned_url] = number, version
     return sorted(number for number, _ in newest.values())
 
 
-def to_natural(text: str) -> list[tuple[bool, int, str]]:
+def to_natural_key(text: str) -> list[tuple[bool, int, str]]:
     """Return a natural sort key of a string, which compares the numbers in it by value.
 
-    >>> sorted(["v10", "v9", "v9b"], key=to_natural)
+    >>> sorted(["v10", "v9", "v9b"], key=to_natural_key)
     ['v9', 'v9b', 'v10']
     """
     pieces = re.split(r"(\d+)", text)
@@ -592,7 +592,7 @@ class Arrangement:
         if not is_full_grid(list_indexed(files)):
             raise CombineError(
                 "files in nested lists: the lists have different lengths; give all files in one "
-                "list, to be put into a grid by their coordinates"
+                "list, which their coordinates arrange as a grid"
             )
         # nested lists determine the order
         return grid.nest_parts(files, dims)
@@ -635,7 +635,7 @@ class Arrangement:
                 files = [e.file for e in extents_with_dim if e.indexes[dim].isin(values[:1]).any()]
                 raise CombineError(
                     f"overlap along {dim!r}: {values.size} of its values, "
-                    f"{_format_values(values)}, would be there several times, the first from "
+                    f"{_format_values(values)}, would occur several times, the first from "
                     f"{files[0]} and {files[-1]}; {OVERLAP_REMEDY}"
                 )
 
@@ -685,7 +685,7 @@ class _Grid:
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
                 f"overlap={self.overlap!r} along {dims}: {subject}, but not the same variables, so "
-                f"that data would be lost; drop variables before (preprocess=...)"
+                f"that data would be lost; drop variables first (preprocess=...)"
             )
         return files[0] if self.overlap == "first" else files[-1]
 
@@ -698,8 +698,9 @@ class _Grid:
             extent = self.extents[number]
             if dims[0] not in extent.indexes:
                 raise CombineError(
-                    f"{extent.file}: it has no coordinate {dims[0]!r} in memory to be put into a "
-                    f"grid by; give it one (coordinates=...), or nest the list of files"
+                    f"{extent.file}: it has no coordinate {dims[0]!r} in memory, which gives "
+                    f"files their place in a grid; give it one (coordinates=...), or nest the list "
+                    f"of files"
                 )
             rows.setdefault(_key_of(extent.indexes[dims[0]]), []).append(number)
         return [self.nest_files(row, dims[1:]) for row in rows.values()]
@@ -767,7 +768,7 @@ class _Grid:
                 raise CombineError(
                     f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
-                    f"data would be lost; drop variables, or select before (preprocess=...)"
+                    f"data would be lost; drop variables, or select first (preprocess=...)"
                 )
         if self.overlap in CROPPING_OVERLAPS:
             return line.cut(order)

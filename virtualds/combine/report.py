@@ -129,9 +129,9 @@ class FilesRead(Report):
         return bool(self.together or self.alone or self.library)
 
     def _iterate_blocks(self) -> Iterator[Block]:
-        yield Heading(self.summary, [self._list_reasons()])
+        yield Heading(self.summary, [self._make_reason_table()])
 
-    def _list_reasons(self) -> Table:
+    def _make_reason_table(self) -> Table:
         """Return a table of the reasons for using the HDF5 library."""
         rows = [(f"{r.files:,}", r.reason, r.example) for r in self.reasons]
         more = self.library - self._count_explained()
@@ -166,14 +166,14 @@ class FileSchema(NamedTuple):
     differences: tuple[str, ...] = ()
 
 
-def list_schemas(schemas: Sequence[FileSchema]) -> Section:
+def make_schema_section(schemas: Sequence[FileSchema]) -> Section:
     """Return a section with a table of schemas; empty if all files have the same schema.
 
     Examples
     --------
     >>> from virtualds.pictures import format_text
     >>> few = FileSchema(1, "file:///data/3.nc", ("lacks lat",))
-    >>> print(format_text([list_schemas([FileSchema(2, "file:///data/1.nc"), few])]))
+    >>> print(format_text([make_schema_section([FileSchema(2, "file:///data/1.nc"), few])]))
     Schemas (2)
       files  the first of them  how they differ
       2      file:///data/1.nc  the schema of most files
@@ -444,14 +444,14 @@ class BuildReport(Report):
             "Schemas": "one, of all files" if schemas == 1 else f"{schemas:,}" if schemas else None,
         }
         yield Heading(self.summary, [_draw_outcomes(self), rows])
-        yield list_schemas(self.schemas)
-        yield list_left_out("Left out", self.left_out)
-        yield list_left_out("Damaged parts, left out", self.damaged)
+        yield make_schema_section(self.schemas)
+        yield make_left_out_section("Left out", self.left_out)
+        yield make_left_out_section("Damaged parts, left out", self.damaged)
         title = "Read through the HDF5 library, which takes longer"
-        yield Section(title, [read._list_reasons()], is_open=False)
+        yield Section(title, [read._make_reason_table()], is_open=False)
 
 
-def list_left_out(title: str, left_out: Sequence[LeftOut]) -> Section:
+def make_left_out_section(title: str, left_out: Sequence[LeftOut]) -> Section:
     """Return a section with a table of files, or parts of files, that were left out."""
     table = Table(("file", "error", "what happened"), left_out)
     return Section(title, [table], f"{len(left_out):,}")

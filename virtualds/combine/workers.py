@@ -110,7 +110,7 @@ class FileCount(NamedTuple):
 
 
 def add_counts(counts: Mapping[Key, FileCount], total: dict[Key, FileCount]) -> None:
-    """Add counts by key to a total, in place: there may be a reason for each file."""
+    """Add counts by key to a total, in place, since there may be as many keys as files."""
     for key, count in counts.items():
         total[key] = total[key] + count if key in total else count
 
@@ -192,7 +192,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
     """Return the workers for the argument ``parallel`` of `open_virtual_mfdataset`."""
     if parallel is None or (isinstance(parallel, int) and not isinstance(parallel, bool)):
         if parallel is not None and parallel < 1:
-            raise ValueError(f"parallel={parallel}: it takes at least one worker")
+            raise ValueError(f"parallel={parallel}: give at least one worker")
         most = parallel or (get_options().max_requests if files.are_remote else 1)
         number = min(most, len(files.flat))
         in_threads = number == 1 or files.are_remote
@@ -240,7 +240,7 @@ def open_in_executor(
     begin, count = 0, len(items)
     most = job.min_task_files
 
-    def size() -> int:
+    def choose_size() -> int:
         """Return the number of files of the next task; fewer at the end, to keep workers busy."""
         return max(
             job.min_task_files, min(job.max_task_files, (count - begin) // (workers * LAST_PIECES))
@@ -249,14 +249,15 @@ def open_in_executor(
     try:
         while True:
             while can_start() and len(tasks) < ahead and begin < count:
-                piece = items[begin : begin + size()]
+                piece = items[begin : begin + choose_size()]
                 tasks[pool.submit(work or job, piece)] = piece
                 begin += len(piece)
             if not tasks and not helps:
                 return
             done = wait(tasks, 0 if helps else None, FIRST_COMPLETED).done
             if helps and not done:
-                own_items = items[begin : begin + (size() if can_start() else min(most, size()))]
+                size = choose_size() if can_start() else min(most, choose_size())
+                own_items = items[begin : begin + size]
                 begin, helps, started = begin + len(own_items), bool(own_items), time.monotonic()
                 outcomes = job(own_items) if own_items else []
                 most *= GROWTH if time.monotonic() - started < QUICK_SECONDS else 1
@@ -269,8 +270,8 @@ def open_in_executor(
                     error.add_note(
                         f"a process died that opened one of {len(files)} files, {files[0]} to "
                         f"{files[-1]}; if no process has started, call this below "
-                        f"`if __name__ == '__main__':`, since they import the script that starts "
-                        f"them; if memory ran out, use fewer; parallel=1 uses none"
+                        f"`if __name__ == '__main__':`, since new processes import the script that "
+                        f"starts them; if memory ran out, use fewer; parallel=1 starts none"
                     )
                     raise
                 yield from outcomes
@@ -290,21 +291,23 @@ def find_client(parallel: Any) -> Any:
             from distributed import get_client
         except ImportError as error:
             raise ImportError(
-                "parallel='dask' takes the library distributed; pip install distributed"
+                "parallel='dask' needs the library distributed; pip install distributed"
             ) from error
         try:
             parallel = get_client()
         except ValueError as error:
             raise ValueError(
-                "parallel='dask': there is no client of dask here; make one with "
-                "`from distributed import Client; client = Client()`, or give an address to it"
+                "parallel='dask': there is no dask client here; make one with "
+                "`from distributed import Client; client = Client()`, or Client(address)"
             ) from error
     # there is no client if distributed was never imported
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(parallel, distributed.Client):
         return None
     if parallel.asynchronous:
-        raise ValueError(f"parallel={parallel}: an asynchronous client; give one that waits")
+        raise ValueError(
+            f"parallel={parallel}: this client is asynchronous; give a synchronous one"
+        )
     return parallel
 
 
@@ -361,8 +364,8 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     check_script(number)
     if current_process().daemon:
         raise RuntimeError(
-            f"{number} more processes are asked for, and this one is a daemon, which may start "
-            f"none: give parallel=1, or an executor"
+            f"{number} more processes are needed, and this one is a daemon, which may not start "
+            f"any; pass parallel=1, or an executor"
         )
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)

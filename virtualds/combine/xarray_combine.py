@@ -76,7 +76,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 class Combination:
     """Combines datasets with a method of xarray, along dimensions and with options.
 
-    ``arrangement`` is how datasets are ordered before, and ``pad`` are dimensions along which
+    ``arrangement`` is how datasets are ordered beforehand, and ``pad`` are dimensions along which
     shorter datasets are padded. Raises `ValueError` for an unknown method or value of an option.
     """
 
@@ -192,8 +192,8 @@ class Combination:
     def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, list[Any]]:
         """Return variables without the dimension ``dim`` that are incomplete in single rows.
 
-        An example are the bounds of times if members have different times; xarray would raise an
-        error, as they differ. Returns the grid dimensions along which rows lack positions, by
+        An example is the bounds of times if members have different times; xarray would raise an
+        error, as the bounds differ. Returns the grid dimensions along which rows lack positions, by
         variable.
         """
         first = rows[0]
@@ -250,7 +250,7 @@ class Combination:
             repeated = np.flatnonzero((positions[number] >= 0) & (owners != number))
             expected = joined.isel({dim: repeated})
             if not expected.equals(row.variables[name].isel({dim: positions[number][repeated]})):
-                raise _make_conflict(row, name, dim)
+                raise _make_conflict_error(row, name, dim)
         joined.attrs, joined.encoding = dict(rows[0][name].attrs), dict(rows[0][name].encoding)
         return joined
 
@@ -268,7 +268,7 @@ class Combination:
             try:
                 data: Any = put_boxes(joined, new, positions, replaced=None if is_first else ())
             except CombineError as error:
-                raise _make_conflict(row, name, *indexes) from error
+                raise _make_conflict_error(row, name, *indexes) from error
             joined = joined if data is None else joined.copy(data=data)
         return joined
 
@@ -347,11 +347,11 @@ class Combination:
                 check_name(dim, _list_dims(datasets))
 
 
-def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
+def _make_conflict_error(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
     """Return an error for a variable whose values at the same coordinates differ between rows."""
     kind = "coords" if name in row.coords else "data_vars"
     return CombineError(
-        f"{name}: files with the same {' and '.join(map(repr, dims))} have other values of it; to "
+        f"{name}: files with the same {' and '.join(map(repr, dims))} have different values; to "
         f"keep both, pass {kind}='all'; to use the first, compat='override'"
     )
 
@@ -361,8 +361,8 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
-            f"concat_dim={dim!r}: no file has this dimension, but {present}; did you mean "
-            f"{other!r}? To stack files along a new one, pass preprocess=lambda ds: "
+            f"concat_dim={dim!r}: no file has this dimension; existing: {present}; did "
+            f"you mean {other!r}? To stack files along a new one, pass preprocess=lambda ds: "
             f"ds.expand_dims({dim!r})"
         )
 

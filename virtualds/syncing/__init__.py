@@ -23,7 +23,7 @@ from virtualds.combine.ordering import (
     find_pattern,
     split_version,
 )
-from virtualds.combine.report import list_left_out
+from virtualds.combine.report import make_left_out_section
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import FILL_VALUE_REMEDY, PASSED_TO_XARRAY
 from virtualds.datasets.conversion import group_from_dataset, to_virtual_dataset
@@ -84,7 +84,7 @@ SECTION_TITLES = {
 @public
 @dataclass(frozen=True, repr=False)
 class SyncReport(Report):
-    """The changes of a set by `virtualds.sync`.
+    """The changes that `virtualds.sync` made to a set.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class SyncReport(Report):
         Urls of listed files that are not in the set, since they are older than its window
         (``keep=``).
     repeated : tuple of str
-        Urls of new files that are, by a link, a file that is listed with another name, and are left
+        Urls of new files that are links to a file that is listed by another name, and are left
         out. With ``preprocess`` or ``coordinates`` there are none, since names may give values.
     failed : tuple of LeftOut
         Files that could not be opened, with the reasons. The set keeps its references to them.
@@ -172,8 +172,8 @@ class SyncReport(Report):
             urls = getattr(self, name)
             lines = [*urls[:SHOWN_ROWS], format_remainder(len(urls) - SHOWN_ROWS)]
             yield Section(title, lines, f"{len(urls):,}")
-        yield list_left_out("Failed", self.failed)
-        yield list_left_out("Damaged parts, left out", self.damaged)
+        yield make_left_out_section("Failed", self.failed)
+        yield make_left_out_section("Damaged parts, left out", self.damaged)
 
     def __repr__(self) -> str:
         return f"<SyncReport {self}>"
@@ -525,7 +525,7 @@ def sync(
         How much of the set to keep along dimensions, as a number of positions or a duration before
         the last value, such as ``{"time": "P2D"}``, ``"36h"`` or ``48``. What is older is dropped
         in the commit in which newer data come, and older files are left out. A window of two days
-        does not have its beginning, as in pandas.
+        does not include its beginning, as in pandas.
     settle : float, default 60
         New and changed files that were modified less than this many seconds ago may still be
         written, and are left for the next run.
@@ -732,7 +732,7 @@ def list_dims(concat_dim: Any) -> tuple[str, ...]:
 
 
 FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
-"""Arguments of opening and combining files, except for ``cache``, which xarray itself has."""
+"""Arguments for opening and combining files; ``cache`` is never given, since xarray takes it."""
 
 
 def combine_files(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
@@ -745,7 +745,7 @@ def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
     """Update the set ``references`` to the current state of the files, without removing files.
 
     Raises `TypeError` without ``concat_dim``, and `FileNotFoundError` if no set was created because
-    all files may still be written.
+    all files may still be written or cannot be opened.
     """
     options = {
         name: value for name, value in _list_options(arguments).items() if name != "concat_dim"
@@ -769,7 +769,7 @@ def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _list_files(files: Any) -> Any:
-    """Return a list of a single path, since only urls and patterns may be strings."""
+    """Return a list instead of a single path object; all else is returned unchanged."""
     return [files] if isinstance(files, os.PathLike) else files
 
 

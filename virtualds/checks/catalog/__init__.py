@@ -31,7 +31,7 @@ from virtualds.checks.catalog.entries import (
     list_entries,
 )
 from virtualds.combine.ordering import Files, Paths, find_pattern
-from virtualds.combine.report import list_left_out
+from virtualds.combine.report import make_left_out_section
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.location import SET_SUFFIXES, Location, find_existing_format
 from virtualds.datasets.open_options import OpenOptions
@@ -295,7 +295,7 @@ class Catalog(Report):
         numbers = range(len(head), len(head) + 3)
         head = (*head, "files", "bytes", "snapshots")
         yield Table(head, rows, tuple(numbers), rest="to_dataframe() has all")
-        yield list_left_out("Left out", self.left_out)
+        yield make_left_out_section("Left out", self.left_out)
 
 
 def _shorten(value: Any) -> str:

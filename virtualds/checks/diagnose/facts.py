@@ -37,7 +37,7 @@ from virtualds.combine.batch_job import (
     OPEN_ERRORS,
     BatchJob,
     PrepareStep,
-    list_files,
+    split_outcome,
 )
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.report import OutcomeCounter
@@ -569,5 +569,5 @@ def _examine(outcome: OpenOutcome[Any], files: Sequence[Any]) -> Iterator[OpenOu
             error.add_note(without_secrets(f"file {files[outcome.number]}"))
             yield OpenOutcome(outcome.numbers, error=error)
             return
-        for file in list_files(outcome):
+        for file in split_outcome(outcome):
             yield from _examine(file, files)
