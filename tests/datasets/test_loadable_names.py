@@ -113,7 +113,7 @@ def test_what_is_left_out_may_be_named(tmp_path: Path, archive_files: list[Path]
     files = [*archive_files, tmp_path / "broken.nc"]
     found = OPENERS["open_virtual_mfdataset"](files, **NOPE, on_error="collect")
     assert len(found.virtual.report.left_out) == 1
-    with pytest.raises(ValueError, match=r", but lat, lon, t, time$"):
+    with pytest.raises(ValueError, match=r"; existing: lat, lon, t, time$"):
         virtualds.open_virtual_dataset(archive_files[0], drop_variables="gone", **NOPE)
 
 

@@ -155,7 +155,7 @@ def test_the_files_may_be_given_as_a_list(make: Make) -> None:
     assert_holds("refs.zarr")
     with pytest.raises(FileNotFoundError, match=r"missing\.nc: there is no such file"):
         virtualds.sync([*paths, "missing.nc"], "refs.zarr", concat_dim="time")
-    with pytest.raises(TypeError, match="without lists in it"):
+    with pytest.raises(TypeError, match="but no nested lists"):
         virtualds.sync([paths], "refs.zarr", concat_dim="time")
 
 

@@ -102,7 +102,7 @@ class FileOpener:
         return self._opened.get(urls, [])
 
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
-        """Return the group after checking that the set or a file has the ``loadable_variables``."""
+        """Return the group after checking that it has the names in ``loadable_variables``."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = to_names("drop_variables", self._options.get("drop_variables"))
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
@@ -345,8 +345,8 @@ NO_SIDECAR = FileState("")
 def list_with_sidecars(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
     """List the existing files of a pattern or a list, which may contain sidecars.
 
-    If the file that a sidecar describes does not exist, it is omitted if the set has it; otherwise
-    the sidecar itself is listed, so that opening it raises an error.
+    If the file that a sidecar describes does not exist, both are omitted if the set has the file;
+    otherwise the sidecar itself is listed, so that opening it raises an error.
     """
     listed = list_files(paths, options, known)
     if not any(url.endswith(tuple(SIDECARS)) for url in listed.urls.tolist()):
@@ -375,7 +375,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
         return _fetch_missing_details(list_states(paths, options), known, options)
     items = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(items, Iterable) or not all(isinstance(p, str | os.PathLike) for p in items):
-        raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
+        raise TypeError("sync takes a pattern, or a list of paths or urls, but no nested lists")
     urls = list(dict.fromkeys(map(normalise_url, items)))
     if in_archives := [url for url in urls if scheme_of(url) in ARCHIVES]:
         raise UnsupportedError(
@@ -470,8 +470,8 @@ class Changes:
     of the set are not listed. ``waiting`` files may still be written. ``repeated`` files are links
     to listed files, and are in no other field. ``shadowed`` are listed files of which a newer
     version is used. ``superseded`` are files of the set that another version replaces, because it
-    is newer or because they are not listed. ``noted`` are unchanged files in the notes of the set;
-    ``reopened`` are those of them that are opened again, since the set may need more of their
+    is newer or because they are not listed. ``noted`` are unchanged files in the notes of the set.
+    ``reopened`` are unchanged files that are opened again, since the set may need more of their
     positions. ``due`` files should be reopened, but cannot be opened now. ``listing`` has all
     existing files.
     """

@@ -169,7 +169,7 @@ class Notes:
         return self.files.take(np.array([k == kind for k in self.kinds], bool))
 
     def estimate_cutoff(self, count: int) -> float:
-        """Return a cutoff with at least ``count`` positions of files outside the window after it.
+        """Return a value from which on files outside the window have ``count`` positions or more.
 
         This is the ``count``-th largest of the last values of the files, each of which is a
         position; -inf if there are fewer files, or if any of their extents is unknown.

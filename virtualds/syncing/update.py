@@ -187,7 +187,7 @@ class Update:
     def _find_files_to_reopen(
         self, group: ManifestGroup, changes: Changes, notes: Notes, outdated: set[str]
     ) -> set[str]:
-        """Return the files in the notes of which the set may need more positions.
+        """Return the files in the notes with positions that the set may need in addition.
 
         These are positions of ``outdated`` files, or positions that are now in the window.
         """
