@@ -221,7 +221,7 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "files could not be opened, and are left out": leave_out,
     "cannot hold ... of this dataset": hold_in_kerchunk,
     "exists already": lambda at: (at.set(), at.set()),
-    "the suffix of its name chooses no format": lambda at: at.set("refs"),
+    "its name has no suffix of a format": lambda at: at.set("refs"),
     "the new dataset does not fit the set": lambda at: at.append(
         open_one("2002.nc").isel(lat=slice(0, 3))
     ),

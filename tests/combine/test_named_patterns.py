@@ -282,7 +282,7 @@ def test_groups_of_files_lie_below_the_path_also_at_the_root(tmp_path: Path) -> 
 
 def test_a_path_of_groups_has_no_wildcards(archive: Path) -> None:
     for tree in ("/{model}/*", "/{model}/{a,b}"):
-        with pytest.raises(ValueError, match="a path of groups consists of names in braces"):
+        with pytest.raises(ValueError, match="a group path consists of names in braces"):
             virtualds.open_virtual_mfdatatree(f"{archive}/{PATTERN}", concat_dim="time", tree=tree)
 
 

@@ -826,10 +826,10 @@ def change_attribute(**attributes: Any) -> None:
         ({"uris": ("0.nc", "gone.nc")}, ReadError, ("gone.nc", "restore it")),
         ({"part": {"units": "m"}}, UnsupportedError, ("'m' does not convert to 'K'", "0.nc")),
         ({"part": {"units": "snow"}}, UnsupportedError, ("'snow' are unknown",)),
-        ({"dtype": "i2"}, UnsupportedError, ("float64 does not become int16",)),
+        ({"dtype": "i2"}, UnsupportedError, ("float64 cannot be converted to int16",)),
         ({"dtype": str}, FormatError, ("fragment (0,) holds float64", "texts")),
         ({"identifiers": "nothing"}, FormatError, ("no fragment 'nothing'", "0.nc")),
-        ({"uris": ("0.nc", "agg.nc")}, FormatError, ("put together in the same file",)),
+        ({"uris": ("0.nc", "agg.nc")}, FormatError, ("an aggregation variable of the same file",)),
     ],
     ids=lambda value: None if isinstance(value, type | tuple) else "-".join(value),
 )
@@ -897,13 +897,13 @@ def test_a_circle_of_files_is_refused() -> None:
         with AggregationWriter(f"{n}.nc") as file:
             file.add_dims(x=3)
             file.aggregate("t", "x", [[3]], grid_of(f"{1 - n}.nc"))
-    refuse(FormatError, "break the circle", path="0.nc")
+    refuse(FormatError, "break the cycle", path="0.nc")
 
 
 def test_huge_arrays_take_no_memory_and_lengths_are_checked() -> None:
     with AggregationWriter("agg.nc") as file:
         file.aggregate("t", "a b c", [[2**30]] * 3, values=np.ones((1, 1, 1)))
-    refuse(FormatError, "longer than arrays may be")
+    refuse(FormatError, "larger than arrays may be")
     write_one(lengths=([2**30, 2**30],), size=3)
     refuse(FormatError, "adds up to")
     with AggregationWriter("agg.nc") as file:
@@ -918,7 +918,7 @@ def test_integers_are_not_cut(stored: str) -> None:
     with AggregationWriter("agg.nc") as file:
         file.add_dims(x=2)
         file.aggregate("t", "x", [[2]], grid_of("0.nc"), dtype="i2")
-    refuse(UnsupportedError, "does not become int16")
+    refuse(UnsupportedError, "cannot be converted to int16")
 
 
 def test_a_packed_variable_is_not_taken_for_a_plain_one() -> None:

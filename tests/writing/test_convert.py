@@ -170,5 +170,5 @@ def test_wrong_arguments_of_convert_are_named(tmp_path: Path) -> None:
         virtualds.convert(path, tmp_path / "refs.json", mode="a")
     with pytest.raises(TypeError, match="kerchunk-json has no option 'record_size'"):
         virtualds.convert(path, tmp_path / "refs.json", record_size=3, mode="w")
-    with pytest.raises(ValueError, match="suffix of its name chooses no format"):
+    with pytest.raises(ValueError, match="its name has no suffix of a format"):
         virtualds.convert(path, tmp_path / "refs")

@@ -66,7 +66,7 @@ def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -
 
 def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     low, high = float(cells.low.min()), float(cells.high.max())
-    gaps = sorted([*(cells.span(*ends) for ends in coverage.find_uncovered()), *cells.missing])
+    gaps = sorted([*(cells.find_span(*ends) for ends in coverage.find_uncovered()), *cells.missing])
     if len(coverage.urls) <= MAX_FILES:
         spans = list(_iterate_file_spans(coverage, cells))
     else:
@@ -93,7 +93,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
 
 def _iterate_file_spans(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
     """Yield the spans of files, in two alternating shades."""
-    files, low, high = cells.pieces(coverage.start, coverage.stop)
+    files, low, high = cells.split_ranges(coverage.start, coverage.stop)
     names = [without_secrets(url) or "in the set" for url in coverage.urls]
     columns = (coverage.file[files].tolist(), low.tolist(), high.tolist())
     for number, start, stop in zip(*columns, strict=True):

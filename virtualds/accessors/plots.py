@@ -311,7 +311,7 @@ def draw_coverage(
     ax = make_axes("ds.virtual.plot.coverage", ax, min(max(1.7 + 0.22 * count, 2.4), 5.5))
     configure_axis(ax, cells, label)
     ax.set_ylim(max(count, 1) - 0.5, -0.5)
-    files, low, high = cells.pieces(coverage.start, coverage.stop)
+    files, low, high = cells.split_ranges(coverage.start, coverage.stop)
     number = coverage.file[files]
     half, line_width = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
     is_in_set = np.array([url == INLINE_URL for url in coverage.urls], bool)[number]
@@ -319,7 +319,7 @@ def draw_coverage(
         sides = np.stack([low, high, number - half, number + half], axis=1)
         if mask.any():
             add_rectangles(ax, sides[mask], shade, line_width=line_width, gid="files")
-    uncovered = [cells.span(*ends) for ends in coverage.find_uncovered()]
+    uncovered = [cells.find_span(*ends) for ends in coverage.find_uncovered()]
     bands = (
         Band(GAP, "gap", " without file: fill value", uncovered),
         Band(MISSING_TIMES, "gap", " in the dates", list(cells.missing)),
@@ -439,8 +439,8 @@ def _draw_boxes(
 ) -> list[Patch]:
     """Draw rectangles of chunks with the same encoding, and return the legend entries."""
     # gaps in the axes cut boxes into rectangles; each has a row in `sides`, and its box in `box`
-    x_box, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
-    x_piece, low, high = cells[1].pieces(*plane.boxes[x_box, 2:].T)
+    x_box, left, right = cells[0].split_ranges(*plane.boxes[:, :2].T)
+    x_piece, low, high = cells[1].split_ranges(*plane.boxes[x_box, 2:].T)
     sides = np.stack([left[x_piece], right[x_piece], low, high], axis=1)
     box = x_box[x_piece]
     names, encodings = _number_encodings(plane.codes, pipelines)
@@ -480,7 +480,7 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
         return
     for grid in plane.grids:
         inner = grid[side][(grid[side] > 0) & (grid[side] < size)]
-        start, stop = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
+        start, stop = cells[1 - side].find_span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
         for position in cells[side].find_starts(inner).tolist():
             ends = (position, start), (position, stop)
             lines.append((ends[0][::-1], ends[1][::-1]) if side else ends)

@@ -374,7 +374,7 @@ def open_virtual_mfdatatree(
 
 
 def open_layers(paths: Paths, **arguments: Any) -> list[xr.Dataset]:
-    """Open files as a few datasets, called layers, in each of which no files overlap.
+    """Open files as layers, which are datasets of files that do not overlap.
 
     Each file is completely in one layer, for any ``overlap``; the caller decides which file has
     precedence. Arguments are those of `open_virtual_mfdataset`.
@@ -459,7 +459,7 @@ class Build:
             seconds = time.monotonic() - start - report.seconds
             log(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
         self._finish(built, outcomes, report)
-        # what is done with the dataset needs the memory of the files
+        # free the memory of the files for what is done with the dataset next
         del outcomes
         _return_freed_memory()
         return built, report

@@ -392,7 +392,7 @@ class BatchJob:
 
     @property
     def _is_in_other_process(self) -> bool:
-        """Whether the job runs in another process than the one that created it."""
+        """Whether the job runs in a process other than the one that created it."""
         return os.getpid() != self.process
 
     def _open_each(

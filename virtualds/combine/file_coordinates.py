@@ -105,7 +105,7 @@ class FromName:
             match_list = ", ".join(repr(match[0]) for match in matches.values())
             raise CombineError(
                 f"the pattern {self.pattern!r} is found several times in {text!r}, as "
-                f"{match_list}; make it longer, so that one is left"
+                f"{match_list}; make it longer, so that it matches once"
             )
         [match] = matches.values()
         if callable(self.format):

@@ -150,7 +150,7 @@ class Files:
         check_names(self.pattern, pattern.names, f"tree={template!r}")
         if any(sign in template for sign in "*?[,"):
             raise ValueError(
-                f"tree={template!r}: a path of groups consists of names in braces and plain text, "
+                f"tree={template!r}: a group path consists of names in braces and plain text, "
                 f"such as '/{{model}}/{{variable}}'"
             )
         groups: dict[str, list[int]] = {}

@@ -43,7 +43,7 @@ class AxisCells:
     regular axis of dates; ``doubled`` are the intervals that the axis covers more than once.
 
     >>> cells = AxisCells.of(xr.Dataset(coords={"x": [0.0, 0.5, 1.0]}), "x")
-    >>> cells.kind, cells.span(1, 3)
+    >>> cells.kind, cells.find_span(1, 3)
     ('numbers', (0.5, 1.5))
     """
 
@@ -87,14 +87,14 @@ class AxisCells:
         is_far = distances * 4 > (self.high - self.low)[1:]
         return np.flatnonzero(is_far) + 1
 
-    def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
+    def split_ranges(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
         """Split non-empty ranges of positions at the gaps of the axis.
 
         Returns, for each piece, the index of its range, and its two ends on the axis.
 
         >>> dates = np.array([0, 1, 2, 9, 10]) * np.timedelta64(1, "D") + np.datetime64("1970")
         >>> cells = AxisCells.of(xr.Dataset(coords={"time": dates.astype("M8[ns]")}), "time")
-        >>> [column.tolist() for column in cells.pieces(np.array([0]), np.array([5]))]
+        >>> [column.tolist() for column in cells.split_ranges(np.array([0]), np.array([5]))]
         [[0, 0], [0.0, 9.0], [3.0, 11.0]]
         """
         breaks = self._breaks
@@ -106,13 +106,13 @@ class AxisCells:
         cut, ends = first[range_index] + piece, np.append(breaks, self.low.size)
         return (
             range_index,
-            *self.spans(
+            *self.find_spans(
                 np.where(piece == 0, start[range_index], ends[cut - 1]),
                 np.where(piece == count[range_index], stop[range_index], ends[cut]),
             ),
         )
 
-    def spans(self, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
+    def find_spans(self, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
         """Return both ends on the axis of non-empty ranges of positions."""
         # even entries begin a range, odd ones end it
         cuts = np.stack([start, stop], axis=1).ravel()
@@ -120,9 +120,9 @@ class AxisCells:
         high = np.maximum.reduceat(np.append(self.high, -np.inf), cuts)[::2]
         return low, high
 
-    def span(self, start: int, stop: int) -> Span:
+    def find_span(self, start: int, stop: int) -> Span:
         """Return both ends on the axis of a range of positions."""
-        low, high = self.spans(np.array([start]), np.array([stop]))
+        low, high = self.find_spans(np.array([start]), np.array([stop]))
         return float(low[0]), float(high[0])
 
     def find_starts(self, positions: Ints) -> Floats:

@@ -184,7 +184,7 @@ def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPl
 
 
 def _make_cache_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
-    """Return the key of the plan of a group, or None if a predicate chooses what is loaded."""
+    """Return the key of the plan of a group, or None if the plan cannot be cached."""
     loadable = opening.loadable_variables
     if callable(loadable):
         return None
@@ -442,9 +442,9 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     except ValueError as error:
         message, _, details = f"{error}".partition(":\n")
         combine_error = CombineError(
-            f"{message}: a tree of xarray has one coordinate and length of a dimension for a group "
-            f"and all below it; open one group with "
-            f"virtualds.open_virtual_dataset(url, group=...), or all apart with "
+            f"{message}: in a tree of xarray, a group and all below it have the same coordinate "
+            f"and length of a dimension; open one group with "
+            f"virtualds.open_virtual_dataset(url, group=...), or all separately with "
             f"xr.open_groups(url, engine='virtual')"
         )
         combine_error.add_note(details)
@@ -553,7 +553,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
         )
     if not isinstance(variable.dtype, np.dtype):
         raise UnsupportedError(
-            f"its type {variable.dtype} is one of pandas, which files do not have; assign its "
+            f"its type {variable.dtype} is a pandas type, which files cannot hold; assign its "
             f"values as a numpy array: for categories their text or numbers, for periods their "
             f"start dates, for other types the values that represent them"
         )
@@ -631,8 +631,8 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     ):
         # the source stores dates as numpy does, not as CF does
         return variable
-    counts_time = " since " in str(variable.attrs.get("units", ""))
-    is_time = counts_time and variable.dtype.kind in "iuf"
+    has_date_units = " since " in str(variable.attrs.get("units", ""))
+    is_time = has_date_units and variable.dtype.kind in "iuf"
     is_coded = is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
     if is_coded and variable.dtype.kind in "iufSU":
         # a variable that was never decoded is stored unchanged
@@ -691,7 +691,7 @@ def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     yield encoding
     names = ("_FillValue", "units", "calendar")
     named = {k: v for k, v in variable.encoding.items() if k in names}
-    # what was tried once is not tried again, since decoding many dates takes long
+    # do not try the same encoding twice, since decoding many dates takes long
     if named.keys() != encoding.keys():
         yield named
     if named:

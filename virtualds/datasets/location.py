@@ -823,7 +823,7 @@ def format_for(location: Location, name: str | None = None) -> Format:
         return found
     suffixes = (f"{format_.name} ({', '.join(format_.suffixes)})" for format_ in FORMATS)
     raise ValueError(
-        f"{location.url}: the suffix of its name chooses no format; pass format=, or give it a "
+        f"{location.url}: its name has no suffix of a format; pass format=, or give it a "
         f"suffix of {', '.join(suffixes)}"
     )
 

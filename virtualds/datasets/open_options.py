@@ -58,7 +58,7 @@ def count_bytes_in_files(array: ManifestArray) -> int:
 
 
 def read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Load variables that are always loaded, so that decoding dates does not read them again."""
+    """Load the variables loaded by default, so that decoding dates does not read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
     for name, array in find_default_loaded(group).items():

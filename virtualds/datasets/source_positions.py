@@ -537,7 +537,7 @@ def _find_range_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Ran
 def find_replaced_static(
     present: xr.Dataset, new: xr.Dataset, dim: str | None
 ) -> dict[Hashable, Any]:
-    """Return the new variables without the dimension that replace those of the same sources."""
+    """Return new variables without the dimension that the set refers to in the same sources."""
     urls = urls_of(new)
     static = {
         name: variable
@@ -654,7 +654,7 @@ def put_values(
     *,
     replaces: bool = False,
 ) -> npt.NDArray[Any] | None:
-    """Return values in memory with those of new files put in, or None if nothing changes."""
+    """Return values in memory updated with those of new files, or None if nothing changes."""
     values, added = np.array(existing.values), np.asarray(new.values).astype(existing.dtype)
     region = np.ix_(*positions)
     current = values[region]

@@ -440,7 +440,7 @@ def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int
 
 
 def select_crs_attributes(attributes: CRS) -> CRS:
-    """Return those attributes of a variable that identify a CRS."""
+    """Return the attributes of a variable that identify a CRS."""
     return {name: v for name, v in attributes.items() if name in CRS_ATTRIBUTES}
 
 

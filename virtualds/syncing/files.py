@@ -214,7 +214,7 @@ def _is_loadable(
 
 @dataclass(frozen=True, eq=False)
 class KnownFiles:
-    """The files of a group: ``used_count`` files that it refers to, then those only in notes."""
+    """The files of a group: ``used_count`` files that it refers to, then others in its notes."""
 
     files: FileColumns = field(default_factory=lambda: FileColumns.from_states(()))
     used_count: int = 0

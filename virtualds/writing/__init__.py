@@ -353,7 +353,7 @@ class WriteOptions:
 
     @property
     def creates_set(self) -> bool:
-        """Whether the data are the content of the whole set."""
+        """Whether the data become the whole content of the set."""
         return self.mode in CREATING and not self.path
 
     @property
@@ -473,8 +473,8 @@ class Destination:
             capable = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
                 f"{self.location.target}: to= lets many processes write one set, which "
-                f"{self.format.name} does not allow; {capable} does, and virtualds.convert makes "
-                f"{self.format.name} of it, or leave out to= and write the dataset with "
+                f"{self.format.name} does not allow; {capable} does, and virtualds.convert "
+                f"converts it to {self.format.name}, or leave out to= and write the dataset with "
                 f"ds.virtual.to_manifest"
             )
         return self.format.parts
@@ -511,7 +511,7 @@ class Destination:
         return written
 
     def _create(self, make_group: MakeGroup) -> CommitResult:
-        """Write a new set once."""
+        """Make one attempt to write a new set."""
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
             # check this before chunks are read
             self.check_not_existing()
@@ -539,7 +539,7 @@ class Destination:
     def _change(
         self, change: ChangeGroup, make_group: MakeGroup | None, attempts: int
     ) -> CommitResult:
-        """Change or create a set once; ``attempts`` is the number of earlier attempts."""
+        """Make one attempt to change or create a set, after ``attempts`` earlier ones."""
         results: list[CommitResult] = []
         progress = ExitStack()
 

@@ -565,7 +565,7 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dims_text: str) -> 
 def load_like(
     present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
 ) -> xr.Dataset:
-    """Return the set with those variables loaded that are loaded in the new dataset.
+    """Return the set with the variables loaded that are loaded in the new dataset.
 
     A set stores either values or references of a variable. With ``only_own``, only small variables
     are loaded, if all their chunks are stored in the set.
@@ -676,7 +676,7 @@ def to_stored(
 
 
 def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) -> None:
-    """Raise an error if loaded values need another encoding than those of the set."""
+    """Raise an error if loaded values need another encoding than the set has."""
     if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
     before, after = dict(old.attributes), dict(new.attributes)

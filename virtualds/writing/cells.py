@@ -537,7 +537,7 @@ class CellGrid:
     # ------------------------------------------------------------------ shared variables
 
     def find_unreadable_shared(self, group: ManifestGroup) -> tuple[list[str], list[str]]:
-        """Return shared variables in unreadable files, and other files that have them.
+        """Return shared variables in unreadable files, and readable files that have them.
 
         For example, all members of an ensemble share the bounds of times, which the set refers to
         in one of them.

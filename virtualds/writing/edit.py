@@ -447,7 +447,7 @@ def drop_sources(
         remaining = remove_sources(old, urls, dim, destination.location.url)
         if remaining is old:
             raise CombineError(
-                f"{urls[0]}: all that is left of it in the set is of other sources, too: "
+                f"{urls[0]}: all that is left of it in the set also belongs to other sources: "
                 f"coordinates, or variables without a dimension of the grid; write the set again "
                 f"without this source"
             )
@@ -713,7 +713,7 @@ def _check_present(file: SourceFile, url: str) -> None:
     except OSError as error:
         raise ReadError(
             f"{url}: {file.url} cannot be read ({error}), and nothing has changed; check the new "
-            f"path, or pass sample=0 to look at no file"
+            f"path, or pass sample=0 to check no file"
         ) from error
     for property_name, recorded, now in (
         ("size", file.size, current.size),

@@ -69,7 +69,7 @@ class RewriteOptions:
         if self.on_unsupported not in ("error", "rewrite"):
             raise ValueError(
                 f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
-                f"encodes again the chunks that the format cannot hold"
+                f"re-encodes the chunks that the format cannot hold"
             )
         limit = self.rewrite_limit
         if limit is not None and (type(limit) is not int or limit < 0):
@@ -508,7 +508,7 @@ class _ChunkWriter:
         self._record(np.flatnonzero(mask), [data], file)
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
-        """Write chunks to a file at once, and return the file."""
+        """Write chunks to one file, and return the file."""
         url, rows = f"{self.folder}/{name}", [(cell, len(data)) for cell, data in chunks]
         # the chunks, their rows, and the number of rows
         tail = np.array(rows, "<i8").tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC

@@ -157,7 +157,7 @@ def _find_unsuitable_reason(
     """Return the reason why an encoding cannot be the main encoding, or None."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if main.pipeline.decoded_dtype != array.dtype.newbyteorder("=") and not array.dtype.names:
-        return f"its values are {array.dtype}, {main.describe()} has others"
+        return f"its values are {array.dtype}, and {main.describe()} decodes to others"
     if nbytes and not main.is_encodable:
         return f"there is no encoder for {main.describe()}"
     if nbytes and not all(can_represent(main.pipeline, p) for p in array.pipelines):
@@ -166,7 +166,7 @@ def _find_unsuitable_reason(
         try:
             pack(np.full(1, array.fill_value, array.dtype), main.pipeline)
         except UnsupportedError:
-            return f"{main.describe()} has no number for gaps of {array.fill_value}"
+            return f"{main.describe()} cannot represent gaps of {array.fill_value}"
     single_chunk = ChunkManifest.build(
         (1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",)
     )

@@ -202,7 +202,7 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
     if options.mode == "replace-source":
         raise UnsupportedError(
             f"{destination.location.target}: mode 'replace-source' is for datasets; replace the "
-            f"sources of one group after the other, with ds.virtual.to_manifest(..., group=)"
+            f"sources group by group, with ds.virtual.to_manifest(..., group=)"
         )
     # an append compares groups including inherited coordinates
     inherits = inherited or options.is_append
@@ -633,8 +633,8 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
     start, stop, _ = wanted.indices(size)
     if stop - start != count:
         raise ValueError(
-            f"region: {wanted} along {dim!r} is {max(stop - start, 0)} of the {size} elements of "
-            f"the set, and the new dataset has {count}"
+            f"region: {wanted} along {dim!r} selects {max(stop - start, 0)} of the {size} elements "
+            f"of the set, and the new dataset has {count}"
         )
     return slice(start, stop)
 
@@ -665,8 +665,7 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
     if not positions.size or (np.diff(positions) != 1).any():
         raise CombineError(
             f"region: the values of {dim!r} are at {positions[:4].tolist()} of the set, which is "
-            f"not a "
-            f"contiguous stretch; write them one after the other"
+            f"not contiguous; write them one after the other"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 

@@ -143,7 +143,7 @@ def _replace_variables(
     errors: Mapping[Name, VirtualdsError],
     fragment_arrays: set[Name],
 ) -> ManifestGroup:
-    """Return a group with arrays in place of scalars, without the variables that describe them."""
+    """Return a group with assembled variables, and without fragment array variables."""
     group_path = _join_paths(base, path)
     variables = dict[str, ManifestVariable]()
     problems = dict(group.problems)
@@ -373,7 +373,7 @@ class FragmentAssembler:
             raise problem
         if is_aggregation(first.attributes):
             raise self.file.make_error(
-                plan, f"{shown} is put together in the same file; use its fragments"
+                plan, f"{shown} is an aggregation variable of the same file; use its fragments"
             )
         sizes = dict(zip(first.dims, first.data.shape, strict=True))
         shape = tuple(
@@ -456,7 +456,7 @@ class FragmentAssembler:
             values = run.array if isinstance(run.array, np.ndarray) else run.array.read()
             if values.dtype.kind not in "SUO":
                 raise self.file.make_error(
-                    plan, f"fragment {run.at} holds {values.dtype}, and the variable texts"
+                    plan, f"fragment {run.at} holds {values.dtype}, and the variable strings"
                 )
             box = tuple(slice(b, b + n) for b, n in zip(start, values.shape, strict=True))
             whole[box] = values
@@ -517,8 +517,8 @@ class FragmentAssembler:
             except (ValueError, OverflowError, TypeError) as error:
                 raise self.file.make_unsupported_error(
                     plan,
-                    f"fragment {run.at} of {stored} does not become {target.dtype}: {error}; "
-                    f"leave the variable out with drop_variables",
+                    f"fragment {run.at} of {stored} cannot be converted to {target.dtype}: "
+                    f"{error}; leave the variable out with drop_variables",
                 ) from error
         pipelines = tuple(replace(p, packing=packings[p.dtype]) for p in array.pipelines)
         array = replace(array, dtype=target.dtype, pipelines=pipelines)
@@ -533,7 +533,9 @@ class FragmentAssembler:
             for fill in list_fills(target.attributes):
                 if any(_can_unpack_to(fill, p.packing, p.dtype) for p in array.pipelines):
                     raise self._make_missing_integers_error(
-                        plan, target, f"fragment {run.at} may hold {fill}, which marks missing ones"
+                        plan,
+                        target,
+                        f"fragment {run.at} may hold {fill}, which marks missing values",
                     )
 
     def _make_missing_integers_error(
@@ -689,7 +691,7 @@ class FragmentRun(NamedTuple):
             shift = attributes.get("add_offset", 0)
             is_integer = target.dtype.kind in "iu"
             if is_integer and (factor.denominator != 1 or offset.denominator != 1):
-                raise ValueError("units convert by a fraction, and integers have none")
+                raise ValueError("units convert by a fraction, which integers cannot hold")
             conversion = (
                 (int if is_integer else float)(factor),
                 (int if is_integer else float)(offset),
@@ -706,7 +708,9 @@ class FragmentRun(NamedTuple):
             or stored.kind not in "iu"
             or not np.can_cast(stored, target.dtype)
         ):
-            raise ValueError("integers cannot hold what it has: fractions, gaps, or larger numbers")
+            raise ValueError(
+                "it has fractions, gaps, or numbers that are too large for the integers"
+            )
         if target.dtype.kind in "iu" and any(
             isinstance(attributes.get(name), float | np.floating) for name in names
         ):

@@ -267,7 +267,7 @@ class FragmentFinder:
 
     def find(self, variables: Sequence[AggregatedVariable]) -> None:
         """Set the parts of each variable, or its problem."""
-        # the chunks in a file mostly belong to one variable, so the first is looked up before all
+        # the chunks in a file mostly belong to one variable, so look up the first before the others
         for limit in (1, None):
             name_of_place = {place: v.key for v in variables for place in v.list_places(limit)}
             if not name_of_place:

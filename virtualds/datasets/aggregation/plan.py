@@ -1,10 +1,10 @@
 """Read from an aggregation file where the fragments of its variables are.
 
 CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L; before that, CFA
-conventions 0.6.2. A scalar variable names the dimensions of the array (``aggregated_dimensions``)
-and the variables that describe its fragments (``aggregated_data``): their lengths along each
-dimension, and the file and variable of each, or its only value. `virtualds.datasets.aggregation`
-assembles the array.
+conventions 0.6.2. An aggregation variable is a scalar that names the dimensions of the array
+(``aggregated_dimensions``) and the variables that describe its fragments (``aggregated_data``):
+their lengths along each dimension, and the file and variable of each, or its only value.
+`virtualds.datasets.aggregation` assembles the array.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class AggregationFile:
         )
         plan = AggregationPlan(path, name, variable, dims, lengths, (), {})
         if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS_LENGTH:
-            raise self.make_error(plan, f"it is longer than arrays may be: {plan.shape}")
+            raise self.make_error(plan, f"it is larger than arrays may be: {plan.shape}")
         if "unique_values" in values_of_feature:
             unique_values = values_of_feature["unique_values"]
             self._check_grid(plan, "unique_values", unique_values, False)
@@ -351,7 +351,7 @@ class AggregationFile:
         if not dims:
             if values.size != 1 or values.ravel()[0] != 1:
                 raise self.make_error(
-                    key, f"the map of a scalar is 1, not {values.tolist()!r:.100}"
+                    key, f"the map of a scalar must be 1, not {values.tolist()!r:.100}"
                 )
             return ()
         if values.ndim == 1 and len(dims) == 1:
@@ -368,7 +368,7 @@ class AggregationFile:
             if not count or gaps[:count].any() or (row[:count] <= 0).any():
                 raise self.make_error(
                     key,
-                    f"its map says {np.ma.array(row, mask=gaps).tolist()!r:.200} of the fragments "
+                    f"its map has {np.ma.array(row, mask=gaps).tolist()!r:.200} for the fragments "
                     f"along {dim!r}, which are not lengths; write it again",
                 )
             rows.append(tuple(int(n) for n in row[:count]))
@@ -391,8 +391,8 @@ class AggregationFile:
         if values.shape[: len(plan.grid)] != plan.grid or len(extra_shape) > allow_versions:
             raise self.make_error(
                 plan,
-                f"its {kind} has the shape {values.shape}, and there are {plan.grid} fragments by "
-                f"its map; write it again",
+                f"its {kind} has the shape {values.shape}, and its map has {plan.grid} "
+                f"fragments; write it again",
             )
 
     def _iterate_versions(
@@ -508,8 +508,8 @@ class AggregationFile:
             if file.url in self.above and file.url != self.source.url:
                 raise self.make_error(
                     plan,
-                    f"its fragment in {without_secrets(file.url)} is put together from this file; "
-                    f"break the circle",
+                    f"its fragment in {without_secrets(file.url)} refers back to this file; "
+                    f"break the cycle",
                 )
         if len(self.above) > MAX_DEPTH:
             raise self.make_unsupported_error(

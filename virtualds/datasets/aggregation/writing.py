@@ -88,7 +88,7 @@ NAME, SUFFIX, MAP = "cfa", ".nca", "fragment_map"
 
 @dataclass
 class DocumentBuilder:
-    """Builds the group that an aggregation file stores: scalars, and variables that describe them.
+    """Builds the group of an aggregation file: aggregation variables, and fragment array variables.
 
     ``conventions`` is the attribute ``Conventions`` of the dataset, which the file replaces. After
     `build`, ``dims`` has the sizes of the dimensions of arrays, by path of the group.
@@ -106,7 +106,7 @@ class DocumentBuilder:
         grids: Mapping[Name, FragmentGrid],
         path: str = "",
     ) -> ManifestGroup:
-        """Return a group with scalars in place of virtual arrays."""
+        """Return a group with aggregation variables in place of virtual arrays."""
         used_names = {*group.variables, *group.groups, *find_dims(group)}
         descriptive = dict[str, ManifestVariable]()
         name_of = dict[Any, str]()
@@ -519,7 +519,7 @@ def find_difference(array: ManifestArray, read: ManifestArray) -> str:
         if not is_same and expected.file.size == 0:
             is_same = is_same_constant(array, read)
         if not is_same:
-            return f"elements in no chunk would be read as {missing[1]}, and are {missing[0]}"
+            return f"elements outside of chunks would be read as {missing[1]}, and are {missing[0]}"
     return ""
 
 
@@ -813,8 +813,8 @@ def check_name(name: str, kind: str) -> None:
     """Raise an error for a name that a variable, dimension or group of netCDF cannot have."""
     if not name or _INVALID_NAME.search(name):
         raise UnsupportedError(
-            f"the {kind} {name!r}: netCDF has no such names (they begin with a letter, digit or "
-            f"underscore, and have no slash and no blank at the end); rename it"
+            f"the {kind} {name!r}: netCDF does not allow such names (they begin with a letter, "
+            f"digit or underscore, and have no slash and no blank at the end); rename it"
         )
 
 
@@ -831,7 +831,7 @@ def _create_dataset(
             types = sorted({type(value).__name__ for value in values.ravel()})
             raise UnsupportedError(
                 f"its values are objects ({', '.join(types)}), which netCDF does not have; convert "
-                f"them to numbers or texts, or leave it out (ds.drop_vars)"
+                f"them to numbers or strings, or leave it out (ds.drop_vars)"
             )
         kind = string_dtype()
     elif not (is_number(kind) or kind == np.dtype("S1")):
