@@ -453,7 +453,7 @@ class Build:
                     # open the files again, since some variables were only loaded from the first,
                     # or to decode in the workers, which may have access that this process lacks
                     outcomes, report = self._open(None)
-                outcomes, report = _list_datasets(outcomes, report)
+                outcomes, report = _decode_batches(outcomes, report)
                 built = self.combine(outcomes)
         if is_logged(INFO):
             seconds = time.monotonic() - start - report.seconds
@@ -498,7 +498,7 @@ class Build:
 
     def build_layers(self) -> list[xr.Dataset]:
         """Open all files, and combine the files of each layer, see `open_layers`."""
-        outcomes, report = _list_datasets(*self._open(None))
+        outcomes, report = _decode_batches(*self._open(None))
         dims, names = self.combination.dims, self.files.flat
         by_number: dict[int, Any] = {outcome.number: outcome for outcome in outcomes}
         extents = {
@@ -520,7 +520,7 @@ class Build:
         concatenator = self._find_concatenator()
         built = None if concatenator is None else self._join(concatenator, outcomes)
         if built is None:
-            outcomes, _ = _list_datasets(outcomes, report)
+            outcomes, _ = _decode_batches(outcomes, report)
             built = self.combine(outcomes)
         self._finish(built, outcomes, report)
         return built
@@ -725,7 +725,7 @@ class Build:
         )
 
 
-def _list_datasets(
+def _decode_batches(
     outcomes: Sequence[OpenOutcome[Any]], report: BuildReport
 ) -> tuple[list[OpenOutcome[Any]], BuildReport]:
     """Decode batches; return an outcome per file with its dataset, in order, and the report."""

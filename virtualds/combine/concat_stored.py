@@ -162,7 +162,7 @@ class Concatenator:
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
                 *(
                     part.attributes_without_date_units,
-                    part.dated,
+                    part.dated_by,
                     select_attributes(part.attributes),
                 ),
             )

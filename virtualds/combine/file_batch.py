@@ -214,7 +214,7 @@ class FileBatch:
         if first == second:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
-        dates = {(part.dated, "units") for part in self.plan.parts.values()}
+        dates = {(part.dated_by, "units") for part in self.plan.parts.values()}
         relevant = [
             values for key, values in columns if key[0] and key[1] != "source" and key not in dates
         ]

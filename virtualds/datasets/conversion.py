@@ -64,9 +64,9 @@ from virtualds.datasets.open_options import (
     OpenOptions,
     count_bytes_in_files,
     fetch_coordinates,
+    load_default_variables,
     make_load_predicate,
     needs_all_values,
-    read_ahead,
 )
 from virtualds.errors import (
     CombineError,
@@ -198,7 +198,7 @@ def _decode_dataset(
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _label_arrays(group)
-    prepared = read_ahead(group) if loadable is None else group
+    prepared = load_default_variables(group) if loadable is None else group
     replaced = {
         name: replace(prepared.variables[name], data=part) for name, part in (dates or {}).items()
     }

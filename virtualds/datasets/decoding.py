@@ -69,7 +69,7 @@ class VariableDecoding:
     after decoding; ``attributes`` and ``encoding`` are those after it. ``declared`` are the stored
     attributes, and ``inherited`` those that come from another variable: bounds use the units of
     their coordinate. ``packing`` says how chunks decode, if the variable is not loaded, and
-    ``decodes`` whether CF conventions are decoded. ``dated`` is the name of the stored variable
+    ``decodes`` whether CF conventions are decoded. ``dated_by`` is the name of the stored variable
     whose ``units`` have the reference date: this variable, or the one whose bounds it holds. The
     reference date may differ between files.
     """
@@ -84,7 +84,7 @@ class VariableDecoding:
     is_loaded: bool
     packing: Decoding | None
     decodes: bool
-    dated: str | None = None
+    dated_by: str | None = None
 
     @classmethod
     def of(
@@ -101,7 +101,7 @@ class VariableDecoding:
         }
         pipelines = () if loaded or not isinstance(data, ManifestArray) else decoded.data.pipelines
         is_date = decoded.dtype.kind in "MO" and data.dtype.kind not in "MO"
-        dated = None
+        dated_by = None
         if is_date and are_date_units(decoded.encoding.get("units")):
             # bounds take their units from their coordinate (CF 7.1)
             coordinate_names = (
@@ -110,7 +110,7 @@ class VariableDecoding:
                 if v.attributes.get("bounds") == stored_name
                 and are_date_units(v.attributes.get("units"))
             )
-            dated = stored_name if "units" in stored.attributes else next(coordinate_names, None)
+            dated_by = stored_name if "units" in stored.attributes else next(coordinate_names, None)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
@@ -122,7 +122,7 @@ class VariableDecoding:
             is_loaded=loaded,
             packing=pipelines[0].packing if pipelines else None,
             decodes=decodes,
-            dated=dated,
+            dated_by=dated_by,
         )
 
     def with_units(self, units: Any) -> VariableDecoding:
@@ -231,7 +231,9 @@ class VariableDecoding:
     def attributes_without_date_units(self) -> dict[str, Any]:
         """The attributes that decoding uses, without the units of dates."""
         return {
-            n: v for n, v in self._decoding_attributes.items() if n != "units" or self.dated is None
+            n: v
+            for n, v in self._decoding_attributes.items()
+            if n != "units" or self.dated_by is None
         }
 
     def decode_values(self, values: npt.NDArray[Any], in_place: bool = False) -> npt.NDArray[Any]:
@@ -513,8 +515,8 @@ class DecodingPlan:
         parts = {
             name: part.with_units(units)
             for name, part in self.parts.items()
-            if part.dated is not None
-            and (units := group.variables[part.dated].attributes["units"]) != part.units
+            if part.dated_by is not None
+            and (units := group.variables[part.dated_by].attributes["units"]) != part.units
         }
         if not parts:
             return self
@@ -537,7 +539,7 @@ class DecodingPlan:
         ``attributes`` are the attributes that differ between the files, with the value in each.
         """
         part = self.parts[name]
-        units = None if part.dated is None else attributes.get((part.dated, "units"))
+        units = None if part.dated_by is None else attributes.get((part.dated_by, "units"))
         if units is None:
             return [part] * count
         part_of_units = {part.units: part}

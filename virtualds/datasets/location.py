@@ -572,7 +572,7 @@ class _Candidate:
             denied.__cause__ = error
             return denied
 
-    def check_not_unfinished(self) -> None:
+    def check_finished(self) -> None:
         """Raise `FileNotFoundError` for a folder in which a set was begun but not finished."""
         is_unfinished = False
         for name in (name for format_ in FORMATS for name in format_.first_written):
@@ -622,7 +622,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
         if (found := candidate.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            candidate.check_not_unfinished()
+            candidate.check_finished()
         raise
     if reader is not None:
         return add_options(reader, source, options)
@@ -634,7 +634,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
     if (not head or is_page) and (found := candidate.find_by_marker(markers)) is not None:
         return found
     if not head:
-        candidate.check_not_unfinished()
+        candidate.check_finished()
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source

@@ -57,7 +57,7 @@ def count_bytes_in_files(array: ManifestArray) -> int:
     return total
 
 
-def read_ahead(group: ManifestGroup) -> ManifestGroup:
+def load_default_variables(group: ManifestGroup) -> ManifestGroup:
     """Load the variables loaded by default, so that decoding dates does not read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}

@@ -410,7 +410,7 @@ class Piece(NamedTuple):
 
 
 EMPTY_PIECE = Piece(True, 0, 0)
-Insertions = Sequence[tuple[Range, Piece]]
+Replacements = Sequence[tuple[Range, Piece]]
 """Pieces of new data, each with the range of the set that it replaces, in ascending order.
 
 A range is empty where its piece is only inserted, and a piece is empty where its range is deleted.
@@ -422,10 +422,10 @@ def cut_along(dataset: xr.Dataset, dim: str, span: Range) -> xr.Dataset:
     return dataset.isel({dim: slice(*span)})
 
 
-def replace_ranges(size: int, insertions: Insertions) -> list[Piece]:
+def replace_ranges(size: int, replacements: Replacements) -> list[Piece]:
     """Return the pieces of a set of ``size`` positions after ranges are replaced by new pieces."""
     pieces, last = [], 0
-    for (begin, stop), piece in insertions:
+    for (begin, stop), piece in replacements:
         pieces += [Piece(False, last, begin), piece]
         last = stop
     pieces.append(Piece(False, last, size))
@@ -434,7 +434,7 @@ def replace_ranges(size: int, insertions: Insertions) -> list[Piece]:
 
 def find_insertions(
     present: xr.Dataset, new: xr.Dataset, positions: Ints, dim: str, position: str
-) -> Insertions:
+) -> Replacements:
     """Return where to insert positions of new data: at an end, or by their coordinate."""
     size = present.sizes[dim]
     if position != "coordinate":
@@ -479,7 +479,7 @@ def _sort_into(
 # ---------------------------------------------------------------------- replacing data
 
 
-def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Insertions:
+def find_replacements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Replacements:
     """Return the pieces of new data and the ranges of the set that they replace."""
     present_urls = urls_of(present)
     shared = urls_of(new) & present_urls

@@ -737,8 +737,8 @@ FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_op
 
 def combine_files(files: Any, arguments: Mapping[str, Any]) -> ManifestGroup:
     """Combine files into a group, as it would be read from a set."""
-    options = _list_options(arguments) | {"snapshot": arguments["snapshot"]}
-    return group_from_dataset(open_virtual_mfdataset(_list_files(files), **options))
+    options = _select_options(arguments) | {"snapshot": arguments["snapshot"]}
+    return group_from_dataset(open_virtual_mfdataset(_to_path_list(files), **options))
 
 
 def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
@@ -748,7 +748,7 @@ def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
     all files may still be written or cannot be opened.
     """
     options = {
-        name: value for name, value in _list_options(arguments).items() if name != "concat_dim"
+        name: value for name, value in _select_options(arguments).items() if name != "concat_dim"
     }
     if arguments["concat_dim"] is None:
         raise TypeError(
@@ -756,7 +756,7 @@ def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
             f"the files follow each other with concat_dim="
         )
     report = _sync(
-        _list_files(files),
+        _to_path_list(files),
         arguments["references"],
         concat_dim=arguments["concat_dim"],
         on_removed="keep",
@@ -768,12 +768,12 @@ def update_references(files: Any, arguments: Mapping[str, Any]) -> None:
         raise FileNotFoundError(f"{_explain_missing_set(report)}, or leave out references=")
 
 
-def _list_files(files: Any) -> Any:
+def _to_path_list(files: Any) -> Any:
     """Return a list instead of a single path object; all else is returned unchanged."""
     return [files] if isinstance(files, os.PathLike) else files
 
 
-def _list_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for `open_virtual_mfdataset`."""
     options = {name: value for name, value in arguments.items() if name in FILE_ARGUMENTS}
     if options["combine"] is None:

@@ -133,7 +133,7 @@ class Update:
         """Whether each position is taken from the first or the last file that has it."""
         return self.overlap in CROPPING_OVERLAPS
 
-    def list_opened(self, changes: Changes) -> tuple[Urls, Urls, Urls]:
+    def list_files_to_open(self, changes: Changes) -> tuple[Urls, Urls, Urls]:
         """Return the new, the changed and the reopened files, all of which have to be opened."""
         if self.crops_overlaps and len(self.dims) == 1:
             # a changed file may have other positions, so it is removed and added again
@@ -141,18 +141,18 @@ class Update:
         return changes.new, changes.changed, changes.reopened
 
     def open(self, changes: Changes) -> set[str]:
-        """Open the files of `list_opened`, and return the urls of those that cannot be opened."""
+        """Open the files of `list_files_to_open`, and return the urls of all that failed."""
         self._open_all(changes)
         return set(self.opener.failed)
 
     def _open_all(self, changes: Changes) -> list[xr.Dataset]:
-        """Open the files of `list_opened`, and return their datasets."""
-        opened = (self.opener.open_layers(urls) for urls in self.list_opened(changes))
+        """Open the files of `list_files_to_open`, and return their datasets."""
+        opened = (self.opener.open_layers(urls) for urls in self.list_files_to_open(changes))
         return [dataset for layers in opened for dataset in layers]
 
     def has_new(self, changes: Changes) -> bool:
         """Return whether a new or reopened file can be opened."""
-        added, _, reopened = self.list_opened(changes)
+        added, _, reopened = self.list_files_to_open(changes)
         return any(self.opener.open_layers(urls) for urls in (added, reopened))
 
     def is_needed(self, changes: Changes, before: KnownFiles | None) -> bool:
@@ -246,7 +246,7 @@ class Update:
         if len(self.dims) > 1:
             new_group = self._apply_to_grid(group, changes, removed, lost_extents)
             return self._finish(group, new_group, changes, lost_extents)
-        added, changed, reopened = self.list_opened(changes)
+        added, changed, reopened = self.list_files_to_open(changes)
         new_group = self._refresh_static(self._add_options(group), changes)
         if removed or readded:
             all_removed = (*removed, *readded)
@@ -288,7 +288,7 @@ class Update:
         lost_extents: dict[str, CoordinateExtent],
     ) -> ManifestGroup:
         """Clear the cells of removed files, write new cells, and drop positions without data."""
-        urls = self.list_opened(changes)
+        urls = self.list_files_to_open(changes)
         added, changed, reopened = (self.opener.open_layers(layer_urls) for layer_urls in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         stale = {*changes.removed, *changes.changed, *changes.waiting, *self.opener.failed}
@@ -299,7 +299,7 @@ class Update:
             url for layer in changed for url in grid.list_moved(new_group, layer, replaced)
         }
         cleared_urls = {*removed, *moved_urls}
-        touched: Mapping[str, pd.Index[Any]] = grid.find_touched(new_group, cleared_urls)
+        touched: Mapping[str, pd.Index[Any]] = grid.find_cell_values(new_group, cleared_urls)
         # clear removed files last, since other files may have all their cells
         cleared_last = {*removed} if self.crops_overlaps else set()
         grid = replace(grid, last_choice=frozenset(cleared_last))
@@ -396,7 +396,7 @@ class Update:
         self, changes: Changes, before: ManifestGroup | None = None
     ) -> tuple[ManifestGroup, GroupOutcome]:
         """Create a group from the files to add, in place of ``before``; return the outcome, too."""
-        added, _, reopened = self.list_opened(changes)
+        added, _, reopened = self.list_files_to_open(changes)
         urls = added if self.opener.open_layers(added) else reopened
         if not (layers := self.opener.open_layers(urls)):
             raise CombineError(
@@ -437,7 +437,7 @@ class Update:
         ``lost_extents`` are those of positions that are taken from other files, by file. If nothing
         has changed, the group is ``before`` itself.
         """
-        opened = {url for urls in self.list_opened(changes) for url in urls}
+        opened = {url for urls in self.list_files_to_open(changes) for url in urls}
         opened -= self.opener.failed.keys()
         values: dict[str, Values] = {}
         for dataset in self._open_all(changes):
@@ -468,7 +468,7 @@ class Update:
         # a file without chunks leaves cells that look empty, but have to stay
         if outside and len(self.dims) > 1 and UNUSED not in {*earlier.kinds, *kinds.values()}:
             grid = self._make_grid()
-            touched = grid.find_touched(group, outside)
+            touched = grid.find_cell_values(group, outside)
             others = {dim: index for dim, index in touched.items() if dim not in cutoffs}
             trimmed = grid.drop_empty(trimmed, others)
         kinds |= dict.fromkeys({*changes.due, *changes.reopened} - opened - kinds.keys(), DUE)
@@ -792,7 +792,7 @@ class Update:
             group,
             unreadable - (replaced if is_replaced else set()),
             unreadable,
-            self.list_opened(changes),
+            self.list_files_to_open(changes),
         )
 
     def _replace_static(

@@ -629,7 +629,7 @@ class Destination:
         """Return a group prepared for the format, after a check that a set may contain it."""
         target, keep_query = str(self.location.target), self.options.keep_query
         check_admissible(group, target, keep_query=keep_query, is_known=is_known)
-        group = self.rewrite.fit(group)
+        group = self.rewrite.apply(group)
         # the location of an Icechunk object is unknown
         if isinstance(self.location.target, str) and not is_trusted(target):
             new_files = (

@@ -36,8 +36,8 @@ from virtualds.datasets.source_positions import (
     DUPLICATES_REMEDY,
     EMPTY_PIECE,
     POSITIONS,
-    Insertions,
     Range,
+    Replacements,
     check_unchanged,
     cut_along,
     find_copies,
@@ -193,8 +193,8 @@ def append_along(old: ManifestGroup, new: xr.Dataset, options: AppendOptions) ->
     if is_present.all():
         return old
     check_unchanged(present, new, dim)
-    insertions = find_insertions(present, new, np.flatnonzero(~is_present), dim, options.position)
-    return to_stored(old, _replace_ranges(present, new, insertions, dim, options.root))
+    replacements = find_insertions(present, new, np.flatnonzero(~is_present), dim, options.position)
+    return to_stored(old, _replace_ranges(present, new, replacements, dim, options.root))
 
 
 def pad_to_set(
@@ -591,7 +591,7 @@ def load_like(
 
 
 def _replace_ranges(
-    present: xr.Dataset, new: xr.Dataset, insertions: Insertions, dim: str, root: str
+    present: xr.Dataset, new: xr.Dataset, replacements: Replacements, dim: str, root: str
 ) -> xr.Dataset:
     """Return the set with ranges replaced by pieces of new data.
 
@@ -605,7 +605,7 @@ def _replace_ranges(
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
     present = load_like(present, new, root)
-    pieces = replace_ranges(present.sizes[dim], insertions)
+    pieces = replace_ranges(present.sizes[dim], replacements)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     dataset_by_kind = {False: present, True: new}
     kinds = [kind for kind in dataset_by_kind if any(piece.is_new == kind for piece in pieces)]

@@ -527,7 +527,7 @@ class CellGrid:
                 group = to_stored(group, remaining)
         return group
 
-    def find_touched(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
+    def find_cell_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
         """Return the coordinate values of the cells of some files, along each dimension."""
         if not urls:
             return {}

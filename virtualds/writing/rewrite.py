@@ -142,7 +142,7 @@ class RewriteTarget:
             else {}
         )
 
-    def fit(self, group: ManifestGroup) -> ManifestGroup:
+    def apply(self, group: ManifestGroup) -> ManifestGroup:
         """Return a group in which chunks that the format cannot store are rewritten.
 
         Raises `UnsupportedError` before anything is written if a variable cannot be rewritten, or

@@ -129,7 +129,7 @@ def find_batch_facts(batch: FileBatch) -> FileFacts:
     if Fact(str(batch.dim), SIZE) in facts:
         facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
     for name, part in batch.plan.parts.items():
-        if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated is not None:
+        if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated_by is not None:
             facts[units] = [str(dated_part.units) for dated_part in batch.list_parts(name)]
         if not part.is_loaded:
             facts |= _find_chunk_lengths(batch, name)
@@ -158,7 +158,7 @@ def _is_uniform(batch: FileBatch) -> bool:
 
 def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
     """Return whether an attribute is the reference date of a variable."""
-    return key == UNITS and batch.plan.parts[owner].dated == owner
+    return key == UNITS and batch.plan.parts[owner].dated_by == owner
 
 
 def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
