@@ -506,7 +506,7 @@ def test_files_that_all_differ_are_not_compared_in_pairs(
     def compared(*args: Any) -> bool:
         raise AssertionError("two files were compared")
 
-    monkeypatch.setattr(concat_stored, "has_same_attributes", compared)
+    monkeypatch.setattr(concat_stored, "have_same_attributes", compared)
     assert [batch.numbers for batch in alike.join_by_structure(files)] == [
         (n,) for n in range(FILES)
     ]

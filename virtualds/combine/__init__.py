@@ -642,7 +642,11 @@ class Build:
         for systems in groups.values():
             check_one_crs(systems)
         extents = {n: FileExtent.of(names[n], opened_files[n], dims) for n in opened_files}
-        if dims and len(opened_files) < len(names) and not self.files.keep_positions(opened_files):
+        if (
+            dims
+            and len(opened_files) < len(names)
+            and not self.files.are_positions_kept(opened_files)
+        ):
             raise CombineError(
                 f"{names[min(set(range(len(names))) - opened_files.keys())]}: this file is left "
                 f"out of nested lists, but its row is not, so that other files would take its "

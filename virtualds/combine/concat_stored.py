@@ -39,7 +39,7 @@ from virtualds.datasets.decoding import (
     build_index,
     decode_together,
     decode_whole,
-    has_same_attributes,
+    have_same_attributes,
 )
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import select_crs_attributes
@@ -287,7 +287,7 @@ class Concatenator:
             self.check_plans(first.plan, batch.plan)
         if self.compares_attributes:
             attributes = first.group.attributes
-            if not all(has_same_attributes(attributes, b.group.attributes) for b in batches[1:]):
+            if not all(have_same_attributes(attributes, b.group.attributes) for b in batches[1:]):
                 raise NeedsFullCombineError("their attributes differ")
 
     def check_plans(self, left: DecodingPlan, right: DecodingPlan) -> None:
@@ -306,7 +306,7 @@ class Concatenator:
                     select_crs_attributes(attributes[0]),
                     select_crs_attributes(attributes[1]),
                 )
-            if not has_same_attributes(*attributes):
+            if not have_same_attributes(*attributes):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     def _check_sizes(self, files: JoinableFiles, dim: str) -> None:

@@ -192,7 +192,7 @@ class Files:
             [(indexes, results[number]) for indexes, number in self._list_remaining(results)]
         )
 
-    def keep_positions(self, remaining: Container[int]) -> bool:
+    def are_positions_kept(self, remaining: Container[int]) -> bool:
         """Return whether the remaining files keep their positions in the nested lists.
 
         They do if only whole rows are missing; otherwise later files would move up.

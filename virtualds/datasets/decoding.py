@@ -219,7 +219,7 @@ class VariableDecoding:
         return self is other or (
             (self.stored, self.decoded, self.decodes)
             == (other.stored, other.decoded, other.decodes)
-            and has_same_attributes(self._decoding_attributes, other._decoding_attributes)
+            and have_same_attributes(self._decoding_attributes, other._decoding_attributes)
         )
 
     @property
@@ -377,7 +377,7 @@ def find_default_packing(attributes: Mapping[str, Any]) -> TimePacking | None:
     return TimePacking.from_attributes(used, DEFAULT_DATES) if "units" in used else None
 
 
-def has_same_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+def have_same_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Return whether xarray considers the attributes identical."""
     first, second = (xr.Variable((), 0, attributes) for attributes in (left, right))
     return bool(first.identical(second))  # type: ignore[no-untyped-call]

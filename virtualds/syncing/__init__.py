@@ -640,7 +640,7 @@ def _sync(
     with explain_both_options(target):
         destination = Destination.of(Location.of(target, access), write_options, sync)
         destination = replace(destination, dry_run=dry_run)
-        if destination.rewrite.is_needed:
+        if destination.rewrite_target.is_needed:
             # a set has no record of the source files of rewritten chunks
             raise UnsupportedError(
                 f"{destination.location.target}: sync follows the files that a set refers to, and "

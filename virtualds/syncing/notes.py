@@ -188,7 +188,7 @@ class Notes:
         return {
             str(url)
             for url, kind, extent in rows
-            if kind in kinds and any(_overlap(extent, other) for other in within)
+            if kind in kinds and any(_are_overlapping(extent, other) for other in within)
         }
 
 
@@ -197,7 +197,7 @@ def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
     return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
-def _overlap(left: CoordinateExtent, right: CoordinateExtent) -> bool:
+def _are_overlapping(left: CoordinateExtent, right: CoordinateExtent) -> bool:
     """Return whether two extents overlap along each dimension that both have."""
     for (a, b), (c, d) in zip(left, right, strict=False):
         # an unknown bound is a number, which cannot be compared with a string

@@ -461,7 +461,7 @@ class Destination:
         return self
 
     @property
-    def rewrite(self) -> RewriteTarget:
+    def rewrite_target(self) -> RewriteTarget:
         """The target of rewritten chunks."""
         options = self.options
         return RewriteTarget(self.location, self.format, options.rewriting, options.format_choices)
@@ -512,7 +512,7 @@ class Destination:
 
     def _create(self, make_group: MakeGroup) -> CommitResult:
         """Make one attempt to write a new set."""
-        if self.rewrite.is_needed or self.options.changes.inline_threshold:
+        if self.rewrite_target.is_needed or self.options.changes.inline_threshold:
             # check this before chunks are read
             self.check_not_existing()
         # workers have already checked the parts that they have written
@@ -530,10 +530,10 @@ class Destination:
                 self.parts.commit(group, self.place, replace=replaces)
             else:
                 write: Callable[..., None] = self.format.write
-                chosen = self.options.format_choices | self.rewrite.writer_arguments
+                chosen = self.options.format_choices | self.rewrite_target.writer_arguments
                 with self._count_writing(group):
                     write(group, where, self.location.options, replace=replaces, **chosen)
-                self.rewrite.clear(group)
+                self.rewrite_target.clear(group)
         return CommitResult(None, group)
 
     def _change(
@@ -553,7 +553,7 @@ class Destination:
         where, policy = self.location.target, AccessPolicy.from_argument(self.options.allow)
         try:
             with explain_write_errors(where), explain_missing_set(self.location), progress:
-                chosen = self.options.format_choices | self.rewrite.writer_arguments
+                chosen = self.options.format_choices | self.rewrite_target.writer_arguments
                 if attempts and self.format is ZARR_V3:
                     # merging tables takes long, so this attempt would lose again
                     chosen |= {"merges": False}
@@ -563,7 +563,7 @@ class Destination:
             if make_group is None:
                 raise
         else:
-            self.rewrite.clear(results[0].after)
+            self.rewrite_target.clear(results[0].after)
             return results[0]
         try:
             return self._create(make_group)
@@ -629,7 +629,7 @@ class Destination:
         """Return a group prepared for the format, after a check that a set may contain it."""
         target, keep_query = str(self.location.target), self.options.keep_query
         check_admissible(group, target, keep_query=keep_query, is_known=is_known)
-        group = self.rewrite.apply(group)
+        group = self.rewrite_target.apply(group)
         # the location of an Icechunk object is unknown
         if isinstance(self.location.target, str) and not is_trusted(target):
             new_files = (

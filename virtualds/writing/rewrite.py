@@ -143,7 +143,7 @@ class RewriteTarget:
         )
 
     def apply(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group in which chunks that the format cannot store are rewritten.
+        """Return a group with chunks rewritten for the format, or to the given main encodings.
 
         Raises `UnsupportedError` before anything is written if a variable cannot be rewritten, or
         if ``rewrite_limit`` would be exceeded.

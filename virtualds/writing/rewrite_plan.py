@@ -90,7 +90,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: C
     costs = {main: Cells(array, main).nbytes for main in _iterate_candidates(variable, choices)}
     why = "there is no encoding that the format could hold"
     for main in sorted(costs, key=lambda candidate: costs[candidate]):
-        reason = _find_unsuitable_reason(variable, main, costs[main], obstacles)
+        reason = _explain_unsuitable(variable, main, costs[main], obstacles)
         if reason is None:
             return Cells(array, main)
         why = reason
@@ -151,7 +151,7 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     )
 
 
-def _find_unsuitable_reason(
+def _explain_unsuitable(
     variable: ManifestVariable, main: MainEncoding, nbytes: int, obstacles: Obstacles
 ) -> str | None:
     """Return the reason why an encoding cannot be the main encoding, or None."""
@@ -250,7 +250,7 @@ PLACEHOLDER = SourceFile("file:///rewritten")
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """The plan for rewriting a variable that the format cannot store unchanged.
+    """The plan for rewriting a variable, for the format or because ``main_encoding`` names it.
 
     ``cells`` are the cells of the main encoding, and ``reasons`` say why the format cannot store
     the variable. ``filled`` is a mask of missing chunks that must be written, because the format
@@ -317,7 +317,7 @@ class VariablePlan:
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Return the plans of all variables that the format cannot store, by path."""
+    """Return the plans of all variables to rewrite, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
@@ -463,7 +463,10 @@ def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
     packing, other_packing = main.packing, other.packing
     if packing is None or (packing.is_identity and main.dtype == packing.dtype):
         return True
-    if isinstance(packing, TimePacking) and packing.units == describe_epoch(packing.dtype)["units"]:
+    if (
+        isinstance(packing, TimePacking)
+        and packing.units == make_time_attributes(packing.dtype)["units"]
+    ):
         return main.dtype == np.int64
     if isinstance(packing, TimePacking) and isinstance(other_packing, TimePacking):
         has_same_units = (packing.units, packing.calendar) == (
@@ -520,7 +523,7 @@ def _pack_numbers(values: Array, pipeline: CodecPipeline, packing: Any) -> Array
 
 def _pack_times(values: Array, pipeline: CodecPipeline, packing: TimePacking) -> Array:
     """Return times packed by units and calendar."""
-    if packing.attributes.get("units") == describe_epoch(values.dtype)["units"]:
+    if packing.attributes.get("units") == make_time_attributes(values.dtype)["units"]:
         return values.view(np.int64).astype(pipeline.dtype)
     encoding = {**packing.attributes, "dtype": pipeline.dtype}
     variable = xr.Variable(("element",), values.ravel(), encoding=encoding)
@@ -551,7 +554,7 @@ def are_bit_identical(left: Array, right: Array) -> bool:
     return bool(native[0][present].tobytes() == native[1][present].tobytes())
 
 
-def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
+def make_time_attributes(dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return the attributes of times or durations that are stored as the integers of numpy."""
     names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
     if dtype.kind not in "mM":
@@ -577,7 +580,7 @@ def make_plain_pipeline(
     native = dtype.newbyteorder("=")
     layout = tuple(range(ndim))
     if may_pack and native.kind in "mM":
-        epoch = TimePacking.from_attributes(describe_epoch(native), native)
+        epoch = TimePacking.from_attributes(make_time_attributes(native), native)
         nat = np.int64(np.iinfo(np.int64).min).tobytes()
         return CodecPipeline(np.dtype(np.int64), codecs, nat, layout, epoch)
     packing: Decoding | None = None
@@ -640,7 +643,7 @@ class Cells:
 
     @property
     def missing(self) -> Mask:
-        """Mask of the cells that are missing chunks in the set."""
+        """Mask of the cells that remain missing chunks."""
         return np.asarray((self.kept.file == MISSING) & ~self.rewritten & ~self.gaps)
 
     @cached_property

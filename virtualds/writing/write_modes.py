@@ -84,7 +84,7 @@ def write_variables(
                 f"new dataset; select the same elements, or append along it (append_dim)"
             )
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
-    check_crs_of_set(_find_crs_besides(old, replaced), new)
+    check_crs_of_set(_find_other_crs(old, replaced), new)
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
     existing = _decode_variables(old, names).variables
     shared = {n for n in names if existing[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
@@ -126,12 +126,12 @@ def write_variables(
     result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
     # keep the grid mapping of other variables
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
-    known_crs, new_crs = (_find_crs_besides(group, differing) for group in (old, result))
+    known_crs, new_crs = (_find_other_crs(group, differing) for group in (old, result))
     check_crs_of_set(known_crs, new, new_crs)
     return result
 
 
-def _find_crs_besides(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
+def _find_other_crs(old: ManifestGroup, replaced: Container[Hashable]) -> CRSByVariable:
     """Return the CRSs of the variables of a group that are not replaced."""
     crs_by_variable = find_crs({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in crs_by_variable.items() if key[0] not in replaced}
@@ -434,7 +434,7 @@ def template(
             variables[name] = _copy_attributes(coordinates.variables[name], variable)
         elif lengths.keys() & set(variable.dims):
             with locating(f"variable {name!r}"):
-                variables[name] = _empty_variable(variable, lengths)
+                variables[name] = _make_empty_variable(variable, lengths)
     variables |= {n: v for n, v in coordinates.variables.items() if n not in like.variables}
     other_variables = {n: v for n, v in like.variables.items() if n not in variables}
     dataset = xr.Dataset({**other_variables, **variables}, attrs=like.attrs).set_coords(
@@ -475,7 +475,7 @@ def _copy_attributes(variable: xr.Variable, like: xr.Variable) -> xr.Variable:
     return copy
 
 
-def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> xr.Variable:
+def _make_empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> xr.Variable:
     """Return a variable with other lengths and no values."""
     shape = tuple(lengths.get(d, n) for d, n in zip(variable.dims, variable.shape, strict=True))
     if (array := get_virtual_array(variable)) is None:

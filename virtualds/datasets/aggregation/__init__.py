@@ -120,7 +120,7 @@ def build_aggregations(
 
 
 def _join_paths(*paths: str) -> str:
-    """Return the path of a group, from the root of a file, without slashes around it."""
+    """Join paths of groups into one, without leading, trailing and double slashes."""
     return "/".join(part for path in paths for part in path.split("/") if part)
 
 
@@ -511,7 +511,7 @@ class FragmentAssembler:
         packings = {}
         for stored in dtypes:
             try:
-                attributes = run.describe_conversion(target, stored)
+                attributes = run.make_packing_attributes(target, stored)
                 packing = Packing.from_attributes(stored, attributes, target.dtype)
                 packings[stored] = packing or Packing(target.dtype)
             except (ValueError, OverflowError, TypeError) as error:
@@ -675,7 +675,9 @@ class FragmentRun(NamedTuple):
             not any(_is_equal_as(target.dtype, f, k) for k in target_fills) for f in own_fills
         )
 
-    def describe_conversion(self, target: AggregatedType, stored: np.dtype[Any]) -> dict[str, Any]:
+    def make_packing_attributes(
+        self, target: AggregatedType, stored: np.dtype[Any]
+    ) -> dict[str, Any]:
         """Return the packing attributes that convert chunks of dtype ``stored``."""
         names = ("scale_factor", "add_offset")
         if target.is_packed:
@@ -783,7 +785,7 @@ def _can_unpack_to(value: Any, packing: Decoding | None, stored: np.dtype[Any]) 
 
 
 def list_fills(attributes: Mapping[str, Any]) -> list[Any]:
-    """Return the fill values that attributes name."""
+    """Return the fill values in attributes."""
     return [v for n in ("_FillValue", "missing_value") for v in np.ravel(attributes.get(n, []))]
 
 

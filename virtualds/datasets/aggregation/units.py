@@ -177,7 +177,7 @@ def convert_units(
 
 
 def _normalise_calendar(calendar: Any) -> str:
-    """Return the CF name of a calendar, one for all its synonyms."""
+    """Return the CF name of a calendar, which is the same for all synonyms."""
     name = str(calendar or "standard").lower()
     names = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
     return names.get(name, name)

@@ -3,7 +3,7 @@
 CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L. A reference says which
 bytes of a file a chunk has; an aggregation file names the variable to which they belong, which
 `virtualds.datasets.aggregation.fragments` finds. Before a file is written, its bytes are read back,
-and must have the references, values and attributes of the group (`check_read_back`).
+and must have the references, values and attributes of the group (`list_differences_after_reading`).
 
 NetCDF User's Guide, appendix "File Format Specifications", section "The NetCDF-4 Format": a
 netCDF-4 file is an HDF5 file, whose dimensions are dimension scales.
@@ -271,7 +271,7 @@ def _encode(group: ManifestGroup, url: str, relative: bool) -> tuple[bytes, list
     with locating(url):
         document = builder.build(group, expected, grids)
         data = encode_netcdf4(document, builder.dims)
-    return data, check_read_back(data, url, group, expected)
+    return data, list_differences_after_reading(data, url, group, expected)
 
 
 def to_netcdf_types(group: ManifestGroup) -> ManifestGroup:
@@ -402,7 +402,7 @@ def unpack_array(name: str, variable: ManifestVariable) -> ManifestArray:
     return array if unpacked is None else unpacked
 
 
-def check_read_back(
+def list_differences_after_reading(
     data: bytes,
     url: str,
     group: ManifestGroup,
@@ -458,7 +458,9 @@ def _iterate_differences(
             before = variable.read() if aggregated is None else aggregated.array.read()
             if not _is_equal(before, read_variable.read()):
                 yield name, "its values would be read differently"
-        elif difference := find_difference(aggregated.array, unpack_array(name, read_variable)):
+        elif difference := describe_array_difference(
+            aggregated.array, unpack_array(name, read_variable)
+        ):
             yield name, difference
 
 
@@ -486,7 +488,7 @@ def _is_equal(left: Any, right: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
-def find_difference(array: ManifestArray, read: ManifestArray) -> str:
+def describe_array_difference(array: ManifestArray, read: ManifestArray) -> str:
     """Return a description of the difference between two virtual arrays, or an empty string."""
     native = [expected.dtype.newbyteorder("=") for expected in (array, read)]
     if array.shape != read.shape or native[0] != native[1]:
