@@ -42,7 +42,7 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
     NeedsFullCombineError
         They are not.
     """
-    alike = Concatenator(combination, rises=combination.combine == "by_coords")
+    alike = Concatenator(combination, needs_order=combination.combine == "by_coords")
     batches = [as_batch(f"{number}.nc", dataset) for number, dataset in enumerate(datasets)]
     if not all(isinstance(batch, FileBatch) for batch in batches):
         raise NeedsFullCombineError("one of them is more than a file")
@@ -186,7 +186,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def test_other_options_are_refused(option: str) -> None:
     for value in REFUSED[option]:
         with pytest.raises(NeedsFullCombineError, match=option):
-            Concatenator(Combination("nested", "time", {**DEFAULTS, option: value}), rises=False)
+            Concatenator(
+                Combination("nested", "time", {**DEFAULTS, option: value}), needs_order=False
+            )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_other_options_are_refused(option: str) -> None:
 )
 def test_other_combinations_are_refused(combination: Combination) -> None:
     with pytest.raises(NeedsFullCombineError):
-        Concatenator(combination, rises=False)
+        Concatenator(combination, needs_order=False)
 
 
 DIFFERENT: dict[str, xr.Dataset] = {

@@ -258,7 +258,7 @@ def test_a_misspelt_dimension_is_reported_with_the_existing_ones(
     with pytest.raises(CombineError) as caught:
         virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim=slip, **how)
     said = str(caught.value)
-    assert f"but ['time', 'x']\ndid you mean {name!r}?" in said
+    assert f"(existing: ['time', 'x'])\ndid you mean {name!r}?" in said
     assert not getattr(caught.value, "__notes__", [])
     assert not list(tmp_path.glob("*.zarr/zarr.json"))
 

@@ -50,7 +50,7 @@ def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("dir://refs.zarr", "memory, S3, Google Cloud and Azure, not for dir"),
+        ("dir://refs.zarr", "memory, S3, Google Cloud and Azure, not on dir"),
         ("below/refs.zarr", r"refs\.zarr: cannot be written .*is a file, not a folder"),
     ],
     ids=["a store without conditions", "below a file"],

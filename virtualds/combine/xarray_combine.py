@@ -361,8 +361,8 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
-            f"concat_dim={dim!r}: no file has this dimension; existing: {present}; did "
-            f"you mean {other!r}? To stack files along a new one, pass preprocess=lambda ds: "
+            f"concat_dim={dim!r}: no file has this dimension (existing: {present}); did you "
+            f"mean {other!r}? To stack files along a new one, pass preprocess=lambda ds: "
             f"ds.expand_dims({dim!r})"
         )
 
