@@ -297,7 +297,7 @@ def test_a_branch_begins_where_main_is(tmp_path: Path) -> None:
     files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
     virtual(files[0]).virtual.to_manifest(target)
     last = virtual(files[1])
-    with pytest.raises(FileNotFoundError, match=r"no branch 'dev', but \['main'\].*create_branch"):
+    with pytest.raises(FileNotFoundError, match=r"no branch 'dev', only \['main'\].*create_branch"):
         last.virtual.to_manifest(target, append_dim="time", branch="dev")
     last.virtual.to_manifest(target, append_dim="time", branch="dev", create_branch=True)
     xr.testing.assert_identical(by_icechunk(target, branch="dev").load(), native(files))
