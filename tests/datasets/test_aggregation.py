@@ -827,7 +827,7 @@ def change_attribute(**attributes: Any) -> None:
         ({"part": {"units": "m"}}, UnsupportedError, ("'m' does not convert to 'K'", "0.nc")),
         ({"part": {"units": "snow"}}, UnsupportedError, ("'snow' are unknown",)),
         ({"dtype": "i2"}, UnsupportedError, ("float64 cannot be converted to int16",)),
-        ({"dtype": str}, FormatError, ("fragment (0,) holds float64", "texts")),
+        ({"dtype": str}, FormatError, ("fragment (0,) holds float64", "strings")),
         ({"identifiers": "nothing"}, FormatError, ("no fragment 'nothing'", "0.nc")),
         ({"uris": ("0.nc", "agg.nc")}, FormatError, ("an aggregation variable of the same file",)),
     ],
