@@ -68,9 +68,15 @@ def check(found: xr.Dataset, count: int) -> None:
 
 
 def check_growth(
-    build: Callable[[list[Any]], xr.Dataset], files: list[Any], most: int = KILOBYTE
+    build: Callable[[list[Any]], xr.Dataset],
+    files: list[Any],
+    most: int = KILOBYTE,
+    tries: int = 1,
 ) -> None:
-    """Check that a build of all files takes few bytes more for each than a build of some."""
+    """Check that a build of all files takes few bytes more for each than a build of some.
+
+    With several tries, the peak is the greatest of builds of some files, and the least of all.
+    """
     # once for what is imported
     build(files[:20])
     few, many = len(files) * FEW // MANY, len(files)
@@ -80,10 +86,8 @@ def check_growth(
         check(found, count)
         return over
 
-    # how many files wait for the processor at a time differs by the other work of the machine, for
-    # few files and for many, but what a build holds of each file is there each time
-    most_taken = max(measure_peak(few) for _ in range(3)) + most * (many - few)
-    assert any(measure_peak(many) < most_taken for _ in range(3))
+    most_taken = max(measure_peak(few) for _ in range(tries)) + most * (many - few)
+    assert any(measure_peak(many) < most_taken for _ in range(tries))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +133,9 @@ def test_a_build_of_remote_files_takes_at_most_a_kilobyte_a_file(
             assert len(counts.requests) == len(some)
             return found
 
-        check_growth(build, urls)
+        # how many files wait for the processor at a time differs by the other work of the machine,
+        # but what a build holds of each file is there each time
+        check_growth(build, urls, tries=3)
 
 
 @pytest.mark.parametrize("writes", others_soaked([False, True], [True]))

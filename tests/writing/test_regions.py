@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], Any, type[Exception
     "no such word": (lambda ds: ds, "automatic", ValueError, "'auto', or a dict"),
     "no such dimension": (lambda ds: ds, {"time": "auto"}, ValueError, "no dimension 'time'"),
     "a step": (lambda ds: ds, {"lead": slice(0, 4, 2)}, ValueError, "has a step"),
-    "too long": (lambda ds: ds, {"lead": slice(0, 3)}, ValueError, "is 3 of the 4 elements"),
+    "too long": (lambda ds: ds, {"lead": slice(0, 3)}, ValueError, "selects 3 of the 4 elements"),
     "beyond": (lambda ds: ds, {"lead": slice(3, 5)}, ValueError, "beyond the 4 elements"),
     "beyond, and as long as what is left": (
         lambda ds: ds.isel(lead=[0]), {"lead": slice(3, 5)}, ValueError, "beyond the 4 elements"
