@@ -116,7 +116,7 @@ def test_a_build_of_remote_files_takes_at_most_a_kilobyte_a_file(
     # those that are fetched at the same time are in memory, of few files and of many
     monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 32)
     with counting_server(files[0].parent) as (url, counts):
-        # with a third of the files, the fewest end before those that are in memory have become many
+        # the smaller build is large enough to have as many files in memory at a time as the larger
         urls = [f"{url}/{path.name}" for path in files][::-1]
 
         def build(some: list[Any]) -> xr.Dataset:
