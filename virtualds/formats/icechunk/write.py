@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, Ints
+from virtualds.chunks.columns import INLINE, Ints, find_rows
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.formats.icechunk.library import (
     OpenStore,
@@ -350,9 +350,8 @@ class NodeWriter:
         """Return the rows of new chunks to write, or None if the array must be rewritten."""
         existing = known.find_manifest(path, grid)
         old = _LocatedChunks(grid, *gather_references(existing))
-        numbers = old.number_in(new.grid)
-        row = np.searchsorted(new.numbers, numbers)
-        if (np.append(new.numbers, -1)[row] != numbers).any():
+        row = find_rows(new.numbers, old.number_in(new.grid))
+        if (row < 0).any():
             # chunks would have to be removed from Icechunk
             return None
         changed = np.ones(new.numbers.size, bool)

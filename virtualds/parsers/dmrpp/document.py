@@ -27,7 +27,6 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
 from virtualds.bounds import check_table, check_values
 from virtualds.chunks.axes import make_regular_axes
-from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5
@@ -36,7 +35,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, make_damage_error
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.netcdf_rules import NETCDF_FILLS
-from virtualds.parsers.hdf5.storage import skip_filters
+from virtualds.parsers.hdf5.storage import scatter_chunks, skip_filters
 from virtualds.source_file import SourceFile, StorageOptions, join_url, name_of, scheme_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import DEFAULT_POLICY, is_same_host, resolve_url
@@ -196,20 +195,14 @@ def _build_manifest(
         )
     hrefs = [row.get("href", row.get(f"{DMRPP}href")) for row in rows]
     file_numbers = {href: number for number, href in enumerate(dict.fromkeys(hrefs))}
-
-    def scatter(values: npt.ArrayLike, default: int) -> npt.NDArray[np.int64]:
-        """Return a column as an array over the chunk grid, with ``default`` for missing chunks."""
-        column = np.full(prod(grid), default, np.int64)
-        column[chunk_ids] = values
-        return column.reshape(grid)
-
-    manifest = ChunkManifest.build(
+    manifest = scatter_chunks(
         grid,
+        chunk_ids,
         files=[find_file(href) for href in file_numbers],
-        file=scatter([file_numbers[href] for href in hrefs], MISSING),
-        offset=scatter(offset, 0),
-        length=scatter(length, 0),
-        pipeline=scatter(pipeline_index, 0),
+        file=np.array([file_numbers[href] for href in hrefs]),
+        offset=offset,
+        length=length,
+        pipeline=pipeline_index,
     )
     return manifest, pipelines
 

@@ -23,7 +23,14 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTable
+from virtualds.chunks.columns import (
+    COLUMNS,
+    INLINE,
+    MISSING,
+    Ints,
+    ReferenceTable,
+    find_rows,
+)
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5, make_no_filter_error
@@ -391,8 +398,8 @@ class IndexedChunks(ReferenceTable):
     def _scatter(self, chunks: ChunkRows, unique_ids: Ints) -> ChunkManifest:
         """Return the manifest of the chunks at ascending flat indexes, ignoring other chunks."""
         flat = chunks.find_flat_indexes(self.index_layout.chunks, self.grid)
-        index = np.minimum(np.searchsorted(unique_ids, flat), unique_ids.size - 1)
-        matches = unique_ids[index] == flat
+        index = find_rows(unique_ids, flat)
+        matches = index >= 0
         return scatter_chunks(
             unique_ids.shape,
             index[matches],
